@@ -21,14 +21,15 @@
 # - name the six steps that turn a serial script into a data-parallel one,
 # - measure speed-up and efficiency, and prove that the result is that of the serial run.
 #
-# **Needs:** two cores, no GPU. **Takes** 15 minutes to read and try, less than a minute to run.
+# **Needs:** two cores, no GPU. **Takes** 15 minutes to read and try, less than a minute to run. **Before:** for the
+# whole course you should know Python with numpy, and how PyTorch trains a network: model, loss, backward pass,
+# optimizer step. MPI, networks and GPUs are explained where they are needed.
 
 # %% [markdown]
 # ## Start the engines
 #
-# This notebook's kernel does not train. It starts *engines*, processes that MPI numbers from 0 to N − 1: the
-# number is the
-# *rank*, and N is the *size*. A cell that begins with `%%px` runs on all engines at once.
+# This notebook's kernel does not train. It starts N processes, the *engines*. MPI numbers them from 0 to N − 1: the
+# number is the *rank*, and N is the *size*. A cell that begins with `%%px` runs on all engines at once.
 
 # %%
 from workbench import cluster
@@ -41,7 +42,7 @@ engines = cluster.up(n=2)
 #
 # The data are scans of handwritten digits (1,797 images of 8 × 8 pixels, from scikit-learn), the model is a small
 # convolutional network: two convolutions and a linear layer, its *head*. So far nothing is distributed: every engine
-# just defines the same things.
+# only defines the same things.
 
 # %%
 # %%px
@@ -74,7 +75,7 @@ def make_model(seed, width=64):
 
 
 def pixels(images, dtype=torch.float32):
-    """Images as a network likes them: their mean 0, their standard deviation 1."""
+    """Images as input of a network: mean 0, standard deviation 1."""
     centred = (images - digits.train_x.mean()) / digits.train_x.std()
     return torch.from_numpy(centred).to(device, dtype)
 
@@ -97,6 +98,9 @@ def train(model, optimizer, epochs, rank, size, dtype=torch.float32):
 # %% [markdown]
 # ## Six steps to a distributed script
 #
+# (Lesson 10 has nine steps: the same six, but step 5 is two steps there, weights and optimizer state, and two steps are
+# added, the metrics and the work of rank 0.)
+#
 # ### 1. Initialise
 #
 # `init()` finds the other ranks. From here on each rank knows its number.
@@ -111,7 +115,7 @@ print(f"I am rank {hvd.rank()} of {hvd.size()}")
 # %% [markdown]
 # ### 2. Choose the local batch size
 #
-# The *global batch* stays as it was, so that the training stays the same; each rank takes its share of it.
+# The *global batch* does not change, so the training does not change. Each rank takes its share of it.
 
 # %%
 # %%px
@@ -121,8 +125,8 @@ print(f"{local_batch} of {GLOBAL_BATCH} images per step")
 # %% [markdown]
 # ### 3. Pin the device
 #
-# With GPUs, each rank takes the GPU whose number is its `local_rank()`, the rank's number on its machine. The `%` is
-# for launchers that show each rank one GPU only. Without GPUs the ranks share the cores: `cluster.up()` has given each
+# With GPUs, each rank takes the GPU with the number `local_rank()`, the rank's number on its machine. The `%` is for
+# launchers that let each rank see one GPU only. Without GPUs the ranks share the cores: `cluster.up()` has given each
 # engine its share of threads.
 
 # %%
@@ -135,8 +139,8 @@ print("device:", device)
 # %% [markdown]
 # ### 4. Shard the data
 #
-# Every rank sees other images. `batches()` cuts each global batch into N parts; together the parts of step *k*
-# are just the batch that the serial run takes in step *k*.
+# Every rank trains on different images. `batches()` cuts each global batch into N parts. The parts of step *k* together
+# are the batch that the serial run takes in step *k*.
 
 # %%
 # %%px
@@ -147,7 +151,8 @@ print(f"{len(first)} images here, {len(everyone.unique())} different ones on all
 # %% [markdown]
 # ### 5. Broadcast the initial weights
 #
-# Every rank has drawn weights of its own (the seed is the rank). All start from rank 0's.
+# Every rank has drawn its own random weights (the seed is the rank). `broadcast_parameters` gives all ranks the weights
+# of rank 0.
 
 # %%
 # %%px
@@ -162,10 +167,10 @@ if hvd.rank() == 0:
 # %% [markdown]
 # ### 6. Average the gradients
 #
-# `DistributedOptimizer` sends gradients off while the backward pass still goes on, and waits for all in `step()`. In
-# the first step each one leaves alone; from the second on they lie in buckets of up to 16 MB, and a bucket leaves
-# when its last gradient is finished. This small model fills one bucket only, so it leaves at the end of the backward
-# pass. This is the only change to the training itself.
+# `DistributedOptimizer` sends gradients while the backward pass is still running, and waits for all of them in
+# `step()`. In the first step each gradient is sent alone. From the second step on they are stored in buckets of up to
+# 16 MB, and a bucket is sent when its last gradient is finished. This small model fills one bucket only, which is sent
+# at the end of the backward pass. This is the only change to the training itself.
 
 # %%
 # %%px
@@ -176,17 +181,17 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 # %% [markdown]
 # ## Watch it learn
 #
-# All is ready: six epochs of five steps each, two or three seconds of training. What will come of it?
+# Everything is ready: six epochs of five steps each, two or three seconds of training. What will the result be?
 #
 # Here, and before other surprises of this course, `predict` asks for your guess. Choose one, press *Store my guess*,
-# and run the next cells; `reveal` then sets your guess beside the fact. A guess gives no points, and wrong ones teach
-# most. You can change it until the answer is told. (If this notebook shows results already, take them away first:
-# *Edit*, *Clear Outputs of All Cells*.)
+# and run the next cells; `reveal` then shows your guess and the fact. A guess gives no points, and you learn most from
+# wrong ones. You can change it until the answer is shown. (If this notebook already shows results, remove them first:
+# *Edit*, *Clear Outputs of All Cells*. Guesses in a published notebook are invented.)
 
 # %%
 predict(
     "00.accuracy",
-    "After 30 steps on two ranks: what part of the 357 digits that it never saw does the network read right?",
+    "After 30 steps on two ranks: what part of the 357 digits that it never saw does the network classify correctly?",
     choices=["about 10 %, as by chance", "about 50 %", "about 75 %", "more than 90 %"],
 )
 
@@ -217,8 +222,8 @@ reveal(
 )
 
 # %% [markdown]
-# And this is what happened meanwhile. The engines record what they do; `timeline()` draws the last of it, each rank in
-# its rows: when it computed, when it waited and for whom, and when the gradients moved. Point at a bar to read more.
+# The engines record what they do. `timeline()` draws the last part of this record, with rows for each rank: when it
+# computed, when it waited and for which rank, and when the gradients were sent. Point at a bar to read more.
 
 # %% tags=["nbval-ignore-output"]
 import workbench
@@ -228,12 +233,12 @@ workbench.timeline(last=5)
 # %% [markdown]
 # ## Is it the same training?
 #
-# The average of the ranks' gradients over equal parts is the gradient over the whole batch. So N ranks must take
-# the steps of one, up to rounding. To see that it is rounding and nothing else, train in float64, where rounding is
-# tiny, and with SGD, which does not magnify it: every rank trains with the others, and rank 0 also trains alone. (In
-# float32 the curves part after some epochs, without anything being wrong; on GPUs some kernels add in another order in
-# each run, unless `torch.use_deterministic_algorithms(True)` forbids them. And with BatchNorm or dropout it would not
-# be the same training: lesson 04.)
+# The average of the ranks' gradients over equal parts is the gradient over the whole batch. So N ranks must make the
+# same steps as one process, up to rounding. To see that the difference is only rounding, train in float64, where
+# rounding errors are tiny, and with SGD, which does not increase them: every rank trains with the others, and rank 0
+# also trains alone. (In float32 the curves differ after some epochs, and nothing is wrong. On GPUs some kernels add in
+# a different order in each run, unless `torch.use_deterministic_algorithms(True)` forbids them. And with BatchNorm or
+# dropout it would not be the same training: lesson 04.)
 
 # %%
 predict(
@@ -274,8 +279,8 @@ bounds = {"about 1e-3: the runs have parted": 1e-12, "less than 1e-12, but not 0
 reveal(
     "00.same",
     next(choice for choice, least in bounds.items() if difference >= least),
-    "The two halves are added in another order than the whole, and a sum of floats depends on its order. Nothing else "
-    "is different: the average of the ranks' gradients is the gradient of the whole batch.",
+    "The two halves are added in a different order than the whole batch, and a sum of floats depends on its order. "
+    "Nothing else is different: the average of the ranks' gradients is the gradient of the whole batch.",
 )
 
 # %%
@@ -286,11 +291,11 @@ figures.curves(series, xlabel="step", ylabel="loss", title="Two curves, one on t
 # %% [markdown]
 # ## Is it faster?
 #
-# Time one engine alone and all engines together, in turns, because the machine may be busier at one moment than at
-# another. While rank 0 trains alone the others wait in the `allreduce` of the times, which costs no CPU.
+# Time one engine alone and all engines together, alternately, because the machine may be busier at one moment than at
+# another. While rank 0 trains alone, the others wait in the `allreduce` of the times. This costs no CPU time.
 #
 # Two rules of honest timing: warm up first, and take the time of the *slowest* rank. "Alone" is one engine with *its
-# share* of the cores; one process with all cores is faster, and is another comparison (lesson 08).
+# share* of the cores; one process with all cores is faster, and is a different comparison (lesson 08).
 
 # %%
 # %%px
@@ -326,12 +331,11 @@ print(table)
 figures.speedup(table)
 
 # %% [markdown]
-# The **speed-up** is the median over the rounds of *this round alone / this round together*, so that a busy moment
-# counts on both sides; it need not be the quotient of the two medians above it.
-# **Efficiency** is the speed-up divided by the number of engines: what part of each engine's time went into
-# training. The rest went into communication and waiting. Here the network is small and the batch is large, so there
-# is little to send and much to compute (the network is 1.5 times as wide as above); lesson 08 looks at when that is
-# not so.
+# In each round, divide the time alone by the time together. The **speed-up** is the median of these ratios, so a busy
+# moment affects both sides. It need not be the quotient of the two medians in the table. **Efficiency** is the speed-up
+# divided by the number of engines: the part of each engine's time that was used for training. The rest was
+# communication and waiting. Here the network is small and the batch is large, so there is little to send and much to
+# compute (the network is 1.5 times as wide as above). Lesson 08 shows when this is not the case.
 #
 # ## Stop the engines
 
@@ -342,5 +346,5 @@ engines.down()
 # ## Keypoints
 #
 # - Six steps: initialise, local batch, pin the device, shard, broadcast, average.
-# - With an equal global batch, N ranks take the very steps of one.
-# - Every rank must call the same collectives. One that does not is named in the error of the others.
+# - With an equal global batch, N ranks make the same steps as one process, up to rounding.
+# - Every rank must call the same collectives. If a rank does not, the error on the other ranks names it.

@@ -13,14 +13,14 @@
 # %% [markdown]
 # # Ranks in your notebook: what goes wrong, and how to go on
 #
-# **Question:** what happens when the ranks do not all do the same, and how do you read what they tell you?
+# **Question:** what happens when the ranks do not all do the same, and how do you read the error?
 #
 # **Afterwards you can**
 #
 # - tell a rank from an engine, and give each rank its own work,
 # - name the rule that every collective follows,
 # - break it in three ways on purpose, read the error, and go on in the next cell,
-# - end a cell that hangs, and bring back a rank that has died.
+# - end a cell that hangs, and replace a rank that has died.
 #
 # **Needs:** no GPU; four ranks share the cores that you have. **Takes** 15 minutes to read and try, half a minute to
 # run. **Before:** lesson 00.
@@ -64,15 +64,16 @@ print(globals().get("rank", "there is no rank in this process"))
 reveal(
     "01.kernel",
     "0" if "rank" in globals() else "nothing: rank has no value here",
-    "Without %%px a cell runs in the notebook's kernel, a fifth process. What the engines define is theirs.",
+    "Without %%px a cell runs in the notebook's kernel, a fifth process. Variables that the engines define exist only "
+    "on the engines.",
 )
 
 # %% [markdown]
-# ## A collective needs everybody
+# ## A collective needs all ranks
 #
 # `allreduce(x, op=hvd.Sum)` adds what all ranks have, and gives the sum to all of them; without `op` they get the
 # average. It is a *collective*: it can end only when **every rank has called it, with the same name**. That is the one
-# rule of this notebook. (A call without `name=` gets a number as its name: the first on each rank, the second, …)
+# rule of this notebook. (A call without `name=` gets a number as its name: the first call on each rank, the second, …)
 
 # %%
 # %%px
@@ -80,7 +81,7 @@ total = hvd.allreduce(x, op=hvd.Sum)
 print(f"rank {rank}: {total}")
 
 # %% [markdown]
-# What is meant to differ between ranks goes into the *data*, or into code without a collective:
+# Ranks may differ in their *data*, and in code without a collective:
 
 # %%
 # %%px
@@ -123,13 +124,14 @@ reveal(
     "an error says who waits, and which ranks do not come"
     if "can never complete" in engines.client[0].apply_sync(last_error)
     else "rank 0 gets its own number back",
-    "In MPI alone this cell would hang until you restart everything. Here the coordinator, on rank 0, hears from every "
-    "rank when its cell has ended; an idle rank cannot come any more, so whoever waits for it is told.",
+    "In MPI alone this cell would hang until you restart everything. Here every rank reports to the coordinator, on "
+    "rank 0, when its cell has ended; an idle rank can no longer take part, so every rank that waits for it gets an "
+    "error.",
 )
 
 # %% [markdown]
-# Read the error from the top: who waits, who does not come, in which line, and what to do. The next cell works. Nothing
-# has to be restarted. **Your turn:** take the `if` away and run the cell again.
+# Read the error from the top: which ranks wait, which are missing, in which line, and what to do. The next cell works.
+# Nothing has to be restarted. **Your turn:** remove the `if` and run the cell again.
 
 # %%
 # %%px
@@ -138,8 +140,8 @@ print(hvd.allreduce(x.mean(), name="mean"))
 # %% [markdown]
 # ## Mistake 2: an exception on one rank
 #
-# On rank 2 the key is mistyped, so rank 2 raises an exception. The other three have called the allreduce by then, and
-# wait. You see the traceback of the rank whose mistake it was, and one line for the rest.
+# On rank 2 the key is mistyped, so rank 2 raises an exception. The other three have already called the allreduce, and
+# wait. You see the traceback of the rank that made the mistake, and one line for the rest.
 
 # %% tags=["raises-exception"]
 # %%px
@@ -152,9 +154,9 @@ settings = {"lr": 0.1}
 print(hvd.allreduce(x * settings["lr"], name="step"))
 
 # %% [markdown]
-# ## Mistake 3: the same things in another order
+# ## Mistake 3: the same calls in a different order
 #
-# Every rank calls both collectives, *loss* and *accuracy*, but rank 3 in another order.
+# Every rank calls both collectives, *loss* and *accuracy*, but rank 3 calls them in a different order.
 
 # %%
 predict(
@@ -183,8 +185,9 @@ reveal(
 )
 
 # %% [markdown]
-# Only *waiting* in another order is a mistake. Submit both first, with `allreduce_async`, and wait for them afterwards:
-# then any order will do. Gradients are sent like this, for each rank may have them ready in another order:
+# Only *waiting* in a different order is a mistake. Submit both first, with `allreduce_async`, and wait for them
+# afterwards: then any order works. Gradients are sent like this, because they may be ready in a different order on each
+# rank:
 
 # %%
 # %%px
@@ -196,8 +199,9 @@ print(sorted((name, handle.wait().tolist()) for name, handle in handles.items())
 # ## A rank that is busy for ever
 #
 # From outside, an endless loop on one rank looks like a long computation. So there is no error at once: after a minute
-# a warning says whom the others wait for, and in which line each rank is. If you know that it is a loop, press the stop
-# button of the notebook, or run `engines.rescue()` in a cell. Both interrupt the busy ranks; the variables stay.
+# a warning says for which rank the others wait, and in which line each rank is. If you know that it is a loop, press
+# the stop button of the notebook, or run `engines.rescue()` in a cell. Both interrupt the busy ranks; the variables
+# stay.
 
 # %%
 loop = engines.view.execute("while rank == 1: pass", block=False)
@@ -206,8 +210,8 @@ engines.rescue()
 # %% [markdown]
 # ## A rank that dies
 #
-# A process can die: it runs out of memory, a library crashes, somebody calls `kill -9`. Ranks that wait for it get an
-# error within seconds. A process cannot be put back into a running MPI job, so `rescue()` starts all of them anew. The
+# A process can die: it runs out of memory, a library crashes, or a user calls `kill -9`. Ranks that wait for it get an
+# error within seconds. A process cannot be put back into a running MPI job, so `rescue()` restarts all of them. The
 # variables on the engines are gone: run the cells again.
 
 # %%
@@ -238,5 +242,6 @@ engines.down()
 # - A collective ends when every rank has called it, with the same name.
 # - Work that only one rank does must not contain a collective.
 # - An error names the rank that is missing, the line where the others wait, and the cure. The next cell works.
-# - Submit all, then wait in any order. If you wait for one before you submit the next, all ranks need the same order.
+# - Submit all tensors, then wait in any order. If you wait for one before you submit the next, all ranks need the same
+#   order.
 # - `engines.rescue()` ends what hangs and replaces what has died.

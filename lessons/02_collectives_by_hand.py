@@ -13,14 +13,14 @@
 # %% [markdown]
 # # Collectives by hand
 #
-# **Question:** two verbs, *send* and *receive*, are all that a network offers. How do broadcast, reduce and allgather
-# come out of them, what do they cost, and why does a program that has always worked suddenly hang?
+# **Question:** two verbs, *send* and *receive*, are all that a network offers. How are broadcast, reduce and allgather
+# built from them, what do they cost, and why does a program that has always worked suddenly hang?
 #
 # **Afterwards you can**
 #
 # - write broadcast, reduce and allgather from send and receive,
-# - count their messages, rounds and bytes, and say which way is the better one,
-# - read who waits for whom when a program hangs, and explain when that happens.
+# - count their messages, rounds and bytes, and say which algorithm is better,
+# - read which rank waits for which when a program hangs, and explain when that happens.
 #
 # **Needs:** a laptop, no GPU. **Takes** 10 minutes to read, 15 to do. **Before:** lesson 01.
 
@@ -37,10 +37,10 @@ from workbench.course.simulator import DeadlockError, simulate
 # `comm.send(x, dest=1)` gives an object to rank 1; `comm.recv(source=0)` waits for one from rank 0. All ranks run the
 # same function; `comm.rank` is this rank's number, and `comm.size` how many there are.
 #
-# Here the ranks are simulated: they are threads of this process, run one at a time, and time is that of a virtual
-# clock. A message of m bytes takes α + β·m seconds, with α = 20 µs and β = 1 ns per byte. A rank sends one message at a
-# time and receives one at a time; it can send and receive at once. Messages of different ranks do not slow each other
-# down, and adding up takes no time. So every run is the same, and can be counted and drawn.
+# Here the ranks are simulated: they are threads of this process that run one at a time, and time is measured by a
+# virtual clock. A message of m bytes takes α + β·m seconds, with α = 20 µs and β = 1 ns per byte. A rank sends one
+# message at a time and receives one at a time; it can send and receive at once. Messages of different ranks do not slow
+# each other down, and adding up takes no time. So every run is the same, and can be counted and drawn.
 
 
 # %%
@@ -60,8 +60,8 @@ for message in run.messages:
 # %% [markdown]
 # ## Broadcast
 #
-# One rank, the *root*, has something that all need: the first weights, say. The obvious way is a star, in which the
-# root sends to everybody. Time goes to the right; an arrow is a message.
+# One rank, the *root*, has data that all ranks need, for example the initial weights. The obvious algorithm is a star:
+# the root sends to every other rank. Time goes to the right; an arrow is a message.
 
 
 # %%
@@ -95,9 +95,9 @@ predict(
 )
 
 # %% [markdown]
-# These are n − 1 messages, and no fewer will do, since n − 1 ranks have to get something. But they leave one after the
-# other, and all that time the ranks that have the value already do nothing. They could pass it on: then 2 ranks have it
-# after one round, 4 after two, 8 after three. That is a *tree*, and the communicator's own `bcast` is one:
+# These are n − 1 messages. Fewer are not possible, because n − 1 ranks must receive the value. But they are sent one
+# after the other, and meanwhile the ranks that already have the value do nothing. They could pass it on: then 2 ranks
+# have it after one round, 4 after two, 8 after three. That is a *tree*, and the communicator's own `bcast` is one:
 
 
 # %%
@@ -110,9 +110,9 @@ print("results:", run.results)
 drawing.space_time(run, "Tree")
 
 # %% [markdown]
-# The same number of messages in ⌈log2 n⌉ rounds instead of n − 1. A *round* is the time of one message. (A large array
-# can be cut into pieces, and each piece passed on while the next one comes: that is *pipelined*, and takes little more
-# than one round in all.)
+# The tree has the same number of messages in ⌈log2 n⌉ rounds instead of n − 1. A *round* is the time of one message. (A
+# large array can be cut into pieces, and each piece passed on while the next one arrives: that is *pipelining*, and
+# takes little more than one round in total.)
 
 # %%
 print("          messages      rounds")
@@ -137,9 +137,10 @@ reveal(
 # %% [markdown] tags=["exercise"]
 # ## Broadcast along a tree
 #
-# Write the tree yourself, for any root and any n. `check` judges your function, `hint` helps, `solution` tells; all of
-# that works without any engines. `show` draws what your function does: a digit says whose value a rank has after each
-# step. The first wrong step is red, with its line. `show("02.tree_broadcast", times=True)` draws messages over time.
+# Write the tree yourself, for any root and any n. `check` judges your function, `hint` gives a hint, `solution` shows
+# the solution; all of them work without engines. `show` draws what your function does: a digit is the number of the
+# rank whose value a rank has after each step. The first wrong step is red, with its line of code.
+# `show("02.tree_broadcast", times=True)` draws messages over time.
 
 # %% tags=["exercise"]
 # exercise: 02.tree_broadcast
@@ -153,9 +154,9 @@ show("02.tree_broadcast")
 # %% [markdown]
 # ## Reduce
 #
-# Each rank has a number, or an array, and the root is to have the sum. That is a broadcast backwards: all arrows point
-# the other way, and a rank adds what it receives before it sends. In the round with step 1, ranks 1, 3, 5 and 7 send to
-# 0, 2, 4 and 6, and are done. With step 2, ranks 2 and 6 send to 0 and 4; with step 4, rank 4 sends to 0.
+# Each rank has a number, or an array, and the root needs the sum. That is a broadcast in reverse: all arrows point the
+# other way, and a rank adds what it receives before it sends. In the round with step 1, ranks 1, 3, 5 and 7 send to 0,
+# 2, 4 and 6, and are done. With step 2, ranks 2 and 6 send to 0 and 4; with step 4, rank 4 sends to 0.
 
 
 # %%
@@ -186,18 +187,19 @@ drawing.space_time(run, "Reduce along a tree")
 #
 # ## Allgather
 #
-# Each rank has a piece, and all need all of them. Three ways:
+# Each rank has a piece, and every rank needs all pieces. There are three algorithms:
 #
 # - *everybody to everybody*: each rank sends its piece to each other rank;
 # - *gather and broadcast*: all pieces go to rank 0, and the whole list goes back along a tree;
 # - *ring*: the ranks form a ring, with rank + 1 to the right of each, and rank 0 to the right of the last. n − 1 times,
-#   each rank sends to the right what it received last from the left. `comm.sendrecv` sends and receives at once.
+#   each rank sends to the right the piece that it last received from the left. `comm.sendrecv` sends and receives at
+#   once.
 
 
 # %%
 predict(
     "02.allgather",
-    "Eight ranks, a piece of 80 kB each. Which of the three ways takes the longest time?",
+    "Eight ranks, a piece of 80 kB each. Which of the three algorithms takes the longest time?",
     choices=["everybody to everybody", "gather and broadcast", "ring"],
 )
 
@@ -246,17 +248,18 @@ for name, run in runs.items():
 reveal(
     "02.allgather",
     max(runs, key=lambda name: runs[name].time_s),
-    "It has the fewest messages, 14 against 56. But rank 0 sends the whole list of eight pieces three times, one after "
-    "the other, and most ranks wait meanwhile.",
+    "It has the fewest messages, 14 against 56. But rank 0 sends the whole list of eight pieces three times, one "
+    "after the other, and most ranks wait during that time.",
 )
 
 # %%
 drawing.space_time(runs["ring"], "Allgather round a ring")
 
 # %% [markdown]
-# The first and the last way send the same bytes: n − 1 pieces from every rank. Less is not possible in total, since
-# every rank has to get n − 1 pieces. In the ring a rank needs connections to two neighbours only. The way with the
-# fewest messages is the slowest here: with large pieces, what counts is how much goes over the busiest link.
+# The first and the last algorithm send the same bytes: n − 1 pieces from every rank. Fewer bytes in total are not
+# possible, because every rank must receive n − 1 pieces. In the ring a rank needs connections to two neighbours only.
+# The algorithm with the fewest messages is the slowest here: with large pieces, the bytes on the busiest link count. In
+# the picture the dashed line is the least possible, 7 pieces of 80 kB.
 
 # %%
 drawing.bars(sent, "kB", "Allgather on 8 ranks, sent by the busiest", best=7 * 80)
@@ -264,8 +267,8 @@ drawing.bars(sent, "kB", "Allgather on 8 ranks, sent by the busiest", best=7 * 8
 # %% [markdown]
 # ## A ring that hangs
 #
-# Why `sendrecv`, and not just a send and then a receive? Try it: each rank gives an array to its right neighbour, and
-# takes the array of its left one.
+# Why `sendrecv`, and not a send and then a receive? Try it: each rank sends an array to its right neighbour, and
+# receives the array of its left neighbour.
 
 
 # %%
@@ -297,14 +300,14 @@ except DeadlockError as error:
 picture
 
 # %% [markdown]
-# Each rank is still in its *send*, which waits for its receiver. But the receiver has not come to its own `recv`: it is
-# in its send, too. **They wait in a circle**: none can go on before another one does. That is a *deadlock*.
+# Each rank is still in its *send*, which waits for its receiver. But the receiver has not reached its own `recv`: it is
+# in its send, too. **They wait in a circle**: no rank can go on before another rank does. That is a *deadlock*.
 #
-# With small messages the mistake does not show. A message up to the *eager limit* leaves at once, and is stored at the
-# receiver until it is asked for. A larger message would need too much memory there, so its sender waits until the
-# receiver is ready (*rendezvous*). The limit is 8,192 bytes in this simulator. MPI libraries have such a limit too. It
-# differs between libraries and networks, and the MPI standard does not promise one. So a program of this kind may pass
-# every test with a small model and hang with the real one.
+# With small messages the mistake is not visible. A message up to the *eager limit* is sent at once, and is stored at
+# the receiver until the receiver asks for it. A larger message would need too much memory there, so its sender waits
+# until the receiver is ready (*rendezvous*). The limit is 8,192 bytes in this simulator. MPI libraries have such a
+# limit too. It differs between libraries and networks, and the MPI standard does not promise one. So a program of this
+# kind may pass every test with a small model and hang with the real one.
 
 
 # %%
@@ -324,13 +327,13 @@ small, large = passes(1), passes(100_000)
 reveal(
     "02.hang",
     "with large messages only" if (small, large) == ("passes", "hangs") else "never" if large == "passes" else "always",
-    "A small message leaves whether or not its receiver is ready. A large one waits for it, and here every receiver is "
-    "still in its own send.",
+    "A small message is sent whether or not its receiver is ready. A large message waits for its receiver, and here "
+    "every receiver is still in its own send.",
 )
 
 # %% [markdown]
-# A test finds this early if no message may leave before its receiver is ready: `eager_bytes=0`. In MPI that is `Ssend`,
-# the send that always waits for its receiver.
+# A test finds this mistake early if no message may be sent before its receiver is ready: `eager_bytes=0`. In MPI that
+# is `Ssend`, the send that always waits for its receiver.
 
 # %%
 try:
@@ -339,7 +342,7 @@ except DeadlockError as error:
     print(str(error).splitlines()[-3].strip())
 
 # %% [markdown]
-# Not every hang is a circle. Here rank 1 sends two messages and returns, and rank 0 waits for a third:
+# A hang need not be a circle. Here rank 1 sends two messages and returns, and rank 0 waits for a third one:
 
 
 # %%
@@ -362,13 +365,13 @@ picture
 # %% [markdown] tags=["exercise"]
 # ## Mend the ring
 #
-# Each rank gives `x` to its right neighbour and returns what its left one gave. It must work with arrays of any size.
-# This is how it must not be:
+# Each rank sends `x` to its right neighbour and returns what its left neighbour sent. It must work with arrays of any
+# size. This version is wrong:
 #
 #     comm.send(x, dest=(comm.rank + 1) % comm.size)
 #     return comm.recv(source=(comm.rank - 1) % comm.size)
 #
-# There is more than one cure. Its number of rounds must not grow with n: on four ranks, two at most.
+# There is more than one solution. The number of rounds must not grow with n: on four ranks, two at most.
 
 # %% tags=["exercise"]
 # exercise: 02.shift_right
@@ -399,18 +402,19 @@ engines.down()
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 25 minutes. Play the broadcast with eight people and a coin first, once as a star, once as a tree;
 # count the rounds aloud. Common wrong answers: rank 0 taken for the root (use *places*, counted from the root); sends
-# to `(rank + step) % n` without asking whether there is such a place, which only shows where n is no power of two;
-# the root's value not returned on the root. For the ring, most find `sendrecv`; ask for the cure without it (even
-# ranks send first, odd ones receive first) and what that costs: two rounds, three where n is odd, since ranks n - 1
-# and 0 then both send first. *One* rank that receives first also ends the circle, but the messages then go one after
-# the other: n rounds. `receive, then send` on all ranks hangs with any size.
+# to `(rank + step) % n` without asking whether there is such a place, which only shows where n is no power of two; the
+# root's value not returned on the root. For the ring, most find `sendrecv`; ask for a solution without it (even ranks
+# send first, odd ones receive first) and what that costs: two rounds, three where n is odd, since ranks n - 1 and 0
+# then both send first. *One* rank that receives first also ends the circle, but the messages then go one after the
+# other: n rounds. `receive, then send` on all ranks hangs with any size.
 #
-# Where to stop if time is short: before *Allgather*, then *A ring that hangs*, which everybody should see.
+# Where to stop if time is short: before *Allgather*, then *A ring that hangs*, which all learners should see.
 
 # %% [markdown]
 # ## Keypoints
 #
 # - A broadcast, or a reduction, needs n − 1 messages; a tree needs ⌈log2 n⌉ rounds for them, a star n − 1.
 # - Every collective is made of send and receive. Count messages, rounds, and the bytes on the busiest link.
-# - Ranks that wait in a circle wait for ever. With small messages that may not show, for they leave at once.
+# - Ranks that wait in a circle wait for ever. With small messages this may not be visible, because they are sent at
+#   once.
 # - `sendrecv` does both at once; `eager_bytes=0`, or MPI's `Ssend`, finds the mistake with small messages too.

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Ring allreduce
 #
-# **Question:** every rank has an array, and every rank needs the sum of all of them. What is the least that must be
-# sent, and how?
+# **Question:** every rank has an array, and every rank needs the sum of all of them. What is the least number of bytes
+# that must be sent, and how?
 #
 # **Afterwards you can**
 #
@@ -36,20 +36,20 @@ from workbench.course.simulator import simulate
 from workbench.observe.player import play
 
 # %% [markdown]
-# ## The obvious way, and what it costs
+# ## The obvious algorithm, and what it costs
 #
-# Everybody sends everything to rank 0, which adds up and sends the sum back. This is the function that the workbench
-# keeps for comparison. It is written for a `link`, which has one verb: `link.sendrecv(send, dest, receive, source)`
-# sends the first array and fills the second one; where one of them is None, it only does the other half. You will write
-# for `comm`, as in lesson 02.
+# All ranks send their arrays to rank 0, which adds them up and sends the sum back. The workbench has this function for
+# comparison. It is written for a `link`, which has one verb: `link.sendrecv(send, dest, receive, source)` sends the
+# first array and fills the second one; if one of them is None, it only does the other half. Your functions use `comm`,
+# as in lesson 02.
 
 # %%
 print(inspect.getsource(naive_allreduce).split('"""')[2])
 
 # %% [markdown]
 # The *simulator* runs a function on n ranks that are threads of this process, one at a time, on a virtual clock: a
-# message of m bytes takes α + β·m seconds, on a link that it shares with no other; adding up takes no time. So a run is
-# the same every time, and its messages can be counted and drawn.
+# message of m bytes takes α + β·m seconds, and does not share its link with other messages; adding up takes no time. So
+# a run is the same every time, and its messages can be counted and drawn.
 
 
 # %%
@@ -64,14 +64,14 @@ print("sums:", run.results)
 drawing.space_time(run, "The naive way")
 
 # %% [markdown]
-# Rank 0 is busy all the time, the others wait. With n ranks it receives and sends 2(n − 1) arrays.
+# Rank 0 is busy all the time; the other ranks wait. With n ranks it receives and sends 2(n − 1) arrays.
 #
 # ## The ring
 #
-# Cut the array into n chunks. In n − 1 steps each rank passes one chunk to its right neighbour and adds what comes from
-# the left: then each rank holds *one* chunk of the sum, complete. That is the **reduce-scatter**. In n − 1 more steps
-# the complete chunks go once round: the **allgather**. The number in a field says how many ranks' values
-# are in that chunk.
+# Cut the array into n chunks. In each of n − 1 steps, every rank sends one chunk to its right neighbour and adds the
+# chunk that it receives from the left. Then each rank has *one* complete chunk of the sum. That is the
+# **reduce-scatter**. In n − 1 more steps the complete chunks go once around the ring: the **allgather**. The number in
+# a field is the number of ranks whose values are in that chunk.
 
 # %%
 drawing.ring_chunks(4)
@@ -86,8 +86,8 @@ predict(
 )
 
 # %% [markdown]
-# The same picture, to be played. A framed chunk has just come. Before each *Step*, say which chunks will move, and
-# where to.
+# Here is the same picture, step by step. A chunk with a frame has just arrived. Before each *Step*, say which chunks
+# will be sent, and to which rank.
 
 # %% tags=["nbval-ignore-output"]
 play(drawing.ring_chunks(4))
@@ -109,7 +109,7 @@ sent = {f"{nbytes / 1000:,.0f} kB" for _, nbytes in run.sent()}
 reveal(
     "03.bytes",
     *sent,
-    "2(n − 1) = 6 messages of a quarter of the array: 6 · 200 kB. Every rank sends the same.",
+    "2(n − 1) = 6 messages of a quarter of the array: 6 · 200 kB. Every rank sends the same number of bytes.",
 )
 
 # %%
@@ -121,17 +121,17 @@ predict(
 )
 
 # %% [markdown]
-# Played, each message appears when it is on its way. The pointer on a bar tells how long it took.
+# Here each message appears when it is sent. Point at a bar to see how long it took.
 
 # %% tags=["nbval-ignore-output"]
 play(drawing.space_time(run, "The ring"))
 
 # %% [markdown]
-# Everybody sends and receives all the time. Each rank sends 2(n − 1) messages of one n-th of the array, so
-# 2(n − 1)/n · K bytes. With messages between ranks, no algorithm has a *busiest* rank that sends less (Patarasuk and
-# Yuan, 2009): of each element n − 1 ranks have to give away their contribution, and n − 1 ranks have to get the sum.
-# That is 2(n − 1)·K on all ranks together, and the busiest of n sends at least an n-th of it. A single rank may send
-# less, and so may all of them where the switches of the network add up.
+# Every rank sends and receives all the time. Each rank sends 2(n − 1) messages of one n-th of the array, so 2(n − 1)/n
+# · K bytes. With messages between ranks, no algorithm has a *busiest* rank that sends less (Patarasuk and Yuan, 2009):
+# for each element, n − 1 ranks must send their contribution, and n − 1 ranks must receive the sum. That is 2(n − 1)·K
+# on all ranks together, and the busiest of n ranks sends at least an n-th of it. A single rank may send less. All ranks
+# may send less if the switches of the network do the addition.
 
 # %%
 size = 100_000 * 8
@@ -151,7 +151,7 @@ reveal(
     "03.growth",
     sixteen / four,
     "2(n − 1)/n is 1.5 for 4 ranks, 1.875 for 16, and never 2: more ranks send smaller chunks. On rank 0 of the naive "
-    "way it is five times as much.",
+    "algorithm it is five times as much.",
 )
 
 # %%
@@ -162,8 +162,8 @@ drawing.bars(sent, "bytes", f"Bytes sent by the busiest of {n} ranks", best=2 * 
 # %% [markdown]
 # ## When the ring is not the best
 #
-# It needs 2(n − 1) messages one after the other, each with its latency α. A tree, up and down again, has 2⌈log₂ n⌉
-# rounds. For a small array latency is all there is:
+# The dashed line is the bound 2(n − 1)/n · K. But the ring needs 2(n − 1) messages one after the other, each with its
+# latency α. A tree, up and down again, has 2⌈log₂ n⌉ rounds. For a small array only the latency counts:
 
 
 # %%
@@ -189,12 +189,13 @@ choices = {0.5: "half as long", 1: "as long", 4: "almost 4 times as long", 16: "
 reveal(
     "03.small",
     choices[min(choices, key=lambda times: abs(times - longer))],
-    f"{longer:.2f} times: 30 messages one after the other against 8. With eight bytes each costs its latency only.",
+    f"{longer:.2f} times: the ring has 30 messages one after the other, the tree 8. With eight bytes each message "
+    "costs only its latency.",
 )
 
 # %% [markdown] tags=["exercise"]
-# First run the cell above. `show` draws your function, `check` judges it, `hint` helps, `solution` tells; all of that
-# works without any engines. With `cluster.up(n=4)`, `check` also runs it on real MPI ranks.
+# First run the cell above. `show` draws your function, `check` judges it, `hint` gives a hint, `solution` shows the
+# solution; all of them work without engines. With `cluster.up(n=4)`, `check` also runs it on real MPI ranks.
 #
 # ## The first half
 #
@@ -207,9 +208,9 @@ reveal(
 check("03.reduce_scatter")
 
 # %% [markdown] tags=["exercise"]
-# What happens when? Step through your own run. The digits in a field are the ranks whose values are in that sum; one
-# that stands there twice was added twice, and a small digit is the chunk that it really belongs to. The first wrong
-# step is red, with the line of yours that made it. `show("03.reduce_scatter", times=True)` draws messages over time.
+# Step through your own run. The digits in a field are the ranks whose values are in that sum. A digit that appears
+# twice was added twice, and a small digit is the chunk that it really belongs to. The first wrong step is red, with the
+# line of your function that caused it. `show("03.reduce_scatter", times=True)` draws messages over time.
 
 # %% tags=["exercise"]
 show("03.reduce_scatter")
@@ -217,8 +218,8 @@ show("03.reduce_scatter")
 # %% [markdown] tags=["exercise"]
 # ## The whole ring
 #
-# Now the sum on every rank. `np.array_split` cuts into n chunks whose lengths differ by one at most, so the length of
-# `x` need not be divisible by n; it may even be 0.
+# Now compute the sum on every rank. `np.array_split` cuts an array into n chunks whose lengths differ by at most one,
+# so the length of `x` need not be divisible by n; it may even be 0.
 
 # %% tags=["exercise"]
 # exercise: 03.ring_allreduce
@@ -253,5 +254,5 @@ engines.down()
 # ## Keypoints
 #
 # - Ring allreduce is reduce-scatter, then allgather: 2(n − 1) messages and 2(n − 1)/n · K bytes per rank.
-# - What each rank sends hardly grows with n; the latency does. So the ring is for large arrays.
-# - What you write for `comm` runs in the simulator and on MPI alike.
+# - The bytes that each rank sends hardly grow with n; the latency does. So the ring is for large arrays.
+# - A function that uses `comm` runs in the simulator and on MPI without a change.

@@ -13,14 +13,14 @@
 # %% [markdown]
 # # Parallel SGD, and why not a parameter server
 #
-# **Question:** n workers compute gradients on parts of a batch. When is the result that of one worker with the whole
-# batch, and who should add up the gradients: a server in the middle, or the workers themselves?
+# **Question:** n workers compute gradients on parts of a batch. When is the result the same as that of one worker with
+# the whole batch, and where should the gradients be added up: on a server, or by the workers themselves?
 #
 # **Afterwards you can**
 #
 # - show that averaged gradients are the gradient of the whole batch, and say when they are not,
-# - say what a parameter server's link carries, and compare it with a ring's,
-# - explain what makes a gradient stale, measure it, and say what it does to the training.
+# - say how many bytes a parameter server's link carries, and compare that with a ring,
+# - explain what makes a gradient stale, measure staleness, and say how it changes the training.
 #
 # **Needs:** a laptop, no GPU; four ranks share the cores that you have. **Takes** 15 minutes to read, 15 to do.
 # **Before:** lesson 03.
@@ -40,7 +40,8 @@ from workbench.course.simulator.parameter_server import Plan
 # ## A model that fits a cell
 #
 # Softmax regression on the digits: 64 pixels and a constant in, ten classes out, 650 weights. The loss is the mean over
-# the samples, so its gradient is the mean of the samples' gradients. All in float64, so that rounding is tiny.
+# the samples, so its gradient is the mean of the samples' gradients. Everything is in float64, so that rounding errors
+# are tiny.
 
 # %%
 digits = data.digits()
@@ -78,7 +79,7 @@ print(f"{len(X)} images; all weights 0: loss {loss(np.zeros(650)):.3f}, and ln 1
 # Cut a batch of B samples into n *equal* parts of B/n samples. The gradient of the batch is the sum of all samples'
 # gradients, divided by B. The gradient of a part is the sum over its samples, divided by B/n. Add up these n gradients
 # and divide by n: the division is by n · B/n = B in all. So the average of the parts' gradients is the gradient of the
-# batch, up to rounding, for the sums are made in another order.
+# batch, up to rounding, because the sums are computed in a different order.
 
 # %%
 weights = np.random.default_rng(0).normal(size=650)
@@ -89,12 +90,12 @@ for n in (2, 3, 4, 8, 16):
     print(f"{n:2} parts: largest difference {np.abs(sum(parts) / n - whole).max():.0e}")
 
 # %% [markdown]
-# This needs a loss that is a mean over samples, where the loss of a sample does not depend on other samples. Where that
-# does not hold, n ranks do *not* train as one does: BatchNorm takes mean and variance of this rank's part (lesson 06),
-# and a contrastive loss compares the samples of a batch with each other. Dropout, too, draws
-# other numbers on each rank.
+# This needs a loss that is a mean over samples, where the loss of a sample does not depend on other samples. If that is
+# not so, n ranks do *not* train like one process: BatchNorm takes mean and variance of this rank's part (lesson 06),
+# and a contrastive loss compares the samples of a batch with each other. Dropout, too, draws different numbers on each
+# rank.
 #
-# And with parts that are not equal?
+# What happens if the parts are not equal?
 
 # %%
 from workbench.course.predictions import predict, reveal
@@ -128,7 +129,7 @@ reveal(
 # ## Average gradients over uneven shards
 #
 # The last batch of an epoch is seldom divisible by n. First run the cell above; then write this one. `show` draws your
-# function, `check` judges it, `hint` helps, `solution` tells.
+# function, `check` judges it, `hint` gives a hint, `solution` shows the solution.
 
 # %% tags=["exercise"]
 # exercise: 04.average_gradients
@@ -139,8 +140,9 @@ check("04.average_gradients")
 # %% [markdown]
 # ## Data-parallel SGD
 #
-# So n ranks can take the steps of one: each has the weights, computes the gradient of its part of the batch, and one
-# allreduce gives all of them the mean. This is the workbench's function, with the ring of lesson 03 in it:
+# So n ranks can make the same steps as one process: each rank has the weights and computes the gradient of its part of
+# the batch, and one allreduce gives all ranks the mean. This is the workbench's function, with the ring of lesson 03 in
+# it:
 
 # %%
 listing(parameter_server.ring)
@@ -183,9 +185,9 @@ series = {
 figures.curves(series, xlabel="step", ylabel="loss", title="One rank and four: the same training")
 
 # %% [markdown]
-# Two things are needed besides the average. All ranks **start from the same weights** (here all are 0; else, broadcast
-# rank 0's), and all **get the same bits** from the allreduce: then their weights stay equal. In the ring, each chunk is
-# summed up on one rank and then copied.
+# Two more things are needed besides the average. All ranks **start from the same weights** (here all are 0; else,
+# broadcast rank 0's), and all **get the same bits** from the allreduce: then their weights stay equal. In the ring,
+# each chunk is summed up on one rank and then copied.
 
 # %% [markdown] tags=["exercise"]
 # ## One step
@@ -213,8 +215,8 @@ server = simulate(1 + WORKERS, parameter_server.synchronous, plan()).results[0]
 print(f"the same training again, largest difference: {apart(one[0], server):.0e}")
 
 # %% [markdown]
-# It computes the same. What differs is how much each link carries. To see it, take 100,000 weights (K = 800 kB), and a
-# network of about 1 Gbit/s: a message takes α = 50 µs, and β = 8 ns for each byte. A worker computes 10 ms for a
+# The result is the same. The bytes on each link are different. To see it, take 100,000 weights (K = 800 kB), and a
+# network of about 1 Gbit/s: a message takes α = 50 µs, and β = 8 ns for each byte. A worker needs 10 ms to compute a
 # gradient. First one step with a server (rank 0) and four workers, then one step of a ring of four:
 
 # %%
@@ -235,8 +237,8 @@ run = simulate(4, parameter_server.ring, large(4), **NETWORK)
 drawing.space_time(run, "One step, ring")
 
 # %% [markdown]
-# Rank 0, the server, sends or receives all the time; each worker waits until it is its turn. With W workers, W·K go out
-# of the server and W·K come in, in every step. And in the ring?
+# Rank 0, the server, sends or receives all the time; each worker waits until it is its turn. With W workers, the server
+# sends W·K bytes and receives W·K bytes in every step. How many are it in the ring?
 
 # %%
 predict(
@@ -273,11 +275,11 @@ load = {"the server's": by_server, "its worker's": 1, "the ring's": by_ring}
 drawing.bars(load, "K", f"{workers} workers, one step, bytes out of a link")
 
 # %% [markdown]
-# With 2 workers the server carries twice as much as a ring's link; with 16 it is 8.5 times as much.
+# With 2 workers the server's link carries twice as much as a link of the ring; with 16 workers it is 8.5 times as much.
 #
 # A step of the ring is 10 ms of computing and then its messages: 6.5 ms with 2 workers, 13.5 ms with 16. Their bytes
-# never take more than 12.8 ms, for 2K. The server has 2W messages of 6.45 ms each. With 16 workers they take 206 ms,
-# and the workers' computing is hidden behind them.
+# (less than 2K) never take more than 12.8 ms. The server has 2W messages of 6.45 ms each. With 16 workers they take 206
+# ms, and the workers' computing is hidden behind them.
 #
 # That is *one* server. Several servers, each with a part of the weights, share the load. Put one on every worker: then
 # each server receives its part of all gradients, adds up, and sends its part of the weights to all. That is a
@@ -285,9 +287,9 @@ drawing.bars(load, "K", f"{workers} workers, one step, bytes out of a link")
 #
 # ## Do not wait: the asynchronous server
 #
-# There is another argument for servers. In the ring, as with the server above, everybody waits for the slowest. An
-# *asynchronous* server waits for nobody. It applies each gradient as soon as it comes, and sends the new weights to the
-# worker that brought it; that worker goes on:
+# There is another argument for servers. In the ring, as with the server above, all workers wait for the slowest one. An
+# *asynchronous* server does not wait. It applies each gradient as soon as it arrives, and sends the new weights to the
+# worker that sent it; that worker goes on:
 
 # %%
 listing(parameter_server.work)
@@ -326,7 +328,7 @@ assert staleness.mean() <= WORKERS - 1
 reveal(
     "04.staleness",
     staleness.mean(),
-    "Nearly W − 1 = 3, whatever the speeds. The slow worker's few gradients are very stale, the many others a little "
+    "Nearly W − 1 = 3, for any speeds. The slow worker's few gradients are very stale; the many others are a little "
     "less than 3.",
 )
 
@@ -336,16 +338,16 @@ drawing.bars(counts, "", "How many of 240 gradients, one of four workers slow")
 
 # %% [markdown]
 # Why W − 1? Each gradient changes the weights once. That change makes the next gradient of each of the other W − 1
-# workers staler by one, and no other gradient. So N gradients cause N·(W − 1) of staleness in all, less what belongs to
-# gradients that are still to come when the run ends. The speeds do not matter.
+# workers staler by one, and no other gradient. So N gradients cause a total staleness of N·(W − 1), minus the part of
+# the gradients that have not arrived when the run ends. The speeds do not matter.
 #
-# But they matter for the data: the slow worker brings fewer gradients. If it has a shard of its own, the model sees
-# that shard less often than the others.
+# But they matter for the data: the slow worker sends fewer gradients. If it has its own shard, the model sees that
+# shard less often than the others.
 
 # %% [markdown] tags=["exercise"]
 # ## How stale?
 #
-# You know whose gradients reached the server in which order. That is enough.
+# You know in which order the workers' gradients reached the server. That is enough.
 
 # %% tags=["exercise"]
 # exercise: 04.stale
@@ -354,7 +356,7 @@ drawing.bars(counts, "", "How many of 240 gradients, one of four workers slow")
 check("04.stale")
 
 # %% [markdown]
-# ## What staleness does to the training
+# ## How staleness changes the training
 #
 # Three runs with the same optimizer (learning rate 0.3, momentum 0.9) and the same number of gradients. The ring makes
 # 60 steps with four gradients each. An asynchronous server with four equally fast workers makes 240 changes, one by
@@ -386,10 +388,10 @@ for name, losses in steps.items():
 figures.curves(steps, xlabel="step (4 gradients)", ylabel="loss", title="Learning rate 0.3")
 
 # %% [markdown]
-# To apply gradients one by one does little harm. Staleness harms the beginning: a gradient corrects an error that other
-# gradients have already corrected, and momentum repeats all of these corrections. In the end the gradients are small,
-# and the two runs one by one have nearly the same loss. With a smaller learning rate the beginning is smooth, and
-# training takes longer:
+# To apply gradients one by one does little harm. Staleness makes the beginning worse: a gradient corrects an error that
+# other gradients have already corrected, and momentum repeats all of these corrections. In the end the gradients are
+# small, and the two runs one by one have nearly the same loss. With a smaller learning rate the beginning is smooth,
+# and training takes longer:
 
 # %%
 run = simulate(1 + WORKERS, parameter_server.asynchronous, plan(lr=0.1, seconds=EQUAL), **NETWORK)
@@ -400,15 +402,15 @@ print(f"the ring, learning rate 0.3, in the end {steps['ring'][-1]:.3f}")
 # %% [markdown]
 # ## And in seconds?
 #
-# That was the loss over steps. Over *time*, with one worker of four slow as before, the ring waits for it in every
-# step, and the asynchronous server does not. But a ring need not wait either. Give the slow worker a *smaller share* of
-# every batch, 22 samples instead of 72. Then it computes about as long as the others with 89, and gradients are
-# weighted by samples.
+# That was the loss over steps. Now look at the loss over *time*, where one of four workers is slow, as before. The ring
+# waits for it in every step, and the asynchronous server does not. But a ring need not wait either. Give the slow
+# worker a *smaller share* of every batch, 22 samples instead of 72. Then it computes about as long as the others with
+# 89, and gradients are weighted by samples.
 
 # %%
 predict(
     "04.race",
-    "Who has the lowest loss after 100 ms of the virtual clock, with one slow worker of four?",
+    "Which of them has the lowest loss after 100 ms of the virtual clock, with one slow worker of four?",
     choices=["ring, equal shares", "ring, shares by speed", "asynchronous, lr 0.3", "asynchronous, lr 0.1"],
 )
 
@@ -462,22 +464,22 @@ reveal(
     "04.race",
     min(at_the_end, key=at_the_end.get),
     "; ".join(f"{name}: {last:.2f}" for name, last in at_the_end.items())
-    + ". With shares by speed nobody waits, and no gradient is stale.",
+    + ". With shares by speed no rank waits, and no gradient is stale.",
 )
 
 # %% [markdown]
-# The ring with shares by speed needs 9 % more time than the server that waits for nobody, and it takes the steps of the
+# The ring with shares by speed needs 9 % more time than the asynchronous server, and it makes the same steps as the
 # serial run. So this workbench, like Horovod, has no server, for three reasons. The link of one server carries more
 # with every worker. Many servers do what a ring's reduce-scatter and allgather do. And a server that does not wait
 # changes the training.
 #
-# There are ways between the two: with *backup workers* the server waits for the first W of W + b gradients and drops
-# the rest (Chen et al. 2016, arXiv:1604.00981). And a server that does not wait is still of use where workers come and
-# go, or where nobody knows their speeds in advance.
+# There are methods between the two: with *backup workers* the server waits for the first W of W + b gradients and drops
+# the rest (Chen et al. 2016, arXiv:1604.00981). And a server that does not wait is still useful where workers come and
+# go, or where their speeds are not known in advance.
 #
 # ## On real ranks
 #
-# The same functions, unchanged, on four MPI processes. Time is that of a real clock now. First the ring:
+# Now run the same functions, unchanged, on four MPI processes. The clock is a real one now. First the ring:
 
 # %%
 from workbench import cluster
@@ -496,9 +498,9 @@ real = ranks.run(train_in_a_ring, [()] * engines.n)
 print(f"on MPI, after each of 60 steps, largest difference to the serial run: {apart(one[0], real[0]):.0e}")
 
 # %% [markdown]
-# Then the asynchronous server, with three workers, twice. In which order the gradients come now depends on the machine,
-# and so does every weight. What holds in every run: all gradients come, and they are at most W − 1 = 2 changes late on
-# average.
+# Then the asynchronous server, with three workers, twice. The order in which the gradients arrive now depends on the
+# machine, and so does every weight. In every run all gradients arrive, and on average they are at most W − 1 = 2
+# changes late.
 
 
 # %%
@@ -539,14 +541,14 @@ engines.down()
 
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 30 minutes. Ask before the first exercise: three ranks have 5, 5 and 2 samples; is the average of the
-# three averages the average of the twelve? Common wrong answers: dividing by `comm.size`; dividing by one's own count;
-# `if count == 0: return` in front of the allreduce, so that the others wait for ever; in `sgd_step`, adding one's own
-# gradient first and then the others' in the order in which they come, which gives other bits on every rank (the check
-# says how many). In `stale`: own changes counted, or only *different* workers counted.
+# three averages the average of the twelve? Common wrong answers: dividing by `comm.size`; dividing by the rank's own
+# count; `if count == 0: return` in front of the allreduce, so that the others wait for ever; in `sgd_step`, adding the
+# rank's own gradient first and then the others' in the order in which they arrive, which gives different bits on every
+# rank (the check says how many). In `stale`: own changes counted, or only *different* workers counted.
 #
-# To say: a server is not wrong, it computes the same as the ring as long as it waits. Ask what a fast worker does to
-# the data that the model sees when nobody waits, and why two runs of the same cell differ on real ranks. If time is
-# short, leave out *And in seconds?*.
+# To say: a server is not wrong, it computes the same as the ring as long as it waits. Ask how a fast worker changes the
+# data that the model sees when the server does not wait, and why two runs of the same cell differ on real ranks. If
+# time is short, leave out *And in seconds?*.
 
 # %% [markdown]
 # ## Keypoints
@@ -555,4 +557,4 @@ engines.down()
 # - The link of one server carries W·K each way, a ring's less than 2K.
 # - Without waiting, gradients are almost W − 1 changes late on average; with the same learning rate the training begins
 #   worse.
-# - Give a slow worker fewer samples: then nobody waits, and no gradient is stale.
+# - Give a slow worker fewer samples: then no rank waits, and no gradient is stale.

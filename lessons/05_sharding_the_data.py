@@ -13,7 +13,8 @@
 # %% [markdown]
 # # Sharding the data
 #
-# **Question:** which rank trains on which samples, and what happens where their number cannot be divided?
+# **Question:** which rank trains on which samples, and what happens if the number of samples cannot be divided by the
+# number of ranks?
 #
 # **Afterwards you can**
 #
@@ -36,11 +37,11 @@ from workbench.course.simulator import DeadlockError, simulate
 from workbench.data.sampler import ShardedSampler, epoch_order, shard_indices
 
 # %% [markdown]
-# ## One order, dealt out like cards
+# ## One order, dealt like cards
 #
 # Every rank draws the **same** order of all samples, from a seed and the number of the epoch, and takes every n-th of
 # it. The ranks send no message for that. These are the workbench's own functions. `epoch_order` gives each sample a
-# random number, and sorts by it; what `_mend` does stands below, under *The uneven end*.
+# random number, and sorts by it; `_mend` is explained below, under *The uneven end*.
 
 
 # %%
@@ -54,7 +55,8 @@ listing(epoch_order)
 listing(shard_indices)
 
 # %% [markdown]
-# Now 24 samples on three ranks, in four epochs. A column is a sample, a row is an epoch; the digit is the rank.
+# The picture shows 24 samples on three ranks, in four epochs. A column is a sample, a row is an epoch; the digit is the
+# rank.
 
 # %%
 SAMPLES, RANKS = 24, 3
@@ -68,24 +70,24 @@ drawing.coverage([shards(epoch) for epoch in range(4)], SAMPLES, "24 samples on 
 
 # %% [markdown]
 # In every row each sample belongs to exactly one rank, and which rank that is changes from row to row. So after some
-# epochs each rank has seen all the data, and batches have other samples in them each time.
+# epochs each rank has seen all the data, and the batches have different samples each time.
 #
-# The *order* needs one seed for all ranks. Other random numbers, for augmentation or dropout, need another seed on each
-# rank: with `torch.manual_seed(rank)`, say. A `DataLoader` of torch makes the seeds of its workers from the seed of its
-# rank. So if all ranks have one seed, worker 0 of each rank draws the same numbers.
+# The *order* needs one seed for all ranks. Other random numbers, for augmentation or dropout, need a different seed on
+# each rank, for example `torch.manual_seed(rank)`. A `DataLoader` of torch makes the seeds of its workers from the seed
+# of its rank. So if all ranks have one seed, worker 0 of each rank draws the same numbers.
 #
-# ## Two mistakes that no error tells of
+# ## Two mistakes without an error
 #
-# **Another seed on each rank.** It seems right: the ranks are to have different samples. But then their orders do not
-# fit together: some samples are seen by two or three ranks (struck through), others by nobody (empty).
+# **A different seed on each rank.** It seems right, because the ranks must have different samples. But then their
+# orders do not fit together: some samples are seen by two or three ranks (struck through), others by no rank (empty).
 
 # %%
 from workbench.course.predictions import predict, reveal
 
 predict(
     "05.seeds",
-    "Three ranks take 8 of 24 samples each, every rank from a shuffle with a seed of its own. How many of the 24 does "
-    "nobody see in the first epoch?",
+    "Three ranks take 8 of 24 samples each, every rank from a shuffle with its own seed. How many of the 24 does no "
+    "rank see in the first epoch?",
     number="samples",
     tolerance=0.3,
 )
@@ -104,7 +106,7 @@ reveal(
 
 # %% [markdown]
 # **An epoch that never changes.** The sampler is an object that a `DataLoader` holds; `set_epoch()` has to be called
-# before each epoch. And if nobody calls it?
+# before each epoch. What happens if it is not called?
 
 # %%
 predict(
@@ -133,15 +135,15 @@ drawing.coverage(forgotten, SAMPLES, "set_epoch() forgotten")
 reveal(
     "05.forgotten",
     len(set().union(*(epoch[0] for epoch in forgotten))),
-    "The same third in each epoch, in the same order. No error says so: all ranks together see all samples in each "
-    "epoch.",
+    "It sees the same third in each epoch, in the same order. There is no error: all ranks together see all samples "
+    "in each epoch.",
 )
 
 # %% [markdown]
 # ## The uneven end
 #
-# 145 samples on three ranks are 49, 48 and 48. With batches of 16 that makes 4 steps on rank 0, and 3 on the others.
-# Each step contains an allreduce:
+# 145 samples on three ranks are 49, 48 and 48. With batches of 16, rank 0 makes 4 steps, and the others make 3. Each
+# step contains an allreduce:
 
 
 # %%
@@ -162,8 +164,8 @@ print(stuck)
 drawing.wait_for(stuck)
 
 # %% [markdown]
-# Uneven shards alone do no harm. It hangs if the longer shard needs one batch more than the shorter one. How often is
-# that? Try all numbers of samples:
+# Uneven shards alone do no harm. The training hangs if the longer shard needs one batch more than the shorter one. How
+# often does that happen? Try all numbers of samples:
 
 
 # %%
@@ -178,12 +180,13 @@ for ranks in (2, 3, 8):
     print(f"{ranks} ranks: it hangs with {hangs} of {period} numbers of samples, {hangs / period:.1%}")
 
 # %% [markdown]
-# So most training scripts never show this mistake, and then one data set hangs at the end of the first epoch.
+# So most training scripts never show this mistake, and then, with one data set, the training hangs at the end of the
+# first epoch.
 #
 # ### Cures 1 and 2: make the shards equal
 #
 # `uneven="drop"` leaves out the last `samples % n` of the epoch's order; in the next epoch these are other samples.
-# `uneven="pad"` deals the first ones of the order out again. `uneven="keep"` does neither.
+# `uneven="pad"` repeats samples from the beginning of the epoch's order. `uneven="keep"` does neither.
 
 # %%
 for uneven in ("drop", "pad", "keep"):
@@ -202,8 +205,8 @@ drawing.coverage(ways, SAMPLES, "Ten samples on three ranks", rows=("drop", "pad
 # %% [markdown]
 # ### Cure 3: agree, or join
 #
-# Sometimes the shards cannot be made equal: each rank has files of its own, and these are of different lengths. Then
-# the ranks agree before the epoch on the **least** number of steps:
+# Sometimes the shards cannot be made equal: each rank has its own files, and these have different lengths. Then the
+# ranks agree before the epoch on the **least** number of steps:
 
 
 # %%
@@ -219,8 +222,8 @@ print("steps:", simulate(3, agreed, 145, 16).results)
 
 # %% [markdown]
 # Or a rank that has no more data calls `join()`. It then contributes zeros to the allreduces of the others, until all
-# ranks have called `join()`. Nothing is left out and nothing is repeated. Below, in the last step, one rank of three
-# still has data. In that step its batch is the 49th sample alone.
+# ranks have called `join()`. Nothing is left out and nothing is repeated. Below, in the last step, one of three ranks
+# still has data. In that step its batch is only the 49th sample.
 #
 # `run_threads` starts the whole runtime on three threads of this process.
 
@@ -259,8 +262,8 @@ reveal(
 # %% [markdown]
 # ## A mean over uneven shards
 #
-# In evaluation nothing may be left out, and nothing may count twice. Take the 357 test digits and a simple classifier,
-# the nearest of the ten mean images; four ranks each test a block of 100, as far as there are any.
+# In evaluation no sample may be left out, and none may count twice. Take the 357 test digits and a simple classifier,
+# the nearest of the ten mean images; each of four ranks tests a block of 100 images; the last block is shorter.
 
 # %%
 digits = data.digits()
@@ -286,7 +289,7 @@ print(f"in one process:     {right.mean():.4f}")
 #
 # First run the cell above. Then write the sampler: `shard` returns the indices of one rank in one epoch, padded to
 # equal lengths. `check` tries it with many numbers of samples and ranks, and prints the smallest case that is wrong;
-# `hint` helps, `show` draws 13 samples on 3 ranks, `solution` tells.
+# `hint` gives a hint, `show` draws 13 samples on 3 ranks, `solution` shows the solution.
 
 # %% tags=["exercise"]
 # exercise: 05.shard
@@ -295,7 +298,7 @@ print(f"in one process:     {right.mean():.4f}")
 check("05.shard")
 
 # %% [markdown] tags=["exercise"]
-# Look at it. In every row each of the 22 samples has a rank, and two samples have two: 3 · 8 = 24.
+# Look at your shards. In every row each of the 22 samples has a rank, and two samples have two ranks: 3 · 8 = 24.
 
 # %% tags=["exercise"]
 drawing.coverage([[shard(22, epoch, 0, 3, rank) for rank in range(3)] for epoch in range(4)], 22, "Your shards")
@@ -303,8 +306,9 @@ drawing.coverage([[shard(22, epoch, 0, 3, rank) for rank in range(3)] for epoch 
 # %% [markdown] tags=["exercise"]
 # ## A mean
 #
-# Each rank has the values of its own samples: an array, of another length on each rank, and on some ranks empty. Return
-# the mean over all samples, on every rank. Send sums and counts, not the values themselves; a single allreduce will do.
+# Each rank has the values of its own samples: an array, with a different length on each rank, and empty on some ranks.
+# Return the mean over all samples, on every rank. Send sums and counts, not the values themselves; a single allreduce
+# is enough.
 
 # %% tags=["exercise"]
 # exercise: 05.weighted_mean
@@ -318,8 +322,8 @@ show("05.weighted_mean")
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 20 minutes. Ask before the picture of the two seeds: how many of 24 samples does an epoch miss if each
 # rank draws its own eight? About (2/3)³ of them, 7. Common wrong answers: the rank in the seed; `seed + epoch`, so that
-# epoch 1 of seed 0 is epoch 0 of seed 1; shuffling only one's own part; padding with `order[: n - samples % n]`, which
-# adds n samples where n divides their number, and too few where there are fewer samples than ranks. In the mean:
+# epoch 1 of seed 0 is epoch 0 of seed 1; shuffling only the rank's own part; padding with `order[: n - samples % n]`,
+# which adds n samples where n divides their number, and too few where there are fewer samples than ranks. In the mean:
 # leaving early on a rank without samples, which is the `if rank == 0` of lesson 01 again. Those who are done early:
 # what does `join()` do to the learning rate of the last steps?
 
@@ -327,7 +331,7 @@ show("05.weighted_mean")
 # ## Keypoints
 #
 # - Same seed, same epoch, same order on all ranks; rank r takes every n-th sample from the r-th on.
-# - `set_epoch()` before each epoch, or every rank keeps its part for ever.
+# - Call `set_epoch()` before each epoch, or every rank sees the same samples in every epoch.
 # - Uneven shards can give the ranks different numbers of steps, and then the ranks with more steps hang. Drop, pad, or
 #   agree on the least number, or `join()`.
-# - Average sums and counts, never means.
+# - Add up sums and counts, then divide. Never average means.

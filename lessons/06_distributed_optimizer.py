@@ -17,7 +17,7 @@
 #
 # **Afterwards you can**
 #
-# - write it yourself, with a hook per parameter and an asynchronous allreduce,
+# - write such an optimizer yourself, with a hook per parameter and an asynchronous allreduce,
 # - say what has to be broadcast before the first step, and what goes wrong otherwise,
 # - hide messages behind the backward pass, and say how much time that can save,
 # - put `zero_grad`, `backward`, `synchronize`, clipping and `step` in a right order.
@@ -36,7 +36,7 @@ from workbench.course.tasks import t06_distributed_optimizer as t06
 # %% [markdown]
 # ## A gradient is ready long before the backward pass ends
 #
-# PyTorch calls a function of ours, a *hook*, at the moment when a parameter's gradient is complete:
+# PyTorch calls our function, a *hook*, when a parameter's gradient is complete:
 
 # %%
 engines = cluster.up(n=2)
@@ -99,15 +99,15 @@ print("layers, in the order in which their hooks are called:", layers)
 reveal(
     "06.hooks",
     [f"layer {number}" for number in engines.client[0]["layers"]],
-    "Backward goes from the loss to the input, so the last layer's gradients are complete first. They can travel while "
-    "the others are still being computed.",
+    "Backward goes from the loss to the input, so the last layer's gradients are complete first. They can be sent "
+    "while the others are still being computed.",
 )
 
 # %% [markdown]
 # ## The optimizer by hand
 #
-# The hook starts an allreduce and does not wait: `allreduce_async` returns a *handle* at once, and the message
-# travels while backward goes on. Before the step we wait for each handle, and its result takes the gradient's place.
+# The hook starts an allreduce and does not wait: `allreduce_async` returns a *handle* at once, and the message is sent
+# while backward is still running. Before the step we wait for each handle, and its result replaces the gradient.
 
 
 # %%
@@ -160,13 +160,13 @@ print(f"by hand:              {(by_hand - serial).abs().max():.0e}")
 print(f"DistributedOptimizer: {(wrapped - serial).abs().max():.0e}")
 
 # %% [markdown]
-# The workbench's own hook does the same in the first step. From the second step on the gradients lie in buckets of up
-# to 16 MB (lesson 07), and a bucket leaves when its last gradient is ready. A model as small as this one has one
-# bucket, which leaves when backward is over: then nothing is hidden.
+# The workbench's own hook does the same in the first step. From the second step on the gradients are stored in buckets
+# of up to 16 MB (lesson 07), and a bucket is sent when its last gradient is ready. A model as small as this one has one
+# bucket, which is sent when backward has ended: then no communication is hidden.
 #
-# The real hook does three things more. `_left` counts backward passes, where several belong to one step. `group_of`
-# names the gradients that travel together, and the last of them sends all. And `finish`, which `step()` calls,
-# also sends what no hook has sent, for a parameter that this rank has not used:
+# The real hook does three more things. `_left` counts backward passes, if several belong to one step. `group_of` names
+# the gradients that are sent together; the last of them sends all. And `finish`, which `step()` calls, also sends the
+# gradients of parameters that this rank has not used, because no hook has sent them:
 
 # %%
 from workbench.torch.gradients.dense import DenseGradients
@@ -179,9 +179,9 @@ print(inspect.getsource(DenseGradients.finish))
 # %% [markdown]
 # ## Before the first step
 #
-# If the ranks start with different weights and take the same steps, their weights stay different. What else has to be
-# the same at the start? Here rank 0 has trained for an epoch, as if it had read a checkpoint. So it has other weights
-# than rank 1, and its momentum is not zero.
+# If the ranks start with different weights and make the same steps, their weights stay different. What else must be the
+# same at the start? Here rank 0 has trained for an epoch, as if it had read a checkpoint. So it has other weights than
+# rank 1, and its momentum is not zero.
 
 
 # %%
@@ -231,7 +231,7 @@ reveal(
     else "yes, up to rounding"
     if apart[1] < 1e-9
     else "no: the ranks stay apart",
-    "The step is made of the gradient and the momentum. Ranks with different momentum take different steps, from the "
+    "The step is made of the gradient and the momentum. Ranks with different momentum make different steps, from the "
     "first one on. So broadcast both: the weights and the optimizer's state.",
 )
 
@@ -264,9 +264,9 @@ for norm in (nn.BatchNorm1d, hvd.SyncBatchNorm):
 # %% [markdown]
 # ## Overlap, as recorded
 #
-# A larger model, three steps of training, and three groups of gradients, one for each layer. A group leaves as soon as
-# it is complete. `workbench.timeline()` shows the last step: when each group was submitted, who waited for whom, and
-# when it moved.
+# A larger model, three steps of training, and three groups of gradients, one for each layer. A group is sent as soon as
+# it is complete. `workbench.timeline()` shows the last step: when each group was submitted, which rank waited for
+# which, and when the group was sent.
 
 # %%
 # %%px
@@ -282,7 +282,7 @@ for mine in batches(len(images), hvd.rank(), hvd.size(), 480):
 # %%
 import workbench
 
-# Four bars: the small bias of layer 4 travels in its announcement (lesson 07), and not with the group.
+# Four bars: the small bias of layer 4 is sent in its announcement (lesson 07), and not with the group.
 picture = workbench.timeline(last=4)
 submitted = {}
 for bar in sorted(picture.tracks[0].bars, key=lambda bar: bar.announced):
@@ -294,13 +294,13 @@ print("bytes by layer, in the order of submission:", submitted)
 picture
 
 # %% [markdown]
-# Grey means that nothing is on its way. While a group is on its way, the backward pass goes on: look for the first
+# Grey means that no message is being sent. While a group is being sent, the backward pass goes on: look for the first
 # layer's group, which is submitted while the 8 MB of the middle layer are being reduced.
 #
 # ## Overlap in the simulator
 #
-# A recorded picture is another one each time. In the simulator `comm.compute(seconds)` takes virtual time, so the
-# picture is always the same. Five layers, 1 ms of backward pass each. First without overlap:
+# A recorded picture is different each time. In the simulator `comm.compute(seconds)` takes virtual time, so the picture
+# is always the same. Five layers, 1 ms of backward pass each. First without overlap:
 
 # %%
 print(inspect.getsource(t06.in_turn))
@@ -309,7 +309,7 @@ without = simulate(2, t06.in_turn, layers)
 drawing.space_time(without, "Messages after the backward pass")
 
 # %% [markdown]
-# Now each gradient leaves as soon as it is ready. How to do that is the exercise of this lesson.
+# Now each gradient is sent as soon as it is ready. To write this is the exercise of this lesson.
 
 # %%
 hidden = simulate(2, t06.overlap, layers)
@@ -324,12 +324,12 @@ drawing.bars(times, "ms", "Until all averages are there", best=(5e-3 + message) 
 # %% [markdown]
 # The line is the time of the backward pass and of the last message. That message cannot be hidden: its gradient, of the
 # layer next to the input, is ready when the backward pass is over. The step takes 0.04 ms more, because at 5 ms the
-# fourth message is still on its way. How much is gained depends on how long computing and sending take:
+# fourth message has not arrived yet. The gain depends on how long computing and sending take:
 
 # %%
 predict(
     "06.overlap",
-    "However long computing and sending take, in any ratio: how many times as fast can overlap make a step at best?",
+    "Computing and sending may take any time, in any ratio. How many times as fast can overlap make a step at best?",
     choices=["at most 1.1 times", "at most twice", "at most n times, on n ranks", "there is no limit"],
 )
 
@@ -354,13 +354,14 @@ reveal(
     "06.overlap",
     "at most 1.1 times" if largest < 1.1 else "at most twice" if largest < 2 else "there is no limit",
     "In turn, a step takes the sum of computing and sending. Overlapped, it takes at least the longer one of the two, "
-    "and the sum is at most twice that. It comes near to twice where both take equally long, in many layers.",
+    "and the sum is at most twice that. The gain is close to twice if both take equally long and there are many "
+    "layers.",
 )
 
 # %% [markdown]
 # ## The order of a step
 #
-# While a gradient travels, nobody may change it. Three wrong orders; what does each lead to?
+# While a gradient is being sent, it must not be changed. Here are three wrong orders. What does each of them cause?
 
 # %%
 # %%px
@@ -397,11 +398,11 @@ told(backward, clip, optimizer.synchronize)
 told(optimizer.zero_grad, backward, optimizer.synchronize, optimizer.zero_grad)
 
 # %% [markdown]
-# The last one raises nothing: the averages are thrown away, and `step()` finds no gradients. So look at the losses,
-# too: they do not fall.
+# The last one raises nothing: the averages are thrown away, and `step()` finds no gradients. So also look at the
+# losses: they do not fall.
 #
 # Clip between `synchronize()`, after which the gradients are averages, and `step()`. `skip_synchronize()` tells
-# `step()` that the averages are there already. Then the training is the serial one, with clipping:
+# `step()` that the averages are there already. Then the training is the same as the serial one, with clipping:
 
 
 # %%
@@ -430,8 +431,8 @@ print(f"largest difference of a weight to the serial run: {(together - serial).a
 # %% [markdown]
 # ## Around the step
 #
-# - **Accumulation.** With `backward_passes_per_step=k` the gradients leave after k backward passes; they are added up
-#   and not divided, so divide the loss by k. (In DDP the passes in between stand in `with model.no_sync():`.)
+# - **Accumulation.** With `backward_passes_per_step=k` the gradients are sent after k backward passes; they are added
+#   up and not divided, so divide the loss by k. (In DDP, put the other passes into `with model.no_sync():`.)
 # - **Mixed precision.** A `GradScaler` multiplies the loss. So: `backward()`, `synchronize()`,
 #   `scaler.unscale_(optimizer)`, *then* clip, then `scaler.step(optimizer)` within `skip_synchronize()`.
 # - **DDP,** PyTorch's own, wraps the model instead of the optimizer. There gradients are averages when `backward()`
@@ -445,7 +446,7 @@ engines.down()
 # %% [markdown] tags=["exercise"]
 # ## Hide the messages behind the backward pass
 #
-# First run the cell above; `check` judges, `hint` helps, `solution` tells.
+# First run the cell above. `check` judges your function, `hint` gives a hint, `solution` shows the solution.
 #
 # Two ranks. Each layer's gradient is ready after `comm.compute(seconds)`. Return the averages as early as possible.
 
@@ -456,7 +457,7 @@ engines.down()
 check("06.overlap")
 
 # %% [markdown] tags=["exercise"]
-# The grey strip is the backward pass. Are the messages on their way while it lasts, or only after it?
+# The grey strip is the backward pass. Are the messages sent during it, or only after it?
 
 # %% tags=["exercise"]
 show("06.overlap")
@@ -464,7 +465,7 @@ show("06.overlap")
 # %% [markdown] tags=["exercise"]
 # ## Six lines
 #
-# They are one step of a training with gradient clipping, on several ranks. More than one order is right.
+# These six lines are one step of a training with gradient clipping, on several ranks. More than one order is right.
 
 # %% tags=["exercise"]
 # exercise: 06.in_order
@@ -532,16 +533,16 @@ engines.down()
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 25 minutes. Ask first: which layer's gradient is ready first, and whose cannot be hidden? Common wrong
 # answers in *overlap*: waiting in the loop, which is no overlap at all; `isend` in the loop, but `recv` only after it:
-# a large message leaves when its receiver is there, so nothing moves before; sending before `compute`, which would send
-# a gradient that does not exist yet. In the order: clipping before `synchronize()`. Each rank then clips by a norm of
-# its own. Here the optimizer notices that a gradient was changed on its way; do not count on that elsewhere. Those who
-# are done early: all of the 720 orders have been tried, and three are right. Which?
+# a large message is sent when its receiver is ready, so nothing is sent before; sending before `compute`, which would
+# send a gradient that does not exist yet. In the order: clipping before `synchronize()`. Each rank then clips by a norm
+# of its own. Here the optimizer notices that a gradient was changed while it was being sent; other libraries may not.
+# Those who are done early: all of the 720 orders have been tried, and three are right. Which?
 
 # %% [markdown]
 # ## Keypoints
 #
-# - Hooks start asynchronous allreduces, of a gradient or of a bucket of them; `step()` waits for all.
-# - Broadcast weights and optimizer state before the first step. Else the ranks are different, and stay so.
-# - Overlap hides what is sent while the backward pass goes on: at best all but the last message. It makes a step at
-#   most twice as fast.
-# - Between `backward()` and `synchronize()` nobody changes gradients. Clip after `synchronize()`.
+# - Hooks start asynchronous allreduces, of one gradient or of a bucket; `step()` waits for all.
+# - Broadcast weights and optimizer state before the first step. Otherwise the ranks are different, and stay different.
+# - Overlap hides the messages that are sent during the backward pass: at best all except the last one. It makes a step
+#   at most twice as fast.
+# - Do not change gradients between `backward()` and `synchronize()`. Clip after `synchronize()`.

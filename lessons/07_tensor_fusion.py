@@ -13,11 +13,11 @@
 # %% [markdown]
 # # Tensor fusion
 #
-# **Question:** a network has dozens of gradients, most of them small. Should they travel one by one, or together?
+# **Question:** a network has dozens of gradients, most of them small. Should they be sent one by one, or together?
 #
 # **Afterwards you can**
 #
-# - tell latency from bandwidth, and say from which size on a message's bytes cost more than its latency,
+# - tell latency from bandwidth, and say from which size on a message's bytes take longer than its latency,
 # - write the function that packs tensors into buckets, and read the workbench's own,
 # - find the best threshold for given numbers, and say why it is the best,
 # - say what the response cache saves.
@@ -38,9 +38,10 @@ from workbench.course.tasks.t07_fusion import finish_time
 # %% [markdown]
 # ## What a message costs
 #
-# A message of m bytes takes α + β·m seconds: the **latency** α, however small it is, and β for each byte; 1/β is the
-# **bandwidth**. The simulator has α = 20 µs and β = 1 ns for each byte, that is 1 GB/s. At m = α/β bytes both parts are
-# equal. A much smaller message costs hardly more than its latency, a much larger one hardly more than its bytes.
+# A message of m bytes takes α + β·m seconds. Every message, however small, takes the **latency** α; each byte takes β
+# more. 1/β is the **bandwidth**. The simulator has α = 20 µs and β = 1 ns for each byte, that is 1 GB/s. At m = α/β
+# bytes both parts are equal. A much smaller message costs hardly more than its latency, a much larger one hardly more
+# than its bytes.
 
 # %%
 alpha, beta = 20e-6, 1e-9
@@ -49,8 +50,8 @@ for nbytes in (40, 4_000, 20_000, 400_000, 4_000_000):
     print(f"{nbytes:9,} bytes: {took * 1e6:7.0f} µs, of which latency {alpha / took:6.1%}")
 
 # %% [markdown]
-# 48 small arrays on four ranks, and every rank needs the sum of each: one allreduce for each array, or one allreduce
-# for all of them in one long array.
+# There are 48 small arrays on four ranks, and every rank needs the sum of each array. Use one allreduce for each array,
+# or put all of them in one long array and use one allreduce.
 
 
 # %%
@@ -58,7 +59,7 @@ from workbench.course.predictions import predict, reveal
 
 predict(
     "07.packed",
-    "48 arrays of 80 bytes each, on four ranks: how many times as fast is one allreduce with all of them?",
+    "48 arrays of 80 bytes each, on four ranks: how many times as fast is one allreduce for all of them?",
     number="times",
     tolerance=0.25,
 )
@@ -114,9 +115,9 @@ for size in sorted(set(sizes)):
     print(f"{sizes.count(size):2} of {size:6,} bytes")
 
 # %% [markdown]
-# The workbench packs what became ready together. This is the function that does it. All ranks call it with the same
-# responses, so all find the same plan. The first `if` finds what has to travel alone; `key` holds what tensors must
-# have in common to travel together; the last lines pack.
+# The workbench packs tensors that became ready together. This is the function. All ranks call it with the same
+# responses, so all ranks get the same plan. The first `if` finds the tensors that must be sent alone; `key` holds what
+# tensors must have in common to be sent together; the last lines pack them.
 
 # %%
 from workbench.core.fusion import plan
@@ -132,10 +133,11 @@ for threshold in (0, 10_000, 100_000, 400_000, 64 << 20):
     print(f"threshold {threshold:10,} bytes: messages {len(batches):2}, tensors in one of them at most {most:2}")
 
 # %% [markdown]
-# Without a threshold each gradient travels alone. A convolution has 36,864 bytes: with a threshold below that, only its
-# neighbours of 128 bytes are packed, two by two.
+# Without a threshold each gradient is sent alone. A convolution has 36,864 bytes: with a threshold below that, only its
+# neighbours of 128 bytes are packed, in pairs.
 #
-# Only tensors of one dtype travel together. The batch of one dtype stays open while tensors of another come in between:
+# Only tensors of one dtype are sent together. The batch of one dtype stays open while tensors of another dtype come in
+# between:
 
 # %%
 mixed = [Response(f"{dtype} {i}", Kind.ALLREDUCE, dtype, (10,)) for i in range(3) for dtype in ("float32", "float64")]
@@ -145,25 +147,25 @@ for batch in plan(mixed, threshold_bytes=1000):
 # %%
 predict(
     "07.threshold",
-    "Thresholds from 1,000 to 1,024,000 bytes for this network: with which one is a step shortest, if messages may "
-    "travel during backward?",
+    "Thresholds from 1,000 to 1,024,000 bytes for this network: with which one is a step shortest, if messages may be "
+    "sent during backward?",
     choices=["the smallest: everything leaves at once", "one in between", "the largest: all in one message"],
 )
 
 # %% [markdown]
 # ## How much in one bucket?
 #
-# A bucket with everything has to wait for the last gradient: nothing travels while the backward pass goes on (lesson
-# 06). Here is a model of one step on two ranks: a bucket leaves when its last tensor is ready and the bucket before has
+# A bucket with all gradients has to wait for the last one: nothing is sent during the backward pass (lesson 06). Here
+# is a model of one step on two ranks: a bucket is sent when its last tensor is ready and the previous bucket has
 # arrived.
 
 # %%
 print(inspect.getsource(finish_time))
 
 # %% [markdown]
-# Assume that the backward pass takes 60 µs for each convolution's gradient, and 5 µs for each other one. On n ranks
-# with a ring, a bucket of m bytes takes 2(n − 1)·α + 2(n − 1)/n · β·m; for two ranks that is 2α + β·m. In the simulator
-# two ranks just exchange the bucket: α + β·m.
+# Assume that the backward pass takes 60 µs for each convolution's gradient, and 5 µs for every other gradient. On n
+# ranks with a ring, a bucket of m bytes takes 2(n − 1)·α + 2(n − 1)/n · β·m; for two ranks that is 2α + β·m. In the
+# simulator two ranks just exchange the bucket: α + β·m.
 
 # %%
 ready = np.cumsum([60e-6 if parameter.dim() == 4 else 5e-6 for _, parameter in gradients]).tolist()
@@ -201,14 +203,14 @@ figures.curves(
     {"model": modelled, "simulated": simulated},
     xlabel="threshold, kB",
     ylabel="ms for a step",
-    title="Too small pays latency, too large hides nothing",
+    title="Too small: latency; too large: nothing hidden",
     x=[one // 1000 for one in thresholds],
     doubling=True,
 )
 
 # %% [markdown]
-# No plan can be faster than the backward pass and then a message with the last gradient alone. That is the line in the
-# next picture, and the best threshold reaches it.
+# No plan can be faster than the backward pass followed by a message with only the last gradient. That is the line in
+# the next picture, and the best threshold reaches it.
 
 # %%
 best = min(thresholds, key=lambda one: finish_time(buckets_of(one), ready, alpha, beta))
@@ -230,8 +232,8 @@ reveal(
 )
 
 # %% [markdown]
-# The first 6 gradients, with too small a threshold, a good one, and all in one. The time of each stands above its
-# picture; the time axes differ.
+# The first 6 gradients, with too small a threshold, a good one, and all in one. The time of each is above its picture;
+# the time axes differ.
 
 # %%
 drawing.space_time(simulate(2, step, buckets_of(0, responses[:6]), ready), "One by one")
@@ -245,9 +247,9 @@ drawing.space_time(simulate(2, step, buckets_of(64 << 20, responses[:6]), ready)
 # %% [markdown]
 # ### Set it yourself
 #
-# The same for a ring of n ranks, with the package's own buckets: 50 layers, 100 MB of gradients, 100 ms of computing, a
-# third of it forward. The time that communication takes after backward has ended is **exposed**: the ranks wait, shown
-# in red. The **efficiency** is the part of the step in which they compute.
+# Now the same model for a ring of n ranks, with the package's own buckets: 50 layers, 100 MB of gradients, 100 ms of
+# computing, a third of it forward. The time that communication takes after backward has ended is **exposed**: the ranks
+# wait (red). The **efficiency** is the part of the step in which they compute.
 
 # %%
 from workbench.course.calculators import explore
@@ -258,15 +260,15 @@ explore.step()
 # In a running notebook there are sliders; a page without a kernel has these three settings.
 #
 # - Which bucket is best at α = 200 µs? And at 20 µs: by how much is the best one better than none?
-# - The third setting is bandwidth-bound. How much does the best bucket help? What else would?
+# - The third setting is bandwidth-bound. How much does the best bucket help? What else would help?
 # - Set α back to 200 µs, the bandwidth to 10 GB/s and the bucket to 100 MB. How long is the network idle, and why?
 
 # %% [markdown]
 # ## On two real ranks
 #
 # The threshold is an environment variable, which `init()` reads; it has Horovod's name. The gradients of the same
-# network are submitted as a group, so that all are ready at once. (A tensor of up to 4 kB would travel inside its
-# announcement and need no message; that is switched off here, to see fusion alone.)
+# network are submitted as a group, so that all are ready at once. (A tensor of up to 4 kB would be sent inside its
+# announcement and need no message. That is switched off here, to see only fusion.)
 
 # %%
 engines = cluster.up(n=2)
@@ -298,7 +300,8 @@ def rounds(shapes, threshold, count=8):
 
 
 # %% [markdown]
-# How many batches were sent? `workbench.timeline()` has recorded them; beside it stands what `plan()` says.
+# How many batches were sent? `workbench.timeline()` has recorded them; the table also shows the number that `plan()`
+# gives.
 
 # %%
 import workbench
@@ -319,22 +322,23 @@ bars = {f"{threshold:,} bytes": round(took, 2) for threshold, took in measured.i
 drawing.bars(bars, "ms", "A round on two real ranks, by threshold")
 
 # %% [markdown]
-# All tensors are ready at once here, so nothing can be hidden, and one batch for all is the best choice; how much it
-# gains depends on this machine's latency. In training two more things count. The engine holds announcements back for a
-# moment while more come (`HOROVOD_CYCLE_TIME`, 1 ms by default). And `DistributedOptimizer` keeps the gradients in
-# buckets of 16 MB (`WORKBENCH_BUCKET_BYTES`) from the second step on: they *lie* next to each other in memory, and need
-# not be copied to travel together. (PyTorch's DDP has buckets of 25 MB, and makes the first one small, 1 MB, so that
-# something leaves early.)
+# All tensors are ready at once here, so no communication can be hidden, and one batch for all is the best choice. The
+# gain depends on this machine's latency. In a training two more things count. The engine delays announcements for a
+# moment while more arrive (`HOROVOD_CYCLE_TIME`, 1 ms by default). And `DistributedOptimizer` stores the gradients in
+# buckets of 16 MB (`WORKBENCH_BUCKET_BYTES`) from the second step on: they are *stored* next to each other in memory,
+# and can be sent together without a copy. (PyTorch's DDP has buckets of 25 MB. Its first bucket is small, 1 MB, so that
+# it is sent early.)
 #
 # ## The response cache
 #
-# Before a tensor moves, each rank announces it to rank 0: name, dtype, shape, operation. In a training the same
+# Before a tensor is sent, each rank announces it to rank 0: name, dtype, shape, operation. In a training the same
 # gradients come in every step:
 
 # %%
 predict(
     "07.announced",
-    "In the first step this rank announces its 62 gradients in about 5,800 bytes. How many bytes are they later?",
+    "In the first step this rank announces its 62 gradients in about 5,800 bytes. How many bytes are these "
+    "announcements in later steps?",
     choices=["5,800 bytes, as in the first", "about 2,900 bytes", "less than 300 bytes"],
 )
 
@@ -367,7 +371,7 @@ reveal(
     if len(later) < 4000
     else "5,800 bytes, as in the first",
     f"{len(later)} bytes. In the first step the ranks have agreed on the name, dtype, shape and operation of each "
-    "gradient. From then on a number stands for all that.",
+    "gradient. From then on one number replaces all of that.",
 )
 
 # %%
@@ -386,14 +390,15 @@ from workbench.course.calculators import measured_step
 measured_step.measured(ranks=2)
 
 # %% [markdown]
-# `exposed` is calculated: what communication adds to computing alone. The last column shows what the calculator leaves
-# out. On one machine ranks share cores and memory, it takes time until a waiting rank runs again, and other programs
-# run as well. Each row is a job that measures anew, so on a busy machine the rows differ by more than their buckets.
+# `exposed` is calculated: the time that communication adds to computing. The last column shows what the calculator
+# leaves out. On one machine ranks share cores and memory, a waiting rank needs time until it runs again, and other
+# programs run as well. Each row is a job with its own measurements, so on a busy machine the rows differ not only by
+# their buckets.
 
 # %% [markdown] tags=["exercise"]
 # ## Pack them
 #
-# First run the cell above; `check` judges, `hint` helps, `solution` tells.
+# First run the cell above. `check` judges your function, `hint` gives a hint, `solution` shows the solution.
 #
 # You get the sizes of the tensors in their order, and a threshold. Return the buckets.
 
@@ -404,7 +409,7 @@ measured_step.measured(ranks=2)
 check("07.plan_buckets")
 
 # %% [markdown] tags=["exercise"]
-# Is it the plan that the workbench makes?
+# Is this the plan that the workbench makes?
 
 # %% tags=["exercise"]
 from workbench.core.fusion import plan
@@ -419,7 +424,7 @@ print("the same as plan():", plan_buckets([4 * length for length in lengths], 50
 # %% [markdown] tags=["exercise"]
 # ## The best threshold
 #
-# In the model of the lesson. `finish_time` is there already. Times and sizes have no units here.
+# Find the best threshold in the model of the lesson. `finish_time` is given. Times and sizes have no units here.
 
 # %% tags=["exercise"]
 print(inspect.getsource(finish_time))
@@ -431,7 +436,7 @@ print(inspect.getsource(finish_time))
 check("07.best_threshold")
 
 # %% [markdown] tags=["exercise"]
-# How does the best threshold move with the latency? Twenty tensors of size 1 to 9, one ready in each unit of time:
+# How does the best threshold change with the latency? Twenty tensors of size 1 to 9, one ready in each unit of time:
 
 # %% tags=["exercise"]
 lengths, times = np.random.default_rng(1).integers(1, 10, 20).tolist(), list(range(1, 21))
@@ -448,14 +453,15 @@ for latency in (0, 1, 2, 4, 8, 16):
 # transfer cost the same: a first guess, and no more; only single sizes are tried, not their sums. Those who are done
 # early: which plan is best if the buckets need not all have the same threshold?
 #
-# The sliders. At 200 µs: 10 MB, 105 ms, beside 192 ms without buckets. At 20 µs no buckets at all are best, 100.6 ms;
-# 10 MB take 102. Bandwidth-bound: 20 MB, 236 ms, beside 350 without and 278 with one of 100 MB; only fewer bytes or a
-# faster network help more. One of 100 MB: the network is idle until backward has ended, so all 20 ms are exposed.
+# The sliders. At 200 µs: 10 MB, 105 ms, compared with 192 ms without buckets. At 20 µs no buckets at all are best,
+# 100.6 ms; 10 MB take 102. Bandwidth-bound: 20 MB, 236 ms, compared with 350 without and 278 with one of 100 MB; only
+# fewer bytes or a faster network help more. One of 100 MB: the network is idle until backward has ended, so all 20 ms
+# are exposed.
 
 # %% [markdown]
 # ## Keypoints
 #
-# - Small messages pay latency. Packing saves α for each tensor that does not travel alone.
-# - A bucket leaves when its last tensor is ready. If it is too large, nothing is hidden behind the backward pass.
+# - Small messages pay latency. Packing saves α for each tensor that is not sent alone.
+# - A bucket is sent when its last tensor is ready. If it is too large, nothing is hidden behind the backward pass.
 # - `HOROVOD_FUSION_THRESHOLD` sets the size. All ranks make the same plan from the same responses.
-# - The response cache: a gradient on which the ranks have agreed once is announced by a number from then on.
+# - The response cache: after the ranks have agreed on a gradient once, they announce it by a number.

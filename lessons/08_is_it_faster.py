@@ -38,10 +38,10 @@ from workbench.course.training.scaling import Model, draw, line
 # %% [markdown]
 # ## Three stopwatches
 #
-# First where the truth is known: in the simulator. On n ranks a training step computes for 40/n ms on each rank, then a
-# ring adds up 4 MB of gradients (α = 20 µs, 1 GB/s). The very first step takes 100 ms more, for memory, caches and
-# compilers. And the last of several ranks has a slower core: its part takes 1.5 times as long. Three functions time
-# this training. Each returns seconds per step, and we read them on rank 0:
+# First use the simulator, where the right answer is known. On n ranks a training step computes for 40/n ms on each
+# rank, then a ring adds up 4 MB of gradients (α = 20 µs, 1 GB/s). The first step takes 100 ms more, because of memory,
+# caches and compilers. And the last of several ranks has a slower core: its part takes 1.5 times as long. Three
+# functions time this training. Each returns seconds per step, and we read them on rank 0:
 
 # %%
 stopwatches = (from_the_beginning, own_work, whole_steps)
@@ -53,7 +53,7 @@ from workbench.course.predictions import predict, reveal
 
 predict(
     "08.stopwatch",
-    "Each gives a speed-up of four ranks over one. Put them in order, the smallest speed-up first.",
+    "Each function gives a speed-up of four ranks over one. Put them in order, the smallest speed-up first.",
     order=["from_the_beginning", "own_work", "whole_steps"],
 )
 
@@ -89,11 +89,11 @@ reveal(
 )
 
 # %% [markdown]
-# - `from_the_beginning` counts the first step, which happens once in hours of training. The 100 ms are on both sides,
+# - `from_the_beginning` counts the first step, which happens once in hours of training. The 100 ms are in both times,
 #   so the speed-up is too small.
-# - `own_work` stops before the gradients have travelled, and knows nothing of the slower rank. The speed-up is ideal,
-#   and an ideal speed-up is a warning. The same happens wherever something was only *started* when the clock stops: an
-#   asynchronous allreduce, a kernel on a GPU (there `torch.cuda.synchronize()` belongs before both readings).
+# - `own_work` stops before the gradients have been sent, and ignores the slower rank. The speed-up is ideal, and an
+#   ideal speed-up is a warning. The same happens whenever work was only *started* when the clock stops: an asynchronous
+#   allreduce, a kernel on a GPU (there, call `torch.cuda.synchronize()` before both readings).
 # - `whole_steps` is right: **warm up, start together (barrier), time whole steps, take the slowest rank, and the median
 #   of several rounds.**
 #
@@ -153,8 +153,8 @@ def seconds(make, ranks, global_batch, steps):
 
 
 # %% [markdown]
-# While rank 0 trains alone the other one waits, which costs no CPU. One and two ranks take turns, round by round: then
-# other programs that run on the machine mostly disturb both.
+# While rank 0 trains alone, the other one waits, which costs no CPU time. One and two ranks are timed alternately,
+# round by round: then other programs that run on the machine mostly disturb both.
 
 
 # %%
@@ -169,7 +169,7 @@ rounds = {"convolutional": in_turns(convolutional, 288, 4), "tiny": in_turns(tin
 weak = in_turns(convolutional, 288, 3, together=2)
 
 # %% [markdown]
-# `rounds` has, for each network, the seconds of every rank in every round, alone and together. One figure comes of them
+# `rounds` has, for each network, the seconds of every rank in every round, alone and together. They become one figure
 # in three steps: the slowest rank of each round, the ratio within each round, the median over the rounds. The function
 # is your exercise; here its solution is used.
 
@@ -200,7 +200,7 @@ reveal(
     if times < 1.3
     else "nearly twice as fast as on one",
     "One step computes for less than a millisecond, and the second rank saves at most half of that. To announce the "
-    "gradients, to agree and to send them takes longer.",
+    "gradients, to agree on them and to send them takes longer.",
 )
 
 # %% tags=["nbval-ignore-output"]
@@ -209,8 +209,8 @@ for name, (times, efficiency) in measured.items():
     print(f"{name:13}  alone {alone:6.2f} ms per step,  2 ranks: speed-up {times:.2f}, efficiency {efficiency:.0%}")
 
 # %% [markdown]
-# Compared with what? "Alone" is one rank with its share of the cores. One process without ranks uses all cores. This
-# notebook's own process does so here:
+# Compared with what? "Alone" is one rank with its share of the cores. One process without ranks uses all cores. The
+# process of this notebook does that here:
 
 # %%
 import time
@@ -240,13 +240,13 @@ print(f"  one process with {torch.get_num_threads()} threads: {median(took[2:]) 
 print(f"  2 ranks with their share: {both * 1e3:.2f}")
 
 # %% [markdown]
-# Where ranks are processes on the cores of one machine, they have to be faster than *that*. With a GPU for each rank
-# there is no such question.
+# If the ranks are processes on the cores of one machine, they must be faster than *that*. With one GPU for each rank
+# this question does not arise.
 #
 # **Speed-up:** how many times as fast as one rank. **Efficiency:** the speed-up divided by the number of ranks. Here
-# the batch of both ranks together was that of one rank alone. That is **strong scaling**. If each rank keeps the whole
-# batch, it is **weak scaling**: two ranks do twice the work, ideally in the same time. The efficiency is then the time
-# of one rank divided by that of n ranks.
+# both ranks together had the batch of one rank. That is **strong scaling**. If each rank keeps the whole batch, it is
+# **weak scaling**: two ranks do twice the work, ideally in the same time. The efficiency is then the time of one rank
+# divided by that of n ranks.
 
 # %% tags=["nbval-ignore-output"]
 print(f"weak scaling, convolutional, 288 images for each of 2 ranks: efficiency {speedup(*weak)[0]:.0%}")
@@ -260,8 +260,8 @@ print(f"weak scaling, convolutional, 288 images for each of 2 ranks: efficiency 
 # > T(n) = G/n + C(n), where C(n) = 2(n − 1) · (α + β · K/n).
 #
 # All of it is known before the first run on N ranks. G is a step's time on one rank, K is 4 bytes times the number of
-# parameters, α and β come from two allreduces, of 16 kB and 16 MB. (Up to 4 kB would travel inside the announcement,
-# without a message of its own: that is not α.)
+# parameters, α and β come from two allreduces, of 16 kB and 16 MB. (An array of up to 4 kB would be sent inside the
+# announcement, without its own message: that time is not α.)
 
 
 # %%
@@ -310,14 +310,15 @@ draw(
 # %% [markdown]
 # Where prediction and measurement differ, look for what the model leaves out:
 #
-# - work that does not shrink with the batch: each rank steps its own optimizer, and makes as many calls as one alone;
+# - work that does not become less with a smaller batch: each rank runs its own optimizer step, and makes as many calls
+#   as one rank alone;
 # - cores that share one memory;
-# - communication hidden behind computation (lesson 06). This one makes the measured figure better.
+# - communication hidden behind computation (lesson 06). This makes the measured figure better.
 #
 # ## More ranks than you have
 #
-# That is what a model is for. 25.6 million parameters (ResNet-50 has as many), 200 ms per step on one rank, links with
-# α = 20 µs and 10 GB/s. These are assumptions, not a measurement.
+# A model can predict more ranks. Take 25.6 million parameters (ResNet-50 has as many), 200 ms per step on one rank,
+# links with α = 20 µs and 10 GB/s. These are assumptions, not a measurement.
 
 # %%
 large = Model(compute_s=0.200, nbytes=4 * 25.6e6, alpha_s=20e-6, beta_s=1e-10)
@@ -347,8 +348,8 @@ draw({"10 GB/s": large, "1.25 GB/s": slower}, [1, 2, 4, 8, 16, 32], title="Equal
 reveal(
     "08.best",
     best,
-    f"And then it is only {slower.speedup(best):.2f} times as fast as one rank. T(n) = (G − 2βK)/n + 2αn + constant is "
-    "least at n = √((G − 2βK) / 2α).",
+    f"Even then it is only {slower.speedup(best):.2f} times as fast as one rank. T(n) = (G − 2βK)/n + 2αn + constant "
+    "is least at n = √((G − 2βK) / 2α).",
 )
 
 # %% [markdown]
@@ -383,9 +384,9 @@ engines.down()
 # %% [markdown] tags=["exercise"]
 # ## A ring's time
 #
-# First run the cell above; `check` judges, `hint` helps, `solution` tells.
+# First run the cell above. `check` judges your function, `hint` gives a hint, `solution` shows the solution.
 #
-# C(n) of the lesson: the time of a ring allreduce.
+# Compute C(n) of the lesson: the time of a ring allreduce.
 
 # %% tags=["exercise"]
 # exercise: 08.ring_time
@@ -395,15 +396,15 @@ check("08.ring_time")
 
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 25 minutes. Before the stopwatches are run, let them vote which one is right. Before two ranks are
-# timed, let everybody write down an efficiency; whoever is next to the measured one explains why. Common wrong answers:
-# the whole array in each step of the ring; rank 0's seconds only; the quotient of two medians or of the best rounds,
-# where the busy moment of one side is compared with a quiet one of the other; C(n) alone as the border, which forgets
-# that n ranks still have G/n to compute.
+# timed, let all learners write down an efficiency; the one who is closest to the measured value explains why. Common
+# wrong answers: the whole array in each step of the ring; rank 0's seconds only; the quotient of two medians or of the
+# best rounds, where the busy moment of one side is compared with a quiet one of the other; C(n) alone as the border,
+# which forgets that n ranks still have G/n to compute.
 
 # %% [markdown] tags=["exercise"]
 # ## An honest speed-up
 #
-# From the seconds of all ranks in all rounds to two numbers, as the lesson does it with `rounds`.
+# Compute two numbers from the seconds of all ranks in all rounds, as the lesson does with `rounds`.
 
 # %% tags=["exercise"]
 # exercise: 08.speedup
@@ -414,7 +415,7 @@ check("08.speedup")
 # %% [markdown] tags=["exercise"]
 # ## Break-even
 #
-# How much must a step compute, so that n ranks take as long as one?
+# How long must a step compute, so that n ranks take as long as one?
 
 # %% tags=["exercise"]
 # exercise: 08.break_even

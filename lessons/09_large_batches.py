@@ -18,9 +18,9 @@
 #
 # **Afterwards you can**
 #
-# - tell the global from the local batch, and keep a training the same on any number of ranks,
+# - tell the global batch from the local batch, and keep a training the same on any number of ranks,
 # - scale the learning rate with the global batch, and say why,
-# - recognise a run that diverges from too large a step at the beginning, and rescue it by warm-up.
+# - recognise a run that diverges because the first steps are too large, and prevent that by warm-up.
 #
 # **Needs:** a laptop, no GPU. **Takes** 10 minutes to read, 10 to do. **Before:** lesson 04.
 
@@ -45,10 +45,10 @@ from workbench.data.sampler import batches
 # | | local batch | global batch | steps per epoch | the training |
 # |---|---|---|---|---|
 # | keep the global batch | B/n | B | the same | the same |
-# | keep the local batch | B | n · B | an n-th | another one: this lesson |
+# | keep the local batch | B | n · B | an n-th | a different one: this lesson |
 #
-# The second is the usual one, for a GPU with a small local batch has not enough to do. But fewer steps with larger
-# batches are another training, and need another learning rate.
+# The second way is the usual one, because a GPU with a small local batch does not have enough to do. But fewer steps
+# with larger batches are a different training, and need a different learning rate.
 #
 # The model: four hidden layers with tanh on scans of digits, in float64, with large random weights at the beginning.
 # They make the first steps unstable, as in much deeper networks.
@@ -132,7 +132,7 @@ figures.curves({"1 rank": one, "4 ranks": four}, "step", "loss", "Equal global b
 #
 # ## Batch × learning rate
 #
-# Five epochs each, whatever the batch. A batch of 32 with a learning rate (LR) of 0.0125 ends at a loss of 0.05.
+# Every run has five epochs, with any batch. A batch of 32 with a learning rate (LR) of 0.0125 ends at a loss of 0.05.
 
 # %%
 from workbench.course.predictions import predict, reveal
@@ -145,7 +145,7 @@ predict(
 )
 
 # %% [markdown]
-# The table has the loss at the end, the mean of three runs from different random weights. A dash is a loss above 1.
+# The table has the loss at the end, the mean of three runs from different random weights. A dash means a loss above 1.
 
 # %%
 sizes, rates = (32, 64, 128, 256), (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)
@@ -169,9 +169,9 @@ reveal(
 # - **Down a column:** at the same learning rate, a larger batch learns more slowly. It makes fewer steps of the same
 #   length.
 # - **Down a diagonal,** twice the batch and twice the learning rate: the losses stay closer together. That is the
-#   **linear scaling rule**: n steps with gradients that hardly change in between come to about the same as one step
+#   **linear scaling rule**: n steps with gradients that hardly change in between give about the same result as one step
 #   with their average, n times as long. So *n times the batch, n times the learning rate.*
-# - **To the right:** from some learning rate on each row diverges. There the rule does not hold.
+# - **To the right:** from some learning rate on, each row diverges. There the rule does not hold.
 #
 # Which learning rates are good for which batch?
 
@@ -183,8 +183,8 @@ print(f"batch 32, LR 0.0125; 8 times the batch and 8 times the LR: {grid[256][3]
 
 # %% [markdown]
 # The good rates grow with the batch, but less than in proportion: 8 times the batch, here about 4 times the rate. So
-# the rule says where to begin to look. From 0.0125 it leads to a good rate, 0.1. From 0.05 it leads to 0.4, which
-# diverges.
+# the rule gives a rate to begin the search with. From 0.0125 it leads to a good rate, 0.1. From 0.05 it leads to 0.4,
+# which diverges.
 #
 # ## The beginning of a run
 #
@@ -219,7 +219,7 @@ reveal(
     else "about 0.5: it has lost time"
     if highest < 1
     else "above 1: the rate is too large for this batch",
-    "So the rate is too large for the first steps only. One rank still does better after as many epochs: it makes 8 "
+    "So the rate is too large only for the first steps. One rank still does better after as many epochs: it makes 8 "
     "times as many steps.",
 )
 
@@ -232,7 +232,8 @@ figures.curves(cut, "step", "loss (cut at 6)", "Batch 256, LR 0.4")
 # **Warm-up:** begin with a small learning rate and let it grow to the scaled one, a little in every step. The rule
 # assumes that the gradient hardly changes during n steps. That is least true at the beginning, where the loss is
 # steepest. Long steps there make the weights so large that tanh is flat: its gradient is nearly zero, and the weights
-# stay where they are. After some short steps the same learning rate does no such harm. Look at the last hidden layer:
+# hardly change any more. After some short steps the same learning rate does not do this harm. Look at the last hidden
+# layer:
 
 
 # %%
@@ -251,7 +252,7 @@ drawing.bars(flat, "%", "Outputs of the last hidden layer where tanh is flat")
 # %% [markdown]
 # ### The control
 #
-# Was it the warm-up that helped, or would any smaller learning rate have done? The same batch without warm-up, with
+# Did the warm-up help, or would any smaller learning rate have helped, too? The same batch without warm-up, with
 # smaller learning rates:
 
 # %%
@@ -307,14 +308,14 @@ for name, found in {
 # `train()` above does.
 #
 # The linear rule is made for SGD. For Adam, √n times the learning rate fits better (Malladi et al. 2022,
-# arXiv:2205.10287). And beyond a *critical batch size* no learning rate makes up for the missing steps: more ranks then
-# finish an epoch sooner, but not the training. Where that is differs by orders of magnitude between tasks (McCandlish
+# arXiv:2205.10287). And beyond a *critical batch size* no learning rate compensates for the missing steps: more ranks
+# then finish an epoch sooner, but not the training. This size differs by orders of magnitude between tasks (McCandlish
 # et al. 2018, arXiv:1812.06162; Shallue et al. 2019, arXiv:1811.03600).
 
 # %% [markdown] tags=["exercise"]
 # ## The learning rate of every step
 #
-# First run the cell above; `check` judges, `hint` helps, `solution` tells.
+# First run the cell above. `check` judges your function, `hint` gives a hint, `solution` shows the solution.
 #
 # Linear scaling, gradual warm-up, then a staircase: a tenth of the rate at each drop.
 
@@ -349,8 +350,8 @@ figures.curves({"learning rate": schedule()}, "step", "learning rate", "Warm-up 
 # %% [markdown] tags=["exercise"]
 # ## A batch for n ranks
 #
-# How many samples does each rank take, and by which weight is its gradient multiplied? There may be fewer samples than
-# ranks.
+# How many samples does each rank take, and with which weight is its gradient multiplied? There may be fewer samples
+# than ranks.
 
 # %% tags=["exercise"]
 # exercise: 09.local_batches
@@ -362,6 +363,6 @@ check("09.local_batches")
 # ## Keypoints
 #
 # - Equal global batch: the same training on any number of ranks. Equal local batch: another training.
-# - n times the batch, n times the learning rate: with SGD that is where to begin to look; it holds up to a limit.
+# - n times the batch, n times the learning rate: with SGD, begin the search there; the rule holds up to a limit.
 # - Where the scaled rate diverges at the beginning, let it grow by warm-up, and try a smaller one as a control.
 # - Ranks with different numbers of samples: weight each gradient by its number of samples.

@@ -19,7 +19,7 @@
 # **Afterwards you can**
 #
 # - take the nine steps in an order in which each can be tested,
-# - say for each step what goes wrong without it, and by what behaviour it shows,
+# - say for each step what goes wrong without it, and in which behaviour you see that,
 # - judge a script by what its ranks do, not by what it looks like.
 #
 # **Needs:** two cores, no GPU. **Takes** 15 minutes to read, 20 to do. **Before:** lessons 04 to 06.
@@ -28,7 +28,7 @@
 # ## The serial script
 #
 # It trains a small network on the handwritten digits. If there is a checkpoint it goes on from there, and it writes one
-# at the end. It knows nothing of ranks.
+# at the end. It does not know about ranks.
 
 # %%
 from pathlib import Path
@@ -42,10 +42,10 @@ print(steps[0].read_text())
 # `workbench run -np 2 python 00_serial.py` starts it twice. `watch` runs a script in the same way on two ranks, and
 # also alone, and records what it does, through hooks of torch: which samples go into the model, the weights at the
 # first and at the last step, the first gradient, files, output. The script is not changed. Ten *lights* compare the two
-# ranks with the one process: ✓ where they do what they should, else ✗ and what is wrong.
+# ranks with the one process: ✓ if they do what they should, otherwise ✗ and what is wrong.
 #
-# As on two machines, each rank has a folder and random numbers of its own. Each script runs twice, and the second run
-# is the one that counts: there rank 0 finds the checkpoint of the first run, and rank 1 finds none.
+# As on two machines, each rank has its own folder and its own random numbers. Each script runs twice, and the second
+# run is the one that counts: there rank 0 finds the checkpoint of the first run, and rank 1 finds none.
 
 # %%
 from workbench.course.predictions import predict, reveal
@@ -78,7 +78,9 @@ reveal(
 )
 
 # %% [markdown]
-# Not one light is green. Now the nine steps: for each, the lines that change, and the lights that it turns on.
+# Not one light is green. Now come the nine steps: for each, the lines that change, and the lights that it turns on.
+# (They are the six steps of lessons 00 and 14, with the same start as two steps, 5 and 6, and with the metrics and the
+# work of rank 0 as steps 8 and 9.)
 #
 # ### 1. The ranks meet
 
@@ -97,10 +99,10 @@ step(1)
 # `init()` finds the other ranks. From now on each process knows its number, `hvd.rank()`, and how many there are,
 # `hvd.size()`.
 #
-# ### 2. A device of its own
+# ### 2. The device
 #
 # With GPUs, each rank takes the one with the number `local_rank()`, which counts the ranks of this machine (`rank()`
-# goes on counting on the next machine). Some launchers let each rank see its own GPU only, as number 0: hence `% gpus`.
+# counts the ranks of all machines). Some launchers let each rank see only its own GPU, as number 0: hence `% gpus`.
 # With more ranks than GPUs, two ranks would share one without any error. So each rank prints the identifier of its GPU,
 # and these must differ. Without GPUs, torch would start as many threads as there are cores, *in each rank*.
 
@@ -119,8 +121,8 @@ step(3)
 # %% [markdown]
 # ### 4. The batch
 #
-# With 72 samples *per rank*, two ranks would make half as many steps, with 144 samples each: another training, which
-# needs another learning rate (lesson 09). If the global batch stays, the learning rate stays.
+# With 72 samples *per rank*, two ranks would make half as many steps, with 144 samples each: a different training,
+# which needs a different learning rate (lesson 09). If the global batch stays, the learning rate stays.
 
 # %%
 step(4)
@@ -128,13 +130,13 @@ step(4)
 # %% [markdown]
 # ### 5 and 6. The same start
 #
-# Each rank drew weights of its own, and only rank 0 found the checkpoint. So rank 0 gives its weights to all, after the
-# checkpoint was read. The optimizer has a state as well, here the momentum. It is forgotten more often, because at the
-# first start, without a checkpoint, it is empty on all ranks and nothing shows.
+# Each rank drew its own weights, and only rank 0 found the checkpoint. So rank 0 sends its weights to all ranks, after
+# the checkpoint was read. The optimizer has a state as well, here the momentum. People forget it more often: at the
+# first start, without a checkpoint, it is empty on all ranks, and the mistake is not visible.
 #
 # `torch.manual_seed(0)` on all ranks would give them the same weights, too, but also the same random numbers for
-# augmentation and dropout. So broadcast the weights, and seed with `seed + hvd.rank()` what each rank draws for itself,
-# and workers of a `DataLoader` by `worker_init_fn` (lesson 05).
+# augmentation and dropout. So broadcast the weights. Seed the random numbers that each rank draws for itself with `seed
+# + hvd.rank()`, and the workers of a `DataLoader` by `worker_init_fn` (lesson 05).
 
 # %%
 step(5)
@@ -145,8 +147,8 @@ step(6)
 # %% [markdown]
 # ### 7. The gradients
 #
-# Now the ranks differ in their gradients only: each has those of its own samples. `DistributedOptimizer` averages them
-# before each step.
+# Now the ranks differ only in their gradients: each rank has those of its own samples. `DistributedOptimizer` averages
+# them before each step.
 
 # %%
 predict(
@@ -163,7 +165,7 @@ step(7)
 reveal(
     "10.seventh",
     len(turned_green(seen[6], seen[7])),
-    "With the average of the gradients the result is that of one process. Nothing else was missing for that.",
+    "With the average of the gradients the result is that of one process. Nothing else was missing.",
 )
 
 # %% [markdown]
@@ -179,7 +181,7 @@ step(8)
 # ### 9. Rank 0 saves and prints
 #
 # Two ranks that write the same file may leave it broken. The line with the collective, `allreduce`, stays *outside* of
-# the `if`: all ranks have to come to it.
+# the `if`: all ranks must call it.
 #
 # The checkpoint is as small as a lesson allows. A real one also has the number of the epoch (or `set_epoch` begins
 # again at 0), the state of the scheduler and of the `GradScaler`, and random states. It is written under another name
@@ -191,13 +193,13 @@ step(9)
 # %% [markdown]
 # ## All steps, all lights
 #
-# A column for each step. Read along a row: a light that is on stays on, so no step undoes another.
+# There is a column for each step. Read along a row: a light that is on stays on, so no step undoes another one.
 
 # %%
 print(table(seen))
 
 # %% [markdown]
-# ## One line less
+# ## Without one line
 #
 # What if step 6 is left out of the finished script?
 
@@ -225,21 +227,21 @@ reveal(
     "no error, and a lower accuracy"
     if found.ranks[0].reported < seen[9].ranks[0].reported
     else "the same accuracy: the weights were broadcast",
-    "Nothing but the accuracy shows it, and only if you know the right one. The lights name the reason: rank 0 alone "
-    "has read the momentum from the checkpoint.",
+    "Only the accuracy shows the mistake, and only if you know the right one. The lights name the reason: rank 0 "
+    "alone has read the momentum from the checkpoint.",
 )
 
 # %% [markdown]
 # The ranks begin with the same weights, but each with its own momentum. So after the first step their weights differ,
-# and nothing makes them equal again. Each rank then tests its shard with *its* model, and the accuracy that is printed
-# is that of no model at all.
+# and they never become equal again. Each rank then tests its shard with *its own* model, and the printed accuracy
+# belongs to no model at all.
 #
-# `watch` also takes a script of yours: `help(workbench.course.training.conversion)` says which names it must use.
+# `watch` also takes your own script: `help(workbench.course.training.conversion)` says which names it must use.
 
 # %% [markdown] tags=["exercise"]
 # ## What only rank 0 may do
 #
-# Here is how a checkpoint is often written first, and what happens.
+# Here is a usual first version of the code that writes a checkpoint, and what it does.
 
 # %% tags=["exercise"]
 import inspect
@@ -265,7 +267,7 @@ except DeadlockError as error:
 picture
 
 # %% [markdown] tags=["exercise"]
-# Write it so that it ends. The loss is the mean over all *samples*, and ranks may have different numbers of them.
+# Write it so that it ends. The loss is the mean over all *samples*, and ranks may have different numbers of samples.
 
 # %% tags=["exercise"]
 # exercise: 10.rank_zero
@@ -285,8 +287,8 @@ print(data.digits().limit(240, 101))
 print(make_model(seed=0))
 
 # %% [markdown] tags=["exercise"]
-# Copy its lines and take the nine steps; `check` goes through the lights in their order. It runs your function on two
-# ranks, which are threads here, and alone.
+# Copy its lines and take the nine steps; `check` tests the lights in their order. It runs your function on two ranks,
+# which are threads here, and on one.
 
 # %% tags=["exercise"]
 # exercise: 10.convert
@@ -309,4 +311,4 @@ check("10.convert")
 # - Most mistakes raise no error. Look at what the ranks do: samples, weights, gradients, files.
 # - Broadcast after the checkpoint is read, weights and optimizer state.
 # - With the same global batch, the result of N ranks is that of one, up to rounding.
-# - Inside `if rank == 0` there is no collective.
+# - Call no collective inside `if rank == 0`.

@@ -17,9 +17,9 @@
 #
 # **Afterwards you can**
 #
-# - read from an error or a stall report which ranks wait, in which line, and which ranks do not come,
-# - find with `who_has`, `fingerprint` and `timeline` what no error says,
-# - find the cause of a symptom, for twelve mistakes that people really make, and repair it.
+# - read from an error or a stall report which ranks wait, in which line, and which ranks are missing,
+# - find mistakes that raise no error with `who_has`, `fingerprint` and `timeline`,
+# - find the cause of a symptom, for twelve real mistakes, and repair it.
 #
 # **Needs:** no GPU; four ranks share the cores that you have. **Takes** 10 minutes to read, 20 to do, in pairs: one
 # reads what is printed, the other says what it means. **Before:** lessons 01 to 06.
@@ -27,11 +27,11 @@
 # %% [markdown]
 # ## Where to look first
 #
-# | what you see | look at | often it is |
+# | what you see | look at | a usual cause |
 # |---|---|---|
-# | an error names ranks that are idle | who waits, in which line | a collective inside an `if`; a batch too many |
-# | an error says that ranks wait for each other | the name for which each one waits | another order, or another name |
-# | `MismatchError` | what each rank has brought | a dtype, shape or root that only one rank has |
+# | an error names ranks that are idle | the waiting ranks, their line | a collective inside an `if`; a batch too many |
+# | an error says that ranks wait for each other | the name that each waits for | a different order or name |
+# | `MismatchError` | the dtype, shape and root of each rank | a value that only one rank has |
 # | a cell does not end, without an error | the stall report, after a minute | one rank computes, downloads, or loops |
 # | a name is not defined, on some ranks | `who_has("name")` | a forgotten `%%px`; a cell that failed on some ranks |
 # | a bad accuracy, different on each rank | `fingerprint(model)` | no broadcast; a step that only some ranks make |
@@ -72,7 +72,7 @@ from workbench.course.predictions import predict, reveal
 
 predict(
     "11.named",
-    "Rank 2 makes a step more than the others. Whom does the error name as missing?",
+    "Rank 2 makes a step more than the others. Which ranks does the error name as missing?",
     choices=["rank 2: the mistake is there", "ranks 0, 1 and 3: they do not come", "none: it cannot know"],
 )
 
@@ -91,15 +91,16 @@ reveal(
     else "rank 2: the mistake is there"
     if error.startswith("Rank 2 ")
     else "none: it cannot know",
-    "An error names those who do not come. Whether the mistake is theirs or that of those who wait, it cannot know.",
+    "An error names the ranks that are missing. It cannot know whether they made the mistake, or the ranks that wait.",
 )
 
 # %% [markdown]
-# Read such an error from the top. The first line says *who* is missing, and *which* tensor waits for them. Then one
-# line for each group of ranks says where it stands. The last line guesses why.
+# Read such an error from the top. The first line says *which ranks* are missing, and *which* tensor waits for them.
+# Then one line for each group of ranks says in which line of code it is. The last line gives a likely cause.
 #
 # Now you know the line and the tensor, and that ranks 0, 1 and 3 have *finished*: they did not fail, and they are not
-# slow. So the next question is: which rank calls this how often? `who_has` shows a variable of all ranks side by side:
+# slow. So the next question is: how often does each rank call this? `who_has` shows a variable of all ranks side by
+# side:
 
 # %%
 who_has("step")
@@ -116,11 +117,12 @@ if rank == 0:
 who_has("labels")
 
 # %% [markdown]
-# ## A stall report, where a rank is late
+# ## A stall report, when a rank is late
 #
-# Rank 3 computes for a while before it comes. It may come at any moment, so there is no error. But after
-# `WORKBENCH_STALL_WARNING_S` seconds rank 0 writes a warning: the ranks that are missing, the tensors that wait for
-# them, and then the lines at which every rank stands. Look for the missing rank: its line is where the time goes.
+# Rank 3 computes for a while before it calls the allreduce. It may call it at any moment, so there is no error. But
+# after `WORKBENCH_STALL_WARNING_S` seconds rank 0 writes a warning: the ranks that are missing, the tensors that wait
+# for them, and then the line of code in which each rank is. Look for the missing rank: its line is where the time is
+# spent.
 #
 # A `%%px` cell shows the whole report. Here only its lines about the cell are printed, without those inside Python and
 # the workbench:
@@ -150,23 +152,23 @@ print("rank 3 is missing, and this waits for it:", *[line[3:] for line in report
 print("rank 3 stands at:", *[after.strip() for line, after in pairwise(late) if "ipykernel_" in line])
 
 # %% [markdown]
-# Rank 3 came in the end, and the cell went on as usual:
+# Rank 3 called the allreduce in the end, and the cell went on as usual:
 
 # %%
 who_has("late")
 
 # %% [markdown]
-# ## Fingerprints, where there is no error at all
+# ## Fingerprints, when there is no error at all
 #
-# Every rank draws weights of its own, then all train together. All collectives are complete, all losses fall. Nothing
-# shows whether the ranks have one model, unless you ask.
+# Every rank draws its own weights, then all train together. All collectives are complete, all losses fall. You cannot
+# see whether the ranks have one model, unless you compare them.
 
 
 # %%
 predict(
     "11.apart",
-    "Ranks 1, 2 and 3 begin with weights that differ by 1, 2 and 3 from rank 0's. Nobody broadcasts. What do they have "
-    "after three steps with averaged gradients?",
+    "Ranks 1, 2 and 3 begin with weights that differ by 1, 2 and 3 from rank 0's. There is no broadcast. What do the "
+    "ranks have after three steps with averaged gradients?",
     choices=[
         "one model: the average brings them together",
         "four models, as far apart as at the beginning",
@@ -202,18 +204,18 @@ reveal(
     else "four models, as far apart as at the beginning"
     if apart < 1.1 * begin
     else "four models, further apart with each step",
-    "All ranks subtract the same average, so their differences stay as they were, to the last digit.",
+    "All ranks subtract the same average, so their differences do not change, to the last digit.",
 )
 
 # %% [markdown]
-# `fingerprint` compares a checksum of the weights on each rank, which costs little. Call it after the first step and at
-# the end of each epoch.
+# `fingerprint` compares a checksum of the weights on each rank, which takes little time. Call it after the first step
+# and at the end of each epoch.
 #
-# ## The timeline, where it is right but slow
+# ## The timeline, when the result is right but slow
 #
-# Rank 1 needs longer for its part of every step. The step takes equally long on all ranks, for the others wait for rank
-# 1 in the allreduce. A stopwatch on rank 0 would say that *communication* is slow. The picture says for whom rank 0
-# waits.
+# Rank 1 needs longer for its part of every step. The step takes equally long on all ranks, because the others wait for
+# rank 1 in the allreduce. A stopwatch on rank 0 would say that *communication* is slow. The picture shows for which
+# rank rank 0 waits.
 
 # %%
 # %%px
@@ -236,9 +238,9 @@ del os.environ["WORKBENCH_STALL_WARNING_S"]
 # %% [markdown]
 # ## The cards
 #
-# The exercises of this lesson are twelve *cards*: short programs with **one** mistake each, as people really make it. A
-# card is done when you have *named the cause*, one of four, and *repaired* the program. Most repairs are one line. It
-# does not count to hide the symptom: to catch the error, or to make two ranks work and three not.
+# The exercises of this lesson are twelve *cards*: short programs with **one** real mistake each. A card is done when
+# you have *named the cause*, one of four, and *repaired* the program. Most repairs are one line. It is no repair to
+# hide the symptom: to catch the error, or to make two ranks work and three fail.
 
 # %%
 from workbench.course.cards import cause
@@ -248,8 +250,8 @@ cause("11.epoch")
 # %% [markdown] tags=["exercise"]
 # In pairs: run the card's cell and its check. One of you reads aloud what is printed, the other says what it means.
 # Agree on a cause before you change anything: `cause("11.epoch", "a")` says whether it is (a), and the board counts
-# your guesses. Then repair the program and check again. The last line of an error, which guesses the cause, is left out
-# here. `show` draws what the program does, `hint` helps in three steps, `solution` shows the repaired program.
+# your guesses. Then repair the program and check again. The last line of an error, which gives a likely cause, is left
+# out here. `show` draws what the program does, `hint` gives three hints, `solution` shows the repaired program.
 #
 # `hvd` is the workbench on two or three ranks, which are threads here, so that a hang ends within a second; `comm` is
 # the simulator's communicator. No engines are needed.
@@ -273,8 +275,8 @@ from workbench.course.exercise import check, exercise, hint, progress, show, sol
 # card 7; `.wait()` right after `Isend` in card 11 (the small case passes, the large one is card 12).
 #
 # Say at the end: four of the twelve gave an error that named the ranks, one an error that named the dtypes. Cards 11
-# and 12 raise errors in the simulator, which looks for them; real MPI would send wrong numbers now and then, and hang
-# with large arrays only. The other five are found only by those who ask: fingerprint, coverage, the slowest rank, two
+# and 12 raise errors in the simulator, which looks for them; real MPI would sometimes send wrong numbers, and hang with
+# large arrays only. The other five are found only with the right tool: fingerprint, coverage, the slowest rank, two
 # ranks and two numbers by hand.
 
 # %% [markdown] tags=["exercise"]
@@ -299,7 +301,7 @@ cause("11.epoch", "c")
 # %% [markdown] tags=["exercise"]
 # #### Card 2: training runs, validation hangs
 #
-# After each epoch the accuracy is averaged and rank 0 writes it into its log.
+# After each epoch the accuracy is averaged, and rank 0 writes it into its log.
 
 # %% tags=["exercise"]
 # exercise: 11.validate
@@ -314,7 +316,7 @@ cause("11.validate")
 cause("11.validate", "a")
 
 # %% [markdown] tags=["exercise"]
-# #### Card 3: everybody waits, and nobody is missing
+# #### Card 3: all ranks wait, and no rank is missing
 #
 # Every rank averages its gradients, one after the other.
 
@@ -371,7 +373,7 @@ cause("11.restore", "a")
 #
 # #### Card 6: no error, but a bad accuracy, different on every rank
 #
-# Each rank has a seed of its own, for the noise that it adds to its images.
+# Each rank has its own seed, for the noise that it adds to its images.
 
 # %% tags=["exercise"]
 # exercise: 11.start
@@ -464,7 +466,7 @@ cause("11.accuracy", "b")
 #
 # #### Card 11: right with one row, sometimes wrong numbers with more
 #
-# Every rank computes row after row, and sends each off while it computes the next.
+# Every rank computes row after row, and sends each row while it computes the next one.
 
 # %% tags=["exercise"]
 # exercise: 11.pipeline
@@ -481,7 +483,7 @@ cause("11.pipeline", "c")
 # %% [markdown] tags=["exercise"]
 # #### Card 12: right in every test, hangs with the real model
 #
-# Each rank's array goes once round the ring.
+# Each rank's array goes once around the ring.
 
 # %% tags=["exercise"]
 # exercise: 11.ring
@@ -507,8 +509,8 @@ progress("11")
 # %% [markdown]
 # ## Keypoints
 #
-# - An error of the workbench says which ranks wait, where, and which do not come. Read it from the top.
+# - An error of the workbench says which ranks wait, where, and which are missing. Read it from the top.
 # - Ask how often, and in which order, *every* rank calls its collectives: that must not depend on a rank's own data.
 # - No error does not mean that the result is right: compare fingerprints, look at the coverage, time the slowest rank.
-# - Make it small: two or three ranks, two numbers, one step, by hand. Two ranks hide what three show.
+# - Make it small: two or three ranks, two numbers, one step, by hand. Some mistakes show only with three ranks.
 # - Name the cause before you repair.

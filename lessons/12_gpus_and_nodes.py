@@ -13,14 +13,14 @@
 # %% [markdown]
 # # GPUs and nodes
 #
-# **Question:** the ranks are spread over several machines with several GPUs each. Which GPU is mine, and which of the
-# links between us is the slow one?
+# **Question:** the ranks are spread over several machines with several GPUs each. Which GPU should a rank take, and
+# which of the links between the ranks is the slow one?
 #
 # **Afterwards you can**
 #
 # - tell rank, local rank and cross rank apart, for any placement of the ranks,
-# - pin each rank to a GPU of its own, with and without `CUDA_VISIBLE_DEVICES`,
-# - count what an allreduce sends between nodes, and say why one does it in two levels,
+# - pin each rank to its own GPU, with and without `CUDA_VISIBLE_DEVICES`,
+# - count the bytes that an allreduce sends between nodes, and say why two levels are used,
 # - say what NCCL does and what MPI does.
 #
 # **Needs:** a laptop, no GPU: nodes, GPUs and links are simulated; two hosts are used if you have them. **Takes** 12
@@ -43,7 +43,7 @@ from workbench.job.context import place
 # ## Three numbers
 #
 # A *node* is a machine. Here are four ranks on two nodes with two GPUs each; `nodes[rank]` is the name of the rank's
-# node. `init()` needs nothing but this list to number the ranks. It calls the function that is called here:
+# node. `init()` needs only this list to number the ranks. It uses the same function as this cell:
 
 # %%
 nodes = ["a", "a", "b", "b"]
@@ -55,23 +55,22 @@ for rank, node in enumerate(nodes):
     )
 
 # %% [markdown]
-# - **rank** numbers all processes. Use it for the data, and for what is done once: which shard, who writes the
-#   checkpoint.
-# - **local rank** numbers the processes of one node. Use it for what each node has: its GPUs, its disk.
+# - **rank** numbers all processes. Use it for the data, and for work that is done once: which shard, which rank writes
+#   the checkpoint.
+# - **local rank** numbers the processes of one node. Use it for the parts of a node: its GPUs, its disk.
 # - **cross rank** numbers the ranks with the same local rank, at most one per node.
 #
 # In a script they are `hvd.rank()`, `hvd.local_rank()` and `hvd.cross_rank()`.
 #
 # ## Pinning
 #
-# A process sees all GPUs of its node, and takes number 0 if nobody says otherwise. So each rank says, before it
-# touches a GPU:
+# A process sees all GPUs of its node, and takes number 0 by default. So each rank sets its GPU before it uses one:
 #
 # ```python
 # torch.cuda.set_device(hvd.local_rank())
 # ```
 #
-# Which GPU does each of our four ranks get by that, and by two other choices?
+# Which GPU does each of our four ranks get with this choice, and with two other choices?
 
 # %%
 from workbench.course.predictions import predict, reveal
@@ -105,12 +104,12 @@ reveal(
     "12.pinned",
     "an error: there is no such GPU" if got == "invalid device ordinal" else got,
     "Node b numbers its GPUs 0 and 1, and rank 2 asks for number 2. On one machine, where rank and local rank are the "
-    "same, nobody would have noticed.",
+    "same, the mistake is not visible.",
 )
 
 # %% [markdown]
 # *Error* is CUDA's `invalid device ordinal`. Without pinning, two ranks share one GPU, at half the speed or out of
-# memory, and the other GPU idles. `set_device(rank)` works on the first node, so it passes every test on one machine.
+# memory, and the other GPU is idle. `set_device(rank)` works on the first node, so it passes every test on one machine.
 #
 # The environment variable `CUDA_VISIBLE_DEVICES` pins from the outside. A process sees only the GPUs that it lists,
 # *numbered from 0 again*. Some launchers set it, for instance Slurm with `--gpus-per-task=1`. Then each rank sees one
@@ -122,7 +121,7 @@ pinning_table(visible=lambda me: str(me.local_rank))
 # %% [markdown]
 # So pin in one place only. `set_device(hvd.local_rank() % torch.cuda.device_count())` is right in both cases, but with
 # more ranks than GPUs it lets two ranks share one, without an error. So check the result:
-# `torch.cuda.get_device_properties(device).uuid` identifies the GPU, and must be another one on each rank.
+# `torch.cuda.get_device_properties(device).uuid` identifies the GPU, and must be different on each rank.
 #
 # ## Two kinds of links
 #
@@ -130,7 +129,7 @@ pinning_table(visible=lambda me: str(me.local_rank))
 # ranks its own latency α and bandwidth 1/β. The figures are round ones, chosen for this model, not measured: inside a
 # node 5 µs and 50 GB/s, between nodes 30 µs and 5 GB/s.
 #
-# A *flat* ring takes all ranks in their order, wherever they are.
+# A *flat* ring takes all ranks in their order, on any nodes.
 
 
 # %%
@@ -166,12 +165,12 @@ answers = {1: "as long as now", 1.33: "about a third longer", 2: "twice as long"
 reveal(
     "12.slowest",
     answers[min(answers, key=lambda times: abs(times - longer))],
-    "In each of its 2(n − 1) steps every rank passes a chunk on, also over the slow links, and the next step needs "
-    "what has come from there. So the slowest link sets the time of every step.",
+    "In each of its 2(n − 1) steps every rank sends a chunk, also over the slow links, and the next step needs that "
+    "chunk. So the slowest link sets the time of every step.",
 )
 
 # %% [markdown]
-# And it matters which rank is on which node. Many launchers can deal the ranks out to the nodes in turns (round robin):
+# It also matters which rank is on which node. Many launchers can place the ranks on the nodes in turns (round robin):
 
 # %%
 predict(
@@ -184,18 +183,18 @@ predict(
 # %%
 turns = Topology(["a", "b", "a", "b"])
 dealt = simulate(4, flat, turns.nodes, link=turns)
-picture(turns, dealt, "Flat ring, ranks dealt out in turns")
+picture(turns, dealt, "Flat ring, ranks placed in turns")
 
 # %%
 reveal(
     "12.turns",
     turns.left(dealt)["a"] / blocks.left(run)["a"],
-    "Every link of the ring joins two nodes now. With L ranks per node it is L times as many bytes.",
+    "Every link of the ring now connects two nodes. With L ranks per node it is L times as many bytes.",
 )
 
 # %% [markdown]
 # All of these bytes go through the one network card that the ranks of a node share, so they take twice as long. (The
-# model gives each pair of ranks a link of its own, so its times do not show that; the counted bytes do.)
+# model gives each pair of ranks its own link, so its times do not show this; the counted bytes do.)
 #
 # ## Two levels
 #
@@ -205,17 +204,17 @@ reveal(
 # 2. The m leaders make a ring allreduce among themselves.
 # 3. Inside each node, the leader gives the result to the other ranks.
 #
-# (Horovod's for NCCL has no leaders: a reduce-scatter inside each node, then an allreduce between the ranks of equal
-# local rank, each with its part of the array, then an allgather inside.)
+# (Horovod's version for NCCL has no leaders: a reduce-scatter inside each node, then an allreduce between the ranks of
+# equal local rank, each with its part of the array, then an allgather inside.)
 #
-# Only step 2 uses slow links. It takes 2(m − 1) messages one after the other instead of 2(n − 1), and sends
-# 2(m − 1)/m · K bytes out of each node, wherever the ranks are. This is its function:
+# Only step 2 uses slow links. It takes 2(m − 1) messages one after the other instead of 2(n − 1), and sends 2(m − 1)/m
+# · K bytes out of each node, for any placement of the ranks. This is the function for it:
 
 # %%
 print(inspect.getsource(ring_among))
 
 # %% [markdown]
-# Steps 1 and 3 are your exercise. The picture shows what its solution sends:
+# Steps 1 and 3 are your exercise. The picture shows the messages of its solution:
 
 # %%
 from workbench.course.tasks import task
@@ -229,11 +228,11 @@ def two_levels(comm, nodes, length=1_000_000):
 
 run = simulate(4, two_levels, turns.nodes, link=turns)
 print("sums:", run.results)
-picture(turns, run, "Two levels, ranks dealt out in turns")
+picture(turns, run, "Two levels, ranks placed in turns")
 
 # %% [markdown]
-# How much does it save? Flat against two levels, ranks node by node. *Out* is what leaves a node, in units of the
-# array; *slow* counts the messages of the busiest rank over slow links.
+# How much does it save? The table compares flat and two levels, ranks node by node. *Out* is the number of bytes that
+# leave a node, in units of the array; *slow* counts the messages of the busiest rank over slow links.
 
 # %%
 print(
@@ -252,15 +251,15 @@ for m, per_node in ((2, 2), (2, 4), (4, 4)):
 
 # %% [markdown]
 # For small arrays the latency counts, and so the number of messages over slow links: two levels take less than half of
-# the time on 2 × 2 ranks, and less than a quarter on 4 × 4. For large arrays the bytes count, and node by node the flat
-# ring sends less than twice as many out of a node, so the gain is small.
+# the time on 2 × 2 ranks, and less than a quarter on 4 × 4. For large arrays the bytes count. With ranks node by node
+# the flat ring sends less than twice as many bytes out of a node, so the gain is small.
 #
-# On several machines the workbench itself reduces in two levels, with shared memory inside each. Its steps inside are
-# not as cheap as in this model, so it reduces the shortest arrays in one level.
+# On several machines the workbench itself reduces in two levels, with shared memory inside each machine. Its steps
+# inside a machine take longer than in this model, so it reduces the shortest arrays in one level.
 #
 # ## On real hosts
 #
-# The cells of this course run on several hosts as they run on one. Only the call that starts the engines differs:
+# The cells of this course run on several hosts without a change. Only the call that starts the engines differs:
 #
 # ```python
 # cluster.up(hosts=["node1:2", "node2:2"])           # by ssh
@@ -290,7 +289,7 @@ print(
 engines.down()
 
 # %% [markdown]
-# If the ranks are all on one machine, that is one node, and the cross size is 1. This was measured on two hosts:
+# If all ranks are on one machine, there is one node, and the cross size is 1. This was measured on two hosts:
 
 # %%
 from workbench.course.training.measured import hosts_figures
@@ -299,29 +298,30 @@ print(hosts_figures())
 
 # %% [markdown]
 # *Floor* is the time that the bytes alone need on that link: an allreduce of K bytes on two hosts sends at least K from
-# each of them, however many ranks it has. *Ours*, in two levels, comes near it: the array is cut into segments, and
+# each of them, however many ranks it has. *Ours*, in two levels, is close to it: the array is cut into segments, and
 # while some are on the network, the ranks of each host reduce others in shared memory. *Flat* is ours in one level: the
-# ring sends half as much again, for 2(n − 1)/n · K is 1.5 K with four ranks, and the tree of its broadcast sends the
-# array twice. *MPI* and *Gloo* are those libraries on the same ranks.
+# ring sends 50 % more bytes, because 2(n − 1)/n · K is 1.5 K with four ranks, and the tree of its broadcast sends the
+# array twice. *MPI* and *Gloo* are these libraries on the same ranks.
 #
 # ## What runs where: NCCL and MPI
 #
 # | | MPI | NCCL |
 # |---|---|---|
 # | made for | any processes, on any machines | NVIDIA's GPUs |
-# | starts processes | yes, `mpiexec` | no; another program has to tell the ranks about each other |
-# | moves | the host's memory (some builds: the GPU's, too) | the GPU's memory, straight from GPU to GPU |
+# | starts processes | yes, `mpiexec` | no; another program must tell each rank where the others are |
+# | sends from | the host's memory (some builds: the GPU's, too) | the GPU's memory, directly from GPU to GPU |
 # | over | shared memory, network | NVLink, PCIe, network |
 # | runs on | the CPU | the GPU, as kernels in a stream |
 # | knows the topology | mostly nodes | GPUs, switches, network cards; chooses rings or trees itself |
 #
-# Usually both work together: MPI (or Slurm, or torchrun) starts the ranks, small messages on the CPU agree on what is
-# ready, NCCL moves the gradients. The workbench does the same where cupy is installed: a tensor on a GPU is reduced
-# there, on a stream of its own, while backward goes on. Without NCCL it goes through the host, in pinned memory.
+# Usually both work together: MPI (or Slurm, or torchrun) starts the ranks, small messages on the CPU agree on which
+# gradients are ready, NCCL reduces them. The workbench does the same where cupy is installed: a tensor on a GPU is
+# reduced there, on its own stream, while backward goes on. Without NCCL it is copied through the host, in pinned
+# memory.
 #
 # ## Figures of a real GPU
 #
-# No GPU has been used so far. If figures of one have been measured, this cell shows them, with machine and date:
+# No GPU has been used so far. If figures of a GPU have been measured, this cell shows them, with machine and date:
 
 # %%
 from workbench.course.training.measured import gpu_figures
@@ -329,7 +329,7 @@ from workbench.course.training.measured import gpu_figures
 print(gpu_figures())
 
 # %% [markdown] tags=["exercise"]
-# ## Who am I?
+# ## The four numbers of a rank
 #
 # Compute all four numbers of every rank from the list of the ranks' nodes alone. The ranks may be placed in any order,
 # and the nodes may have different numbers of ranks.
@@ -342,12 +342,12 @@ check("12.local_ranks")
 
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 20 minutes, half of them for the second exercise. Ask first: on 2 × 2 ranks, which GPU does
-# `set_device(rank)` ask for on the second node? Common wrong answers: `rank % local_size` (wrong when ranks are dealt
-# out in turns), and the node's number for the cross rank (wrong on uneven nodes: with hosts a, a, b rank 1 is the only
-# one with local rank 1, so its cross size is 1). In the second exercise: a flat ring gives the right sum, and fails by
-# the bytes that leave a node; so does `rank // local_size` for the node, where ranks are dealt out in turns. For those
-# who are done early: every rank of a node could take part in the middle, each with its own part of the array. Which
-# collectives are the first and the last step then? (Reduce-scatter and allgather.)
+# `set_device(rank)` ask for on the second node? Common wrong answers: `rank % local_size` (wrong when ranks are placed
+# in turns), and the node's number for the cross rank (wrong on uneven nodes: with hosts a, a, b rank 1 is the only one
+# with local rank 1, so its cross size is 1). In the second exercise: a flat ring gives the right sum, and fails by the
+# bytes that leave a node; so does `rank // local_size` for the node, where ranks are placed in turns. For those who are
+# done early: every rank of a node could take part in the middle, each with its own part of the array. Which collectives
+# are the first and the last step then? (Reduce-scatter and allgather.)
 
 # %% [markdown] tags=["exercise"]
 # ## An allreduce for several nodes
@@ -379,6 +379,6 @@ engines.down()
 # ## Keypoints
 #
 # - `rank` for data, `local_rank` for the node's GPUs. Pin before the first use, in one place only.
-# - `CUDA_VISIBLE_DEVICES` numbers what it shows from 0 again.
-# - The slowest link sets the time of a flat ring; with ranks dealt out in turns every link is slow.
+# - `CUDA_VISIBLE_DEVICES` numbers the visible GPUs from 0 again.
+# - The slowest link sets the time of a flat ring; with ranks placed in turns every link is slow.
 # - Two levels: 2(m − 1) messages over slow links instead of 2(n − 1), and 2(m − 1)/m · K bytes out of each of m nodes.

@@ -14,13 +14,13 @@
 # # Capstone: a training of your own, with its report
 #
 # **Question:** does your distributed training compute the right result, is it accurate and fast enough, and how do you
-# show that to somebody else?
+# prove that to others?
 #
 # **Afterwards you can**
 #
-# - state beforehand what a conversion has to reach: the result, the accuracy, the efficiency,
+# - state targets before the work begins: the result, the accuracy, the efficiency,
 # - convert a model that you have not seen here, and prove each of the three,
-# - hand in a report that a person and a machine can read.
+# - write a report that a person and a program can read.
 #
 # **Needs:** two cores, no GPU. **Takes** 15 minutes to read, 30 to do. **Before:** lessons 08 and 10.
 
@@ -33,10 +33,10 @@
 # | accuracy | at least 90 % | counted over all samples |
 # | efficiency | at least 80 % on two engines | predicted, then measured |
 #
-# They are written down before the work begins, so that nobody chooses the target by the result.
+# They are written down before the work begins, so that the result cannot influence the target.
 #
-# The model reads eight characters and predicts the next one. The text is the one that `import this` prints, 856
-# characters. The accuracy is counted on the text that the model has learnt: it only has to memorize it.
+# The model reads eight characters and predicts the next one. The text is the output of `import this`, 856 characters.
+# The accuracy is counted on the text that the model has learnt: it only has to memorize it.
 
 # %%
 from workbench import cluster
@@ -78,9 +78,9 @@ if hvd.rank() == 0:
 # %% [markdown]
 # ## The prediction
 #
-# The model is that of lesson 08: a step computes G seconds on one engine and G/n on each of n, and the allreduce of K
-# bytes of gradients takes C = 2(n − 1)(α + β·K/n). All of it can be measured before the training is distributed: G on
-# one engine, α and β by two allreduces of different sizes.
+# Use the model of lesson 08: a step computes G seconds on one engine and G/n on each of n, and the allreduce of K bytes
+# of gradients takes C = 2(n − 1)(α + β·K/n). All of it can be measured before the training is distributed: G on one
+# engine, α and β by two allreduces of different sizes.
 
 
 # %%
@@ -145,12 +145,13 @@ names = {16: "16: the least to compute", 64: "64", 416: "416: the most to comput
 reveal(
     "13.batch",
     names[max(predicted, key=predicted.get)],
-    "The gradients have K bytes for any batch, so C stays. With more samples G grows, and C is a smaller part.",
+    "The gradients have K bytes for any batch, so C does not change. With more samples G grows, and C is a smaller "
+    "part of the step.",
 )
 
 # %% [markdown]
-# The model leaves out the work that does not become less with more engines (the optimizer, Python), and the time that
-# the ranks wait for each other. So the real efficiency is probably lower: it is measured below.
+# The model leaves out the work that does not become less with more engines (the optimizer, Python), and the time in
+# which the ranks wait for each other. So the real efficiency is probably lower: it is measured below.
 #
 # ## The training
 #
@@ -238,8 +239,9 @@ if hvd.rank() == 0:
 # %% [markdown]
 # ## 3. The efficiency
 #
-# As in lesson 08: warm up first, measure one engine and two in turns, and take the slowest rank. What happens once in a
-# training is not measured: to make the optimizer, to broadcast, and the first two steps, in which the buckets are made.
+# As in lesson 08: warm up first, measure one engine and two in turns, and take the slowest rank. Work that is done once
+# in a training is not measured: making the optimizer, the broadcast, and the first two steps, in which the buckets are
+# made.
 
 # %%
 # %%px
@@ -292,7 +294,7 @@ print({key: entry[key] for key in ("passed", "points")})
 print(next(line for line in as_junit.splitlines() if "shift_right" in line))
 
 # %% [markdown]
-# The whole table:
+# Here is the whole table:
 
 # %% tags=["nbval-ignore-output"]
 progress()
@@ -313,7 +315,7 @@ progress()
 # ## Your training
 #
 # Train a small network on 1,433 images of digits, 72 in each step. The last step has 65: neither two nor three ranks
-# get equal parts of it, and still the result has to be that of one process. `check` runs your function on one rank, on
+# get equal parts of it, and still the result must be that of one process. `check` runs your function on one rank, on
 # two and on three.
 
 # %% tags=["exercise"]
@@ -349,15 +351,16 @@ print(next(line for line in lines if "capstone" in line))
 progress()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 45 minutes, of which 30 are theirs. The light that stays red longest is "those of one process": the
-# mean of the ranks' means is not the mean of all where the parts differ by one sample. Let them work out 33 and 32
-# samples on paper. Other wrong answers: `uneven="drop"` or `"pad"` (the light names a sample); a batch per rank; the
-# accuracy of a rank's own shard; `broadcast_parameters` after the optimizer was used. Collect `.workbench/report.xml`.
+# **Instructor.** 45 minutes, of which 30 are for the learners. The light that stays red longest is "those of one
+# process": the mean of the ranks' means is not the mean of all where the parts differ by one sample. Let them work out
+# 33 and 32 samples on paper. Other wrong answers: `uneven="drop"` or `"pad"` (the light names a sample); a batch per
+# rank; the accuracy of a rank's own shard; `broadcast_parameters` after the optimizer was used. Collect
+# `.workbench/report.xml`.
 
 # %% [markdown]
 # ## Keypoints
 #
 # - State the targets first: result, accuracy, efficiency.
-# - Right before fast: the same bits on all ranks, the result of one process, each sample once.
+# - Correct first, then fast: the same bits on all ranks, the result of one process, each sample once.
 # - With uneven parts, weight by the number of samples: losses and metrics alike.
 # - Predict the efficiency, measure it, and report what was measured.

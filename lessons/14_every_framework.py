@@ -13,14 +13,13 @@
 # %% [markdown]
 # # The same six steps in every framework
 #
-# **Question:** your model is in TensorFlow, Keras or JAX. What changes, compared to PyTorch, when several ranks are to
-# train it?
+# **Question:** your model is in TensorFlow, Keras or JAX. What is different from PyTorch when several ranks train it?
 #
 # **Afterwards you can**
 #
 # - name the six steps, and for each the call in PyTorch, TensorFlow, Keras 3 and JAX,
-# - train one model in all four, and show that it is the training of one process,
-# - do it in a framework that nobody has prepared, with two verbs.
+# - train one model in all four, and show that the result is that of one process,
+# - do it in a framework without support, with two verbs.
 #
 # **Needs:** two cores, no GPU; PyTorch, TensorFlow, Keras and JAX with optax: `make setup EXTRAS=+tensorflow,jax`.
 # **Takes** 10 minutes to read, 10 to do. **Before:** lesson 10.
@@ -38,15 +37,16 @@
 # | 5 same start | `broadcast_parameters` | `broadcast_variables` | a callback | `broadcast_parameters` |
 # | 6 gradients | `DistributedOptimizer` | `DistributedGradientTape` | `DistributedOptimizer` | `DistributedOptimizer` |
 #
-# Each rank takes the GPU with the number `i = hvd.local_rank()`: `torch.cuda.set_device(i)`,
-# `tf.config.set_visible_devices(gpus[i], "GPU")`. For JAX set `os.environ["CUDA_VISIBLE_DEVICES"]` to that one GPU
-# before JAX is imported, or start the engines by `cluster.up(gpus="auto")`. The setting `jax_default_device` is not
-# enough: it chooses where arrays go, but JAX initialises every GPU that it sees.
+# These are the six steps of lesson 00. Each rank takes the GPU with the number `i = hvd.local_rank()`:
+# `torch.cuda.set_device(i)`, `tf.config.set_visible_devices(gpus[i], "GPU")`. For JAX set
+# `os.environ["CUDA_VISIBLE_DEVICES"]` to that one GPU before JAX is imported, or start the engines by
+# `cluster.up(gpus="auto")`. The setting `jax_default_device` is not enough: it chooses where arrays go, but JAX
+# initialises every GPU that it sees.
 #
 # Steps 1, 2 and 4 are the same lines in all frameworks. The others differ:
 #
-# - PyTorch calls a hook as soon as one gradient is ready. In the first step this gradient travels at once; from the
-#   second step on gradients travel in buckets of up to 16 MB, each as soon as it is full, while backward goes on.
+# - PyTorch calls a hook as soon as one gradient is ready. In the first step this gradient is sent at once; from the
+#   second step on gradients are sent in buckets of up to 16 MB, each as soon as it is full, while backward goes on.
 # - With TensorFlow, Keras and JAX this package waits for all gradients and sends them together. (Horovod's tape for
 #   TensorFlow sends each one when it is ready.)
 # - PyTorch, TensorFlow and Keras have variables that can be set: step 5 changes them in place. JAX's arrays never
@@ -63,7 +63,7 @@ engines = cluster.up(n=2)
 # ## The training, without any framework
 #
 # Softmax regression on the handwritten digits: a matrix w, a vector b, and a gradient of two lines. So numpy on one
-# process, in float64, can say which weights are right. Each rank draws other weights; the training has to start from
+# process, in float64, can say which weights are right. Each rank draws different weights; the training must start from
 # those of rank 0. `judge` compares, after each training, the ranks with each other and with numpy.
 
 # %%
@@ -231,8 +231,8 @@ judge("Keras", *model.get_weights())
 # %% [markdown]
 # ## JAX
 #
-# `DistributedOptimizer` averages the gradients, and then lets optax's optimizer update. It does so inside `jit`, too:
-# each time the compiled step runs, it exchanges gradients with the other ranks.
+# `DistributedOptimizer` averages the gradients, and then optax's optimizer updates the weights. This also works inside
+# `jit`: each time the compiled step runs, it exchanges gradients with the other ranks.
 
 # %%
 # %%px
@@ -272,8 +272,8 @@ bounds = {"about 0.1: other trainings": 1e-2, "about 1e-3: each has its own arit
 reveal(
     "14.same",
     next((choice for choice, least in bounds.items() if worst >= least), "the same bits"),
-    "float32 keeps about 7 digits, and each framework adds the same numbers up in an order of its own. Nothing else "
-    "differs: a framework is a way to write a training, not another training.",
+    "float32 keeps about 7 digits, and each framework adds up the same numbers in a different order. Nothing else is "
+    "different: the frameworks write the same training in different ways.",
 )
 
 # %% [markdown]
@@ -306,8 +306,8 @@ print(f"rank {hvd.rank()} of {hvd.size()}: 1 of PyTorch and 2 of JAX have the su
 reveal(
     "14.jobs",
     1 if engines.client[0]["both"] == 3.0 else 5,
-    "Rank 0 gave a tensor of PyTorch, rank 1 an array of JAX, and both got the sum. Below the five modules is one "
-    "job, with one queue of tensors and one coordinator. So a script may use two frameworks, say JAX for one model and "
+    "Rank 0 gave a tensor of PyTorch, rank 1 an array of JAX, and both got the sum. The five modules share one job, "
+    "with one queue of tensors and one coordinator. So a script may use two frameworks, say JAX for one model and "
     "PyTorch for another.",
 )
 
@@ -315,12 +315,12 @@ reveal(
 engines.down()
 
 # %% [markdown] tags=["exercise"]
-# ## A framework that nobody has prepared
+# ## A framework without support
 #
-# What if your framework is none of these? All of them are built on two verbs for arrays:
-# `hvd.broadcast(array, root_rank=0, name=…)` and `hvd.allreduce(array, name=…)`, which averages. Both return an array.
-# Here the framework is numpy, and `gradient` is given. Nothing works before `hvd.init()`, and each rank is alone on its
-# machine, which has one GPU. `check` goes through the six steps.
+# What if your framework is none of these? All of them are built on two verbs for arrays: `hvd.broadcast(array,
+# root_rank=0, name=…)` and `hvd.allreduce(array, name=…)`, which averages. Both return an array. Here the framework is
+# numpy, and `gradient` is given. Nothing works before `hvd.init()`, and each rank is alone on its machine, which has
+# one GPU. `check` tests the six steps in their order.
 
 # %% tags=["exercise"]
 from workbench.course.exercise import check, exercise, hint, solution
@@ -341,5 +341,6 @@ check("14.six_steps")
 #
 # - Six steps: init, local batch, device, shard, same start, gradients. Three of them are the same everywhere.
 # - With the same global batch and the same start, the result is that of one process, in each framework.
-# - PyTorch's gradients travel in buckets during backward; here those of the others travel together, after it.
+# - PyTorch's gradients are sent in buckets during backward; here those of the other frameworks are sent together, after
+#   it.
 # - JAX's arrays do not change: take what `broadcast_parameters` returns.

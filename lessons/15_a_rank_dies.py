@@ -18,8 +18,8 @@
 # **Afterwards you can**
 #
 # - say how often a job of n ranks fails, and how often it should commit,
-# - compare three answers by what they cost: restart from disk, shrink to the survivors, copies at a neighbour,
-# - deal the shards of the dead out again, so that every sample counts once and the weights keep their bits.
+# - compare the cost of three answers: restart from disk, shrink to the survivors, keep copies at a neighbour,
+# - give the shards of dead ranks to the survivors, so that every sample counts once and the weights have the same bits.
 #
 # **Needs:** two cores, no GPU: ranks die in the simulator, and real ones at the end. **Takes** 20 minutes to read, 20
 # to do. **Before:** lessons 03 and 05.
@@ -43,10 +43,10 @@ from workbench.course.training.failing_job import failing_job
 # ## How often?
 #
 # Llama 3 was trained on 16,384 GPUs. In 54 days there were 419 unexpected interruptions ("The Llama 3 Herd of Models",
-# arXiv:2407.21783, section 3.3.4). So the *mean time between failures* (MTBF) of that job was
-# 54 · 24 / 419 hours. If any of n ranks stops the job, and they fail independently, the job fails n times as often as
-# one rank does: **MTBF of the job = MTBF of a rank / n**. From the job's MTBF this gives that of one rank, which is a
-# GPU with its part of the host, the network and the software. And from that follows the MTBF of other jobs.
+# arXiv:2407.21783, section 3.3.4). So the *mean time between failures* (MTBF) of that job was 54 · 24 / 419 hours. If
+# any of n ranks stops the job, and they fail independently, the job fails n times as often as one rank does: **MTBF of
+# the job = MTBF of a rank / n**. So the job's MTBF gives the MTBF of one rank, which is a GPU with its part of the
+# host, the network and the software. And from that we get the MTBF of other jobs.
 
 # %%
 predict(
@@ -73,13 +73,13 @@ reveal(
 )
 
 # %% [markdown]
-# The last column assumes failures *without memory*: how long a job has run says nothing about when it fails next. Then
-# the time between failures is exponential, and a day passes without one with probability exp(−24 h / MTBF).
+# The last column assumes failures *without memory*: how long a job has run does not change when it fails next. Then the
+# time between failures is exponential, and a day passes without one with probability exp(−24 h / MTBF).
 #
 # ## What is lost
 #
-# The simulator lets ranks die: `Kill(rank, at_s=…)` or `Kill(rank, message=…)`. After `notice_s` seconds the others
-# know it, and each rank that is waiting gets a `RankDiedError`. Here four ranks add up arrays of ones, twos, threes and
+# The simulator lets ranks die: `Kill(rank, at_s=…)` or `Kill(rank, message=…)`. The others notice it after `notice_s`
+# seconds, and each rank that is waiting gets a `RankDiedError`. Here four ranks add up arrays of ones, twos, threes and
 # fours (so each sum is 10), and rank 2 dies when it should send its third message.
 
 
@@ -102,11 +102,11 @@ drawing.space_time(run, "Rank 2 dies")
 # Five things are lost:
 #
 # - **The reduction in flight.** No survivor has its whole input any more, and none has the whole sum: some chunks are
-#   complete (10), others are partial sums. The reduction cannot be finished, because what rank 2 had added up is gone.
-#   It cannot be begun again either, because the inputs are overwritten.
-# - **The step.** So all gradients of this step are lost, those of the survivors too.
-# - **The shard of the data** that rank 2 had. Nobody sees these samples any more, unless another rank takes them.
-# - **The random state** of rank 2, from which its shuffling, dropout and augmentation would have gone on.
+#   complete (10), others are partial sums. The reduction cannot be finished, because the partial sums of rank 2 are
+#   lost. It cannot be repeated either, because the inputs are overwritten.
+# - **The step.** All gradients of this step are lost, including those of the survivors.
+# - **The shard of the data** that rank 2 had. No rank sees these samples any more, unless another rank takes them.
+# - **The random state** of rank 2, which its shuffling, dropout and augmentation would have used next.
 # - **The state that only rank 2 had:** with a sharded optimizer, its part of the optimizer's state.
 #
 # ## Three answers
@@ -119,11 +119,11 @@ drawing.space_time(run, "Rank 2 dies")
 # | after a failure | all start again, from the last commit | the survivors go on | they go on, with the copy |
 # | lost per failure | the restart, and w/2 on average | the step | the step |
 # | paid without a failure | a commit of C seconds every w seconds | nothing | a copy in each step |
-# | does not help | if the disk is lost | if a rank has state of its own | if a rank and its neighbour die at once |
+# | does not help | if the disk is lost | if a rank has its own state | if two neighbours die at the same time |
 #
-# What does that cost, per second of work? Assume: a commit to disk takes C = 60 s and a restart 300 s; a step takes
-# 5 s; the others notice a death after 1 s; 50 ms of each copy are not hidden behind computing; and an hour passes
-# before a new rank replaces the dead one. These are round numbers. Put in yours.
+# What does that cost, per second of work? Assume: a commit to disk takes C = 60 s and a restart 300 s; a step takes 5
+# s; the others notice a death after 1 s; 50 ms of each copy are not hidden behind computing; and an hour passes before
+# a new rank replaces the dead one. These are round numbers. Put in your own.
 
 # %%
 step_s, commit_s, restart_s = 5.0, 60.0, 300.0
@@ -138,9 +138,9 @@ for n in (8, 64, 512, 4096, 16384):
     print(f"{n:6,} {restart:8.2%} {shrink:8.3%} {copies:8.3%}")
 
 # %% [markdown]
-# Where all ranks have the same weights and optimizer, shrinking costs next to nothing. Copies cost about 1 % on any
+# If all ranks have the same weights and optimizer state, shrinking costs almost nothing. Copies cost about 1 % on any
 # number of ranks. Restarts cost more on more ranks; here they become more expensive than copies between 64 and 512
-# ranks. All three answers need commits to disk as well, for the day when the power fails.
+# ranks. All three answers need commits to disk as well, in case the power fails.
 #
 # ## How often to commit
 #
@@ -153,12 +153,12 @@ for n in (8, 64, 512, 4096, 16384):
 #
 # > −C/w² + 1/(2M) = 0, so **w = √(2·C·M)**
 #
-# That is Young's interval (1974). Daly (2006) has a longer formula, which is better if C is not small beside M. At the
-# best interval both parts of the waste are equal, √(C/(2M)) each. A restart costs time too, but not less or more with
-# another w.
+# That is Young's interval (1974). Daly (2006) has a longer formula, which is better if C is not small compared with M.
+# At the best interval both parts of the waste are equal, √(C/(2M)) each. A restart costs time too, but its cost does
+# not depend on w.
 #
-# Now without the formula: `failing_job` draws random times between failures. It divides each of them into a restart,
-# whole intervals with their commits, and a rest that is lost.
+# Now check this without the formula: `failing_job` draws random times between failures. It divides each of them into a
+# restart, whole intervals with their commits, and a rest that is lost.
 
 # %%
 print(inspect.getsource(failing_job).partition('"""')[0].strip())
@@ -168,7 +168,7 @@ print(inspect.getsource(failing_job).rpartition('"""\n')[2])
 # %%
 predict(
     "15.interval",
-    "16,384 such GPUs; a commit takes one minute. After how many minutes of work should they commit?",
+    "16,384 such GPUs; a commit takes one minute. After how many minutes of work should the job commit?",
     number="minutes",
     tolerance=0.3,
 )
@@ -200,9 +200,9 @@ reveal(
 
 # %% [markdown]
 # The curve is flat at the bottom: half or twice the best interval wastes a quarter more in commits and lost work, not
-# twice as much. (The simulated curve lies higher: failures also come during commits, restarts and work that is done
-# again.) A much worse mistake is to take the MTBF of one rank for that of the job. Then the job commits once in 41
-# hours, and it fails every 3 hours. None of 50,000 simulated times between failures is long enough for one commit:
+# twice as much. (The simulated curve is higher: failures also happen during commits, restarts and repeated work.) A
+# much worse mistake is to use the MTBF of one rank instead of the job's. Then the job commits once in 41 hours, and it
+# fails every 3 hours. None of 50,000 simulated times between failures is long enough for one commit:
 
 # %%
 for words, every in (
@@ -242,26 +242,27 @@ for n in (1, 3, 4):
 reveal(
     "15.bits",
     {1: "all three", 3: "no two of them"}.get(len(set(sums.values())), "those of one and of four: 4 is a power of two"),
-    "A sum of floats is rounded after each addition, so it depends on the order, and on who adds up what. The first 14 "
-    "digits agree, the last ones do not. (With other numbers two of the sums may agree, by chance.)",
+    "A sum of floats is rounded after each addition, so it depends on the order, and on which rank adds which "
+    "numbers. The first 14 digits agree, the last ones do not. (With other numbers two of the sums may agree, by "
+    "chance.)",
 )
 
 # %% [markdown]
 # In a long training such differences grow. Then the weights after a failure are not those of an undisturbed run, and
 # you cannot tell whether that comes from rounding or from a mistake.
 #
-# So fix the *number of parts*, however many ranks live. The work of a step is cut into S **logical shards**. A shard's
-# samples and random numbers depend on the step and on the shard, not on the rank. A rank holds any number of shards.
-# And all ranks add up the shards' gradients in the order of the shards:
+# So fix the *number of parts*, for any number of living ranks. The work of a step is cut into S **logical shards**. A
+# shard's samples and random numbers depend on the step and on the shard, not on the rank. A rank holds any number of
+# shards. And all ranks add up the shards' gradients in the order of the shards:
 
 # %%
 print(inspect.getsource(logical_shards.train))
 
 # %% [markdown]
 # Note two things. First: when a rank dies, one survivor may have finished a step that another one has not. So each rank
-# keeps the state before its last step, and after a death all go back to the lowest step. Second: `reshard` says who
-# holds which shards from then on. It is your exercise. Here its solution is at work; the weights are compared with
-# those of one rank that nothing disturbs:
+# keeps the state before its last step, and after a death all go back to the lowest step. Second: `reshard` says which
+# rank holds which shards from then on. It is your exercise. Here its solution is used; the weights are compared with
+# those of one rank without failures:
 
 # %%
 reshard = task("15.reshard").reference
@@ -285,14 +286,14 @@ print("before:     ", held)
 print("rank 1 dead:", reshard(held, [0, 2]))
 
 # %% [markdown]
-# What it costs: with K bytes of gradients, S·K bytes reach each rank. A ring allreduce brings only about 2·K, but its
-# order of adding depends on n.
+# The price: with K bytes of gradients, each rank receives S·K bytes. With a ring allreduce it receives only about 2·K,
+# but there the order of adding depends on n.
 #
 # ## Copies at the neighbour
 #
 # Now each rank has a part of the optimizer's state that no other rank has. In each step it sends a copy to the next
-# rank. A step counts when all copies have arrived, which the barrier makes sure. If a rank dies before that, all do the
-# step again.
+# rank. A step counts when all copies have arrived; the barrier makes sure of that. If a rank dies before that, all
+# ranks repeat the step.
 
 
 # %%
@@ -330,9 +331,9 @@ for kills in ([Kill(1, at_s=0.0021)], [Kill(1, at_s=0.0021), Kill(2, at_s=0.0021
     print(f"dead: {sorted(run.died)}; 20 steps, begun {begun} times; parts with the right bits: {sorted(right)}")
 
 # %% [markdown]
-# One death: one step is done twice, and nothing is lost. Two neighbours at once: part 1 is gone, because its owner
-# (rank 1) and its copy (on rank 2) are both dead. Only a commit on disk would have it. So keep the copy on another
-# node.
+# One rank dies: one step is done twice, and nothing is lost. Two neighbours die at the same time: part 1 is lost,
+# because its owner (rank 1) and the rank with its copy (rank 2) are both dead. Only a commit on disk would have it. So
+# keep the copy on another node.
 #
 # ## Real ranks
 #
@@ -390,8 +391,7 @@ if hvd.rank() == 0:
 
 # %% [markdown]
 # Three runs with three processes each: undisturbed, with a `kill -9` of rank 1, and with one of rank 0. The option
-# `--blacklist-cooldown-range 300 600` keeps the launcher from starting a new process in place of the dead one for at
-# least 300 s.
+# `--blacklist-cooldown-range 300 600` prevents the launcher from replacing the dead process for at least 300 s.
 
 # %%
 import subprocess
@@ -418,7 +418,7 @@ folder.cleanup()
 # ## In this notebook
 #
 # Engines may die as well, if they were started for it: `cluster.up(3, min_np=1)`. An engine keeps its number as long as
-# it lives; rank numbers are given out anew in each epoch. `train` is the function of the script.
+# it lives; ranks get new numbers in each epoch. `train` is the function of the script.
 
 # %%
 from workbench import cluster
@@ -469,8 +469,8 @@ def train(state, until, victim=-1):
 print(engines.status())
 
 # %% [markdown]
-# `rescue()` starts a new engine. It runs the cells that the others have run, but leaves out calls that need the other
-# engines, such as `train`. It gets the trained weights at the beginning of the next call of `train`.
+# `rescue()` starts a new engine. The new engine runs the cells that the others have run, but leaves out calls that need
+# the other engines, such as `train`. It gets the trained weights at the beginning of the next call of `train`.
 
 # %%
 engines.rescue()
@@ -485,7 +485,7 @@ print(f"{same} of {len(weights)} engines have the bits of the undisturbed script
 
 # %% [markdown]
 # The picture has a track for each engine, and marks when one was lost and when an epoch began. The track of engine 0 is
-# empty: what it had recorded is lost with it.
+# empty: its record is lost with it.
 
 # %%
 import workbench
@@ -502,8 +502,8 @@ cluster.down()
 # %% [markdown] tags=["exercise"]
 # ## How often to commit
 #
-# Young's interval as a function, in whole steps. `check` changes one argument at a time; then it compares your interval
-# with the best one in four simulated jobs, of 64 to 16,384 ranks.
+# Write Young's interval as a function, in whole steps. `check` changes one argument at a time; then it compares your
+# interval with the best one in four simulated jobs, of 64 to 16,384 ranks.
 
 # %% tags=["exercise"]
 # exercise: 15.commit_every
@@ -512,14 +512,14 @@ cluster.down()
 check("15.commit_every")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 15 minutes. Let everybody guess first how often 16,384 GPUs should commit; guesses are in hours, the
-# answer is 19 minutes. Common wrong answers: the MTBF of one rank for that of the job; the whole interval as the
+# **Instructor.** 15 minutes. Let all learners guess first how often 16,384 GPUs should commit; guesses are in hours,
+# the answer is 19 minutes. Common wrong answers: the MTBF of one rank instead of the job's; the whole interval as the
 # loss of a failure, so that the 2 is missing; seconds for steps; the restart counted with each commit.
 
 # %% [markdown] tags=["exercise"]
-# ## Deal the shards out again
+# ## New holders for the shards
 #
-# `held = {0: [0, 3], 1: [1, 4], 2: [2, 5]}` and rank 1 is dead: who takes the shards 1 and 4? `check` uses your
+# `held = {0: [0, 3], 1: [1, 4], 2: [2, 5]}` and rank 1 is dead: which ranks take the shards 1 and 4? `check` uses your
 # function in trainings in which one or two ranks die, and compares the weights with those of an undisturbed one, bit by
 # bit.
 
@@ -531,18 +531,17 @@ check("15.reshard")
 
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 20 minutes. Do it with people first: four of them hold eight cards, one leaves the room, and nobody
-# may speak. Do all write down the same new holders? Common wrong answers: all shards dealt anew (right, but all state
-# moves); the neighbour of the dead takes everything; ties decided by the order of a dict, which differs from rank to
-# rank; 0 … n − 2 as the numbers of those who live. For those who are done early: what if a rank comes back? (Somebody
-# has to give; who has most gives first.)
+# may speak. Do all write down the same new holders? Common wrong answers: all shards distributed from the beginning
+# (right, but all state moves); the neighbour of the dead takes everything; ties decided by the order of a dict, which
+# differs from rank to rank; 0 … n − 2 as the numbers of the living ranks. For those who are done early: what if a rank
+# comes back? (Some ranks must give shards away; the rank with the most gives first.)
 
 # %% [markdown]
 # ## Keypoints
 #
 # - n ranks fail n times as often as one. Commit every √(2·C·MTBF/n).
-# - A rank that dies takes with it: the reduction in flight, the step, its shard, its random state, its own state.
-# - Restarts cost more with every rank. Shrinking is cheap where all ranks have the state. Copies cost the same for any
-#   n.
+# - When a rank dies, these are lost: the reduction in flight, the step, its shard, its random state, its own state.
+# - Restarts cost more with every rank. Shrinking is cheap if all ranks have the state. Copies cost the same for any n.
 # - Let samples, random numbers and the order of adding depend on logical shards: then 4, 3 or 2 ranks give the same
 #   bits.
-# - What each survivor works out for itself must not depend on the order in which it lists the ranks.
+# - A result that each survivor computes for itself must not depend on the order in which it lists the ranks.

@@ -18,10 +18,10 @@
 #
 # **Afterwards you can**
 #
-# - work out a training step's time from its layers and a network, and say which part that leaves unexplained,
+# - compute a training step's time from its layers and a network, and say which part this does not explain,
 # - fit a link's two constants on two ranks, and predict more ranks before you run them,
 # - see in a step's picture where the ranks wait,
-# - prove a bound that no schedule beats, and write a schedule that comes near it.
+# - prove a bound that no schedule beats, and write a schedule that is close to it.
 #
 # **Needs:** two cores, no GPU: the 512 are simulated. **Takes** 25 minutes to read, 45 to do. **Before:** lessons 07
 # and 08.
@@ -50,8 +50,8 @@ from workbench.simulate.steps import Overlap, Policy, simulate, spans
 # ## 1. Two clocks
 #
 # Efficiency is the time of a step on one GPU, divided by the time of a step when all 512 work together. The README's
-# figures are of 128 servers with four P100 each, on 25 Gbit/s Ethernet. The time of a step on one P100 is from
-# benchmarks published in those years. The number of gradients follows from the architectures.
+# figures were measured on 128 servers with four P100 each, on 25 Gbit/s Ethernet. The time of a step on one P100 is
+# from benchmarks published in those years. The number of gradients follows from the architectures.
 
 # %%
 published = {"Inception V3": 0.90, "ResNet-101": 0.90, "VGG-16": 0.68}  # Horovod's README
@@ -63,11 +63,11 @@ for name, paper in MODELS.items():
     print(f"{name:13} {nbytes / 1e6:6.0f} MB {times} {published[name]:11.0%}")
 
 # %% [markdown]
-# The time on the line is that of a ring allreduce: it sends each byte of the gradients nearly twice (lesson 03),
-# whatever the number of ranks. A server's four GPUs share its line. But only one of the four has its right neighbour in
-# another server, so the line carries the bytes of one GPU, not of four.
+# The time on the line is that of a ring allreduce: it sends each byte of the gradients nearly twice (lesson 03), for
+# any number of ranks. A server's four GPUs share its line. But only one of the four has its right neighbour in another
+# server, so the line carries the bytes of one GPU, not of four.
 #
-# Now count the bandwidth alone, all of it. The ranks send either after they have computed, or while they compute
+# Now count only the bandwidth, all of it. The ranks send either after they have computed, or while they compute
 # backward. (Backward takes two thirds of a step, because it does twice the work of forward.)
 
 # %%
@@ -75,14 +75,14 @@ from workbench.course.predictions import predict, reveal
 
 predict(
     "16.bandwidth",
-    "Inception V3 has 95 MB of gradients: 61 ms on the line. A step takes 451 ms. If the gradients travel while "
+    "Inception V3 has 95 MB of gradients: 61 ms on the line. A step takes 451 ms. If the gradients are sent while "
     "backward runs, what efficiency does the bandwidth alone allow? (Published: 90 %.)",
     number="%",
     tolerance=0.02,
 )
 
 # %%
-print("bandwidth alone  one after the other   beside backward   published")
+print("bandwidth alone  one after the other   during backward   published")
 for name, paper in MODELS.items():
     compute_s, line_s = paper.step_s, 2 * 4 * parameters(paper.model()) / line
     beside_s = compute_s / 3 + max(compute_s * 2 / 3, line_s)
@@ -100,13 +100,13 @@ reveal(
 )
 
 # %% [markdown]
-# Neither column is the published one. Look at the two models with few gradients first. Beside backward, their gradients
+# Neither column is the published one. Look at the two models with few gradients first. During backward, their gradients
 # cost no time: they have arrived before backward ends. So something else costs time in all models: slow ranks, reading
-# the input, the framework. Nobody has published how much. So it is a *constant to be fitted*: `common`, the part of a
-# step that is lost in any case.
+# the input, the framework. How much was never published. So it is a *constant to be fitted*: `common`, the part of a
+# step that is always lost.
 #
-# Without that part, VGG-16 would still be faster than published. So the line does not carry all of its 25 Gbit/s. That
-# is a second constant: `line`, the part of the bandwidth that is reached. Which pairs explain all three figures?
+# Without that part, VGG-16 would still be faster than published. So the line does not reach its 25 Gbit/s. That gives a
+# second constant: `line`, the part of the bandwidth that is reached. Which pairs explain all three figures?
 
 # %%
 errors = {}
@@ -123,15 +123,15 @@ print(f"nearest: line = {best[0]}, common = {best[1]}; all three within {100 * e
 
 # %% [markdown]
 # One pair explains all three. These figures come from the simulator, not from the formula above: it counts every
-# message of the ring, and layers that finish backward one after the other. Section 3 looks into it.
+# message of the ring, and layers that finish backward one after the other. Section 3 explains it.
 #
 # Be careful with what this shows. **Three figures and two constants: that is a fit, not a proof.** A prediction uses
-# constants that were fitted to something else. So before you trust it for 512 GPUs, try it on two ranks of your own.
+# constants that were fitted to something else. So before you trust it for 512 GPUs, try it on your own two ranks.
 #
 # ## 2. Your own ranks: predict four from two
 #
-# Time an allreduce of two sizes, and you know what a link costs (lesson 08). Each size is repeated fifteen times,
-# because other programs may run on this machine.
+# Time an allreduce of two sizes: the two times give the constants of a link (lesson 08). Each size is repeated fifteen
+# times, because other programs may run on this machine.
 
 # %%
 engines = cluster.up(n=2)
@@ -150,8 +150,8 @@ print(f"{len(short[1])} times {short[0]:,} bytes, {len(long[1])} times {long[0]:
 # %% [markdown]
 # Two constants from two sizes: that is your first exercise, `fit_link`; here its solution is used. Then the layers of a
 # small network are timed. `workbench.measure()` does this on a copy of the network, without communication, and it fits
-# constants of its own from more sizes. If the times differ too much, it raises `NoisyError`: on this machine, at this
-# time, no prediction is possible. This notebook then prints the error, and goes on with what was found.
+# its own constants from more sizes. If the times differ too much, it raises `NoisyError`: on this machine, at this
+# time, no prediction is possible. This notebook then prints the error, and goes on with the measured values.
 
 # %%
 # %%px
@@ -181,8 +181,8 @@ print(noisy or "measure() does not call this machine noisy.")
 # clocks, one for the ranks and one for the network. `workbench.predict()` gives it too, with the buckets that the
 # package really uses.
 #
-# Neither of them knows one thing: where there are fewer cores than ranks, the ranks take turns. With twice as many
-# ranks as cores, computing takes twice as long. `crowded` counts that.
+# Both ignore one thing: if there are fewer cores than ranks, the ranks take turns. With twice as many ranks as cores,
+# computing takes twice as long. `crowded` counts that.
 
 # %%
 cores = len(os.sched_getaffinity(0))
@@ -212,7 +212,7 @@ for ranks, (mine, theirs) in said.items():
     print(f"{ranks} ranks: step_time says {mine * 1e3:6.2f} ms, predict() {theirs * 1e3:6.2f} ms")
 
 # %% [markdown]
-# The predictions stand there. Now run it on two and on four ranks:
+# The predictions are made. Now run it on two and on four ranks:
 
 # %%
 # %%px
@@ -244,14 +244,14 @@ for ranks, seconds in measured.items():
     )
 
 # %% [markdown]
-# How near did you come? Where a prediction misses, name what the model leaves out, before you add a constant for it.
-# On a laptop, the most frequent causes are: other programs that ran during one of the measurements and not during the
-# other, ranks that share a core and have to be woken up, the memory's bandwidth that all ranks share, and what an
-# optimizer costs besides its arithmetic.
+# How close was your prediction? If a prediction is wrong, name what the model leaves out, before you add a constant for
+# it. On a laptop, the most frequent causes are: other programs that ran during only one of the measurements, ranks that
+# share a core and must be woken up, the memory bandwidth that all ranks share, and the time that an optimizer needs
+# besides its arithmetic.
 #
 # One machine says little. `benchmarks/prediction.py` has done the same between two hosts whose link was slowed down on
-# purpose: three bandwidths, two numbers of ranks, four models, three ways in which the gradients travel. None of the
-# trainings below was used to fit a constant:
+# purpose: three bandwidths, two numbers of ranks, four models, three ways to send the gradients. None of the trainings
+# below was used to fit a constant:
 
 # %%
 from workbench.course.training import predicted
@@ -261,20 +261,20 @@ print(predicted.summary(trainings))
 predicted.beside(trainings)
 
 # %% [markdown]
-# Points on the dotted line were predicted exactly. Plain gradients lie near it. With float16 a step takes longer than
-# predicted, most of all on the fast link, where the network is not what takes the time. The model counts casting and
+# Points on the dotted line were predicted exactly. Plain gradients are close to it. With float16 a step takes longer
+# than predicted, most of all on the fast link, where the network does not limit the step. The model counts casting and
 # packing. It also counts how much computing and reducing slow each other down on the same cores, but only on average.
 # Look at the worst case of each way before you believe a median.
 #
 # ## 3. 512 ranks in the simulator
 #
 # The formula of section 1 counts bytes. The simulator counts more: it records every message of the package's own ring,
-# gives each its latency, and asks the package's own planner which gradients travel together. First without the two
+# gives each its latency, and asks the package's own planner which gradients are sent together. First without the two
 # constants, then with them:
 
 # %%
 paper_cluster = pascal()  # 128 hosts with four ranks each; line=0.85
-print(f"{paper_cluster.n} ranks      one after the other   beside backward   with both constants   published")
+print(f"{paper_cluster.n} ranks      one after the other   during backward   with both constants   published")
 for name in MODELS:
     ways = (Policy(Overlap.NOTHING), Policy(Overlap.BACKWARD))
     serial, beside = (efficiency(name, pascal(line=1.0), common=0.0, policy=way) for way in ways)
@@ -282,9 +282,10 @@ for name in MODELS:
     print(f"{name:13} {serial:18.1%} {beside:17.1%} {both:21.1%} {published[name]:11.0%}")
 
 # %% [markdown]
-# Now figures that were not used to fit: they are *held out*. The constants stay the same; one more is fitted, for TCP.
-# Rows with "GPUs" are efficiencies. "RDMA over TCP" is how much faster a training is with RDMA than over TCP, "BytePS
-# over Horovod" how much faster it is with parameter servers than with a ring; the two last lines assume 64 GPUs.
+# Now look at figures that were not used to fit: they are *held out*. The constants stay the same; one more is fitted,
+# for TCP. Rows with "GPUs" are efficiencies. "RDMA over TCP" is how much faster a training is with RDMA than over TCP,
+# "BytePS over Horovod" how much faster it is with parameter servers than with a ring; the last two lines assume 64
+# GPUs.
 
 # %%
 from workbench.simulate import held_out
@@ -297,11 +298,11 @@ held = [row for row in rows if not row.fitted]
 print(f"\n{len(held)} were held out; {sum(abs(row.error) <= 2 for row in held)} of them come out within two points")
 
 # %% [markdown]
-# The four that are right within two points are of models whose gradients hide behind backward. So they test `common`,
-# and hardly the network. Those that test the network miss. VGG-16 was published with a much better figure on 128 GPUs
-# than on 512. A ring's bytes hardly depend on the number of ranks, so this model cannot say why. **A model that fits
-# three figures is not yet a model of the cluster.** `workbench.simulate.held_out` says what may cause each miss. What
-# follows is about the model.
+# In the four rows that are right within two points, the gradients hide behind backward. So these rows test `common`,
+# and hardly the network. The predictions of the rows that test the network are wrong. VGG-16 was published with a much
+# better figure on 128 GPUs than on 512. A ring's bytes hardly depend on the number of ranks, so this model cannot say
+# why. **A model that fits three figures is not yet a model of the cluster.** `workbench.simulate.held_out` says what
+# may cause each error. The next sections are about the model.
 #
 # ## 4. Where VGG-16 waits
 
@@ -314,7 +315,7 @@ predict(
 )
 
 # %% [markdown]
-# One step of VGG-16 on the 512 ranks: what they compute, and what the network carries.
+# The picture shows one step of VGG-16 on the 512 ranks: what they compute, and what the network carries.
 
 # %%
 vgg = MODELS["VGG-16"]
@@ -343,12 +344,12 @@ reveal(
 
 # %% [markdown]
 # VGG-16's last layers have most of its gradients, and hardly any work. They are ready first, when backward has just
-# begun: that is early. But all other gradients queue behind them. The first layers' gradients are ready last and travel
-# last, and the next step waits for them. So the ranks wait at the end of the step while the network works, and the
-# network idles during forward while the ranks work.
+# begun. But all other gradients must wait in a queue behind them. The first layers' gradients are ready last and are
+# sent last, and the next step waits for them. So the ranks wait at the end of the step while the network works, and the
+# network is idle during forward while the ranks work.
 #
-# Change the network's constants yourself. Here 512 ranks are in one ring, each with a line of its own, and train a
-# network with VGG-16's layers. The 10 % that are lost in any case are not counted here.
+# Change the network's constants yourself. Here 512 ranks are in one ring, each with its own line, and train a network
+# with VGG-16's layers. The 10 % that are always lost are not counted here.
 
 # %%
 from workbench.course.calculators import explore
@@ -364,13 +365,13 @@ settings = {
 explore.step(wired, settings, "VGG-16 on 512 ranks")
 
 # %% [markdown]
-# Four times the bandwidth hides nearly everything. With ten times the latency, as over TCP, that is lost again: each
-# bucket pays α in each of the ring's 1,022 steps.
+# With four times the bandwidth nearly all communication is hidden. With ten times the latency, as over TCP, this gain
+# is lost again: each bucket pays α in each of the ring's 1,022 steps.
 #
 # ## 5. Beat 68 %
 #
 # What would help? `workbench.simulate.ideas` has a list: the efficiency of VGG-16 in the simulator, what the idea
-# costs, and what it is called here.
+# costs, and its name in the workbench.
 
 # %%
 from workbench.simulate import ideas
@@ -383,10 +384,11 @@ for row in ideas.compared():
 # %% [markdown]
 # *Two levels*, *leaders* and the *sharded optimizer* are slower here. Of those that are faster, all but one change what
 # is computed: fewer bits, larger batches, approximations, ranks that differ for a while. *Priority* does not. It sends
-# the same gradients in another order: what the next forward needs first goes first, and large tensors go in pieces, so
-# that others can pass between the pieces. It gains only if the next step does not wait for all gradients: the forward
-# of each layer waits for its own gradients only. `DistributedOptimizer(overlap_forward=True)` trains like that:
-# `step()` does not wait, and a layer's weights are updated just before its next forward.
+# the same gradients in another order: the gradients that the next forward needs first are sent first, and large tensors
+# are sent in pieces, so that others can be sent between the pieces. It helps only if the next step does not wait for
+# all gradients: the forward of each layer waits for its own gradients only.
+# `DistributedOptimizer(overlap_forward=True)` trains in this way: `step()` does not wait, and a layer's weights are
+# updated just before its next forward.
 #
 # ### The contest
 #
@@ -432,19 +434,20 @@ for name, messages in tries.items():
 reveal(
     "16.front",
     max(tries, key=lambda name: score(tries[name])),
-    "The next step begins with the front layers, so their gradients are the most urgent, though they are ready last. "
-    f"In halves, others can pass between the halves of fc6; but 16 more messages cost 16 · {reduce_s(0) * 1e3:.1f} = "
-    f"{16e3 * reduce_s(0):.0f} ms of latency.",
+    "The next step begins with the front layers, so their gradients are the most urgent, although they are ready "
+    "last. With halves, other gradients can be sent between the halves of fc6; but 16 more messages cost 16 · "
+    f"{reduce_s(0) * 1e3:.1f} = {16e3 * reduce_s(0):.0f} ms of latency.",
 )
 
 # %% [markdown]
 # The order matters, and so do the pieces: a large message blocks what is urgent, and every message pays the ring's
 # latencies. (Backward's order is slower here than as published, because there the planner packs small gradients
-# together.) Which order, which pieces? That is your last exercise, and a contest. But first: what is the best possible?
+# together.) Which order and which pieces are best? That is your last exercise, and a contest. But first: what is the
+# best possible?
 #
 # ### What no schedule beats
 #
-# **Claim.** For every layer i, whatever the schedule, a step takes at least
+# **Claim.** For every layer i and every schedule, a step takes at least
 #
 # > T ≥ R(b₀ + … + bᵢ) + (fᵢ + wᵢ) + … + (f_last + w_last)
 #
@@ -457,10 +460,10 @@ reveal(
 # with the same bytes. So B − A ≥ R(b₀ + … + bᵢ). From B on, the ranks compute forward of layers i to the last and
 # backward of the last to i, one after the other. Then it is moment A of the next step. From A to A is one step. ∎
 #
-# Each layer gives a bound, and all of them hold, so the largest is the best. With i = 0 it is all computing and one
+# Each layer gives a bound, and all bounds hold, so the largest one is the best. With i = 0 it is all computing and one
 # small message: *a step takes longer than computing*. With the last layer it is all bytes and a little computing: *it
-# takes longer than the network needs*. One thing has to be checked for the network in use: one message must never be
-# slower than two with the same bytes.
+# takes longer than the network needs*. One thing must be checked for your network: one message must never be slower
+# than two with the same bytes.
 
 # %%
 chance = np.random.default_rng(0)
@@ -490,15 +493,15 @@ drawing.bars(percents, "%", "VGG-16 on 512 GPUs", best=round(100 * limit, 1))
 step_picture(run.events, run.step_s, "VGG-16, scheduled")
 
 # %% [markdown]
-# Little waiting is left, and hardly any gap on the network. The same gradients are summed. A training needs two things
-# for this: a forward that waits for its own layer's gradients only, and an update layer by layer. The workbench has
-# both; see *priority* in the list above. And this is still a model: section 3 says how far to trust it.
+# The ranks hardly wait, and the network is hardly idle. The same gradients are summed. A training needs two things for
+# this: a forward that waits for its own layer's gradients only, and an update layer by layer. The workbench has both;
+# see *priority* in the list above. And this is still a model: section 3 says how much you can trust it.
 #
 # ### The same function on real ranks
 #
 # A schedule is a list, so real ranks can follow it. Each rank calls the function with the same layers and constants,
-# and `play` tells it the order in which the messages leave. During backward, a message leaves when all before it have
-# left and its gradients are there:
+# and `play` gives the order in which the messages are sent. During backward, a message is sent when all messages before
+# it have been sent and its gradients are ready:
 
 # %%
 from workbench.course.schedules.on_ranks import Sender
@@ -507,10 +510,10 @@ engines.view.push({"layers": found.layers, "constants": (latency_s, per_byte_s)}
 print(inspect.getsource(Sender.ready))
 
 # %% [markdown]
-# Why does a rank not send whatever it has? Because ranks are not equally fast. If rank 0 waits for message 3 before it
-# sends 5, and rank 1 waits for 5 before it sends 3, both wait for ever (lesson 02). All need the same order. In the
-# workbench rank 0 decides on the order and tells the others. Here all ranks compute the same order from the same
-# numbers, so no message about it is needed.
+# Why does a rank not send any gradient that is ready? Because ranks are not equally fast. If rank 0 waits for message 3
+# before it sends 5, and rank 1 waits for 5 before it sends 3, both wait for ever (lesson 02). All ranks need the same
+# order. In the workbench rank 0 decides on the order and sends it to the others. Here all ranks compute the same order
+# from the same numbers, so no message about it is needed.
 
 # %%
 # %%px
@@ -530,8 +533,8 @@ for rank, sent in enumerate(engines.view.pull("sent", block=True)):
     print(f"rank {rank}: {sent['messages']} messages, backward and sums {sent['seconds'] * 1e3:.1f} ms")
 
 # %% [markdown]
-# Inside one machine there is little to gain, because its memory carries bytes about as fast as its cores produce them.
-# What this shows: the sums are right, whatever the order and the pieces in which they travel.
+# Inside one machine the gain is small, because its memory moves bytes about as fast as its cores produce them. But this
+# shows that the sums are right for any order and any pieces.
 
 # %%
 engines.down()
@@ -539,8 +542,8 @@ engines.down()
 # %% [markdown] tags=["exercise"]
 # ## Two constants of a link
 #
-# First run the cell above. `check` judges your function; `hint("16.fit_link")` helps, `solution("16.fit_link")` shows
-# one.
+# First run the cell above. `check` judges your function, `hint("16.fit_link")` gives a hint, `solution("16.fit_link")`
+# shows a solution.
 
 # %% tags=["exercise"]
 # exercise: 16.fit_link
@@ -549,7 +552,7 @@ engines.down()
 check("16.fit_link")
 
 # %% [markdown] tags=["exercise"]
-# Your own link: two ranks of this machine, fifteen repetitions of two sizes.
+# Now measure your own link: two ranks of this machine, fifteen repetitions of two sizes.
 
 # %% tags=["exercise"]
 engines = cluster.up(n=2)
@@ -573,7 +576,7 @@ print(f"latency {latency_s * 1e6:.0f} µs, {1e-6 / max(per_byte_s, 1e-12):,.0f} 
 # %% [markdown] tags=["exercise"]
 # ## The time of a step
 #
-# Two clocks: one says when the ranks have computed, the other when the network is free again.
+# Use two clocks: one says when the ranks have computed, the other when the network is free again.
 
 # %% tags=["exercise"]
 # exercise: 16.step_time
@@ -582,7 +585,7 @@ print(f"latency {latency_s * 1e6:.0f} µs, {1e-6 / max(per_byte_s, 1e-12):,.0f} 
 check("16.step_time")
 
 # %% [markdown] tags=["exercise"]
-# What does your function say for VGG-16 on 512 GPUs, if each layer is a message?
+# Which time does your function give for VGG-16 on 512 GPUs, if each layer is a message?
 
 # %% tags=["exercise"]
 vgg = MODELS["VGG-16"]
@@ -614,8 +617,8 @@ check("16.lower_bound")
 # ## The contest
 #
 # Your function may call `play(layers, messages, reduce_s)`, and may use any Python. `check` judges four things: each
-# gradient travels once; all ranks get the same schedule; on five pairs of model and network a step is near the bound;
-# and on real ranks the sums are right.
+# gradient is sent once; all ranks get the same schedule; on five pairs of model and network a step is close to the
+# bound; and on real ranks the sums are right.
 
 # %% tags=["exercise"]
 # exercise: 16.schedule
@@ -624,7 +627,7 @@ check("16.lower_bound")
 check("16.schedule")
 
 # %% [markdown] tags=["exercise"]
-# Your score for VGG-16 on 512 GPUs; published are 68 %. As above, 10 % of each step are lost in any case.
+# This is your score for VGG-16 on 512 GPUs; 68 % are published. As above, 10 % of each step are always lost.
 
 # %% tags=["exercise"]
 messages = schedule(layers, reduce_s)
@@ -653,10 +656,11 @@ engines.down()
 # %% [markdown]
 # ## Keypoints
 #
-# - Two clocks: the ranks compute, the network carries. A step is longer than computing by what does not overlap.
+# - Two clocks: the ranks compute, the network carries. A step is longer than computing by the communication that does
+#   not overlap.
 # - Bandwidth alone does not explain published figures; every constant that you add has to be fitted, and then tested on
 #   figures that were held out.
-# - Predict before you run. Where a prediction misses, name the cause.
-# - Send first what the next forward needs, in pieces, so that urgent ones can pass; and in few messages, because each
-#   pays the latencies.
+# - Predict before you run. If a prediction is wrong, name the cause.
+# - Send first the gradients that the next forward needs. Send large ones in pieces, so that urgent ones can be sent
+#   between them. But use few messages, because each pays the latencies.
 # - A bound says when to stop looking for a better schedule.

@@ -13,17 +13,17 @@
 # %% [markdown]
 # # The same job on every engine
 #
-# **Question:** a training runs on this machine. It moves to hosts of your own, to Slurm, to Kubernetes, to Spark or to
-# Ray: all of these are called *engines* here. Who starts the ranks there, who knows the hosts, and who replaces a rank
-# that was lost?
+# **Question:** a training runs on this machine. It moves to your own hosts, to Slurm, to Kubernetes, to Spark or to
+# Ray: all of these are called *engines* here. What starts the ranks there, what knows the hosts, and what replaces a
+# lost rank?
 #
 # **Afterwards you can**
 #
-# - read a job description for any of them, and say who does what,
-# - find out from its environment which rank a process is, whoever has started it,
+# - read a job description for any of them, and say which program does what,
+# - find out from its environment which rank a process is, for any launcher,
 # - say what a lost rank costs on each of them.
 #
-# **Needs:** two cores, no GPU, no cluster and no network: you read the descriptions, and do what they do on this
+# **Needs:** two cores, no GPU, no cluster and no network: you read the descriptions, and do the same work on this
 # machine. **Takes** 15 minutes to read, 25 to do. **Before:** lessons 12 and 15.
 
 # %% tags=["both"]
@@ -42,12 +42,12 @@ from workbench.launch.start.starters import free_port
 # %% [markdown]
 # ## What never changes
 #
-# A rank needs four things, whatever starts it:
+# A rank needs four things, with every launcher:
 #
 # 1. a **process** with the script, Python and the packages,
 # 2. its **number** and the number of all ranks,
 # 3. a **place to meet** the others: an address, a file, or MPI,
-# 4. a **secret**, so that nobody else joins in.
+# 4. a **secret**, so that no other process can join.
 #
 # The script asks for none of them. `hvd.init()` finds them in the environment. So the script is the same everywhere:
 
@@ -73,8 +73,8 @@ if hvd.rank() == 0:
     print(f"{hvd.size()} ranks: {weights[0]:.6f}, the weights' bits {bits}")
 
 # %% [markdown]
-# Start it in three ways on this machine: by `workbench run` without MPI; by `mpiexec`; and by hand. By hand you do what
-# every engine does on a host: start a process for each rank, and give it its number, the place to meet and the secret
+# Start it in three ways on this machine: by `workbench run` without MPI; by `mpiexec`; and by hand. By hand you do the
+# work of an engine on a host: start a process for each rank, and give it its number, the place to meet and the secret
 # as variables.
 
 # %%
@@ -125,8 +125,8 @@ reveal(
     else "equal up to rounding"
     if rounded
     else "different: the transports add in another order",
-    "The launcher starts processes and says where they meet. a + b and b + a have the same bits, whatever carries the "
-    "numbers. (From three ranks on, the order of adding matters as well: lesson 15.)",
+    "The launcher starts processes and says where they meet. a + b and b + a have the same bits, with every "
+    "transport. (From three ranks on, the order of adding matters as well: lesson 15.)",
 )
 
 # %% [markdown]
@@ -142,7 +142,7 @@ print(four()["ssh"])
 
 # %% [markdown]
 # `workbench run` starts an *agent* on each host by ssh, and the agent starts the ranks there. The agent opens no port:
-# it talks with the launcher through the ssh connection. When the launcher ends, the agents end their ranks.
+# it communicates with the launcher through the ssh connection. When the launcher ends, the agents end their ranks.
 #
 # **Slurm.** The script names no host. Slurm finds two that are free, and runs the script on the first. Inside a Slurm
 # job `workbench run` asks Slurm for the hosts, and starts its agents by `srun`, which needs no ssh key:
@@ -151,11 +151,11 @@ print(four()["ssh"])
 print(four()["slurm"])
 
 # %% [markdown]
-# **Kubernetes, by the MPI operator.** Kubernetes knows pods, but no ranks. An *operator* is a program in the cluster
+# **Kubernetes, by the MPI operator.** Kubernetes knows pods, but not ranks. An *operator* is a program in the cluster
 # that makes pods from another description, here from an `MPIJob`. It makes a pod for each worker, which runs sshd; a
 # pod for the launcher; a key for ssh; and two files in the launcher's pod, which it keeps up to date:
-# `/etc/mpi/hostfile` and `/etc/mpi/discover_hosts.sh`. This job is elastic. (What each pod must say about security and
-# storage is left out here; `workbench k8s mpijob` writes all of it.)
+# `/etc/mpi/hostfile` and `/etc/mpi/discover_hosts.sh`. This job is elastic. (The security and storage settings of each
+# pod are left out here; `workbench k8s mpijob` writes all of them.)
 
 # %%
 print(four()["mpijob"])
@@ -186,10 +186,10 @@ predict(
 # executor.run(train)
 # ```
 #
-# Their workers run already, and can start a function. The function that starts there connects to the program that
-# called it, and offers its worker as a host. So no new port is open on the workers, and no ssh is needed.
+# Their workers are already running, and can start a function. This function connects to the program that called it, and
+# offers its worker as a host. So no new port is opened on the workers, and no ssh is needed.
 #
-# ## Who does what
+# ## The work of each program
 #
 # | | processes | hosts | meeting | after a loss |
 # |---|---|---|---|---|
@@ -200,9 +200,9 @@ predict(
 # | Spark | executor in each task | Spark | the caller's | all end; `run_elastic`: Spark tries the task again |
 # | Ray | actor | Ray | the caller's | all end; `ElasticRayExecutor`: another actor |
 #
-# So engines differ in three things. **Who owns the processes** decides what happens when the launcher is killed: an
-# agent ends with its launcher; a pod's torchrun has no launcher and goes on. **Who knows the hosts** decides whether
-# they can change. **Who restarts** decides what a failure costs: one process, or all of them.
+# So engines differ in three things. **What owns the processes** decides what happens when the launcher is killed: an
+# agent ends with its launcher; a pod's torchrun has no launcher and goes on. **What knows the hosts** decides whether
+# they can change. **What restarts processes** decides what a failure costs: one process, or all of them.
 
 # %%
 limit = int(four()["jobset"].partition("maxRestarts: ")[2].split()[0])
@@ -216,8 +216,8 @@ reveal(
 # %% [markdown]
 # ## Hosts that come and go
 #
-# The launcher of an elastic job runs a program once a second, which prints the hosts: one `host:slots` a line. The MPI
-# operator writes such a program. In our Helm chart the program asks DNS, which names the pods that are ready. Here the
+# Once a second the launcher of an elastic job runs a program that prints the hosts: one `host:slots` on each line. The
+# MPI operator writes such a program. In our Helm chart the program asks DNS for the pods that are ready. Here the
 # program prints a file. At first the file has one slot; after step 5 it has two.
 
 # %%
@@ -266,8 +266,8 @@ folder.cleanup()
 # %% [markdown] tags=["exercise"]
 # ## Read four job descriptions
 #
-# The four descriptions are printed here once more. Answer four questions about each. Where you do not find the answer
-# in the description, you find it in the lesson's text.
+# The four descriptions are printed here once more. Answer four questions about each. If the answer is not in the
+# description, it is in the lesson's text.
 
 # %% tags=["exercise"]
 for name, text in four().items():
@@ -280,16 +280,16 @@ for name, text in four().items():
 check("17.table")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 10 minutes, in pairs, each pair with two of the four descriptions on paper. Then on the board: who is
-# gone when the launcher is killed? (ssh, Slurm, MPIJob: all ranks, for the agents end with it. JobSet: there is no
-# launcher.) Common wrong answers: ssh in Slurm; slotsPerWorker of an elastic job; that the operator replaces ranks. It
-# replaces pods, and only the launcher knows what a rank is.
+# **Instructor.** 10 minutes, in pairs, each pair with two of the four descriptions on paper. Then on the board: which
+# processes end when the launcher is killed? (ssh, Slurm, MPIJob: all ranks, because the agents end with it. JobSet:
+# there is no launcher.) Common wrong answers: ssh in Slurm; slotsPerWorker of an elastic job; that the operator
+# replaces ranks. It replaces pods, and only the launcher knows what a rank is.
 
 # %% [markdown] tags=["exercise"]
-# ## Who am I?
+# ## The rank of a process
 #
-# This is what `init()` does first. One launcher may run inside another: ranks of mpiexec in a batch script have Slurm's
-# variables too.
+# `init()` does this first. One launcher may run inside another: ranks of mpiexec in a batch script have Slurm's
+# variables, too.
 
 # %% tags=["exercise"]
 # exercise: 17.who_am_i
@@ -299,14 +299,14 @@ check("17.who_am_i")
 
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 15 minutes. `workbench/config/launchers.py` is the real one. Common wrong answers: Slurm first, so
-# that all ranks of torchrun on a node are the same rank; SLURM_NTASKS, which is the job's and not the step's;
+# that all ranks of torchrun on a node are the same rank; SLURM_NTASKS, which belongs to the job and not to the step;
 # SLURM_PROCID=0 in a batch script, which is no rank; text for numbers, so that rank "10" < "2".
 
 # %% [markdown] tags=["exercise"]
 # ## Which pods can take ranks?
 #
 # Write the program that prints the hosts of an elastic job. An old one made three mistakes: it gave each pod one slot,
-# whatever the pod had; it took the launcher's pod for a host; and it named pods that were not ready.
+# whatever the pod had; it used the launcher's pod as a host; and it named pods that were not ready.
 
 # %% tags=["exercise"]
 # exercise: 17.discover
@@ -315,8 +315,9 @@ check("17.who_am_i")
 check("17.discover")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 15 minutes. Ask why a deleted pod must go at once, though it still runs: it has 30 s to leave at a
-# commit, and a new rank there would be lost with it. Common wrong answers: all of the chart's; names sorted as text.
+# **Instructor.** 15 minutes. Ask why a deleted pod must be left out at once, although it still runs: it has 30 s to
+# leave at a commit, and a new rank there would be lost with it. Common wrong answers: all three mistakes of the old
+# program; names sorted as text.
 
 # %% [markdown] tags=["exercise"]
 # ## What does a lost rank cost?
@@ -330,15 +331,15 @@ check("17.discover")
 check("17.recovery")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 10 minutes. Then put lesson 15's numbers in: 16,384 ranks, a failure in three hours, five minutes for
-# a restart of all. Common wrong answers: an elastic job that reads its checkpoint; the step amid which it failed is
-# forgotten; one rank alone that survives itself.
+# **Instructor.** 10 minutes. Then put in the numbers of lesson 15: 16,384 ranks, a failure every three hours, five
+# minutes to restart all. Common wrong answers: an elastic job that reads its checkpoint; the step during which it
+# failed is forgotten; an elastic job of one rank with a survivor.
 
 # %% [markdown]
 # ## Keypoints
 #
 # - A rank needs a process, a number, a place to meet, and a secret. The script asks for none of them.
-# - Engines differ in three things: who owns the processes, who knows the hosts, who restarts.
-# - Kubernetes and Spark restart pods and tasks; they know no ranks. An elastic launcher starts one process again;
+# - Engines differ in three things: what owns the processes, what knows the hosts, what restarts them.
+# - Kubernetes and Spark restart pods and tasks; they do not know ranks. An elastic launcher starts one process again;
 #   without one, all processes are started again.
-# - As hosts take the pods that are ready now, and as slots the GPUs that each of them has.
+# - Hosts are the pods that are ready now; a host has one slot for each of its GPUs.

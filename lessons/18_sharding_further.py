@@ -14,13 +14,13 @@
 # # Sharding further: ZeRO 1, 2 and 3
 #
 # **Question:** in data parallelism every rank holds the same parameters, the same averaged gradients and the same
-# optimizer state. Why should n ranks hold n copies? What can each rank give away, and what must then be sent?
+# optimizer state. Why should n ranks hold n copies? What need a rank not store, and what must then be sent?
 #
 # **Afterwards you can**
 #
 # - say how many bytes a rank holds and sends with each of ZeRO's three stages, and derive it from two collectives,
 # - find out which rank owns which elements of which parameter,
-# - write a step that updates only what a rank owns, and a forward pass that gathers one layer at a time,
+# - write a step that updates only the part that a rank owns, and a forward pass that gathers one layer at a time,
 # - train with `sharded="gradients"` and `sharded="parameters"`, and measure what they save.
 #
 # **Needs:** two cores, no GPU. **Takes** 20 minutes to read, 25 to do. **Before:** lessons 03 and 06.
@@ -41,8 +41,8 @@ from workbench.course.tasks import t18_sharding_further as t18
 # %% [markdown]
 # ## What a rank holds
 #
-# A model of 1000 million parameters, all numbers in float32, trained with Adam. How many bytes are there between the
-# backward pass and the step, activations not counted?
+# A model of 1000 million parameters, all numbers in float32, trained with Adam. How many bytes does a rank hold between
+# the backward pass and the step, without activations?
 
 # %%
 predict(
@@ -62,7 +62,7 @@ reveal(
     "18.holds",
     f"{sum(held.values()) / 1e9:.0f} GB",
     "Adam keeps two numbers for each parameter, the means of the gradient and of its square. So the state is half of "
-    "all, and it is what ZeRO divides first.",
+    "all bytes, and ZeRO divides it first.",
 )
 
 # %% [markdown]
@@ -84,9 +84,8 @@ for stage in range(4):
 drawing.bars({f"stage {stage}": bytes_held(stage, 8, 2) for stage in range(4)}, "P", "What one of 8 ranks holds, Adam")
 
 # %% [markdown]
-# Stage 0 does not shrink, however many ranks there are. Stage 1 comes close to 2 P, stage 2 to P, and stage 3 to
-# nothing. With sliders for the model, the ranks, the optimizer and the precision (without a kernel, the pictures below
-# are all there is):
+# Stage 0 does not become smaller with more ranks. Stage 1 comes close to 2 P, stage 2 to P, and stage 3 to zero. Here
+# are sliders for the model, the ranks, the optimizer and the precision (without a kernel you see only these pictures):
 
 # %%
 from workbench.course.calculators import explore
@@ -97,18 +96,19 @@ explore.memory()
 # ## What must be sent for it
 #
 # A rank that owns an n-th of the optimizer's state can update an n-th of the parameters. For that it needs an n-th of
-# the averaged gradient, and afterwards the others need what it has updated. Guess first:
+# the averaged gradient, and afterwards the other ranks need the updated parameters. Guess first:
 
 # %%
 predict(
     "18.bytes",
-    "Each rank updates one n-th, and all ranks get all updated parameters. Beside plain averaging by a ring, it sends…",
+    "Each rank updates one n-th, and all ranks get all updated parameters. Compared with plain averaging by a ring, "
+    "it sends…",
     choices=["half as much", "as much", "one and a half times as much", "twice as much"],
 )
 
 # %% [markdown]
-# The plain step is an allreduce, then an update of everything. The other one is made of the two halves of the ring
-# allreduce, with the update between them:
+# The plain step is an allreduce, then an update of all parameters. The sharded step consists of the two halves of the
+# ring allreduce, with the update between them:
 
 
 # %%
@@ -144,24 +144,24 @@ reveal(
     "18.bytes",
     names[min(names, key=lambda times: abs(times - sent[1] / sent[0]))],
     "An allreduce is a reduce-scatter and an allgather. The update goes between the two, on an n-th of the elements, "
-    "and the second half carries parameters in place of gradients: 2(n - 1)/n · P, as before.",
+    "and the second half sends parameters instead of gradients: 2(n - 1)/n · P, as before.",
 )
 
 # %% [markdown]
-# So stages 1 and 2 cost no byte more. What distinguishes them is what becomes of the gradients: stage 1 keeps the whole
-# array in which they are reduced, stage 2 reduces each bucket as soon as it is full, keeps its own part, and frees the
-# rest while backward goes on.
+# So stages 1 and 2 send no more bytes. They differ in the gradients: stage 1 keeps the whole array in which they are
+# reduced. Stage 2 reduces each bucket as soon as it is full, keeps its own part, and frees the rest while backward goes
+# on.
 #
 # ## Parameters, too
 #
-# In stage 3 a rank keeps only its part of the parameters. But a layer needs all of its own: so these are gathered
+# In stage 3 a rank keeps only its part of the parameters. But a layer needs all of its parameters: they are gathered
 # before the layer's forward pass, freed after it, gathered once more before its backward pass, and freed again.
 
 # %%
 predict(
     "18.stage3",
-    "Stage 3: parameters are gathered for forward and for backward, gradients are reduce-scattered. Bytes sent, beside "
-    "plain averaging?",
+    "Stage 3: parameters are gathered for forward and for backward, gradients are reduce-scattered. How many bytes "
+    "are sent, compared with plain averaging?",
     number="times as many",
 )
 
@@ -199,14 +199,14 @@ drawing.space_time(run, "Stage 3: three layers, forward and backward")
 reveal(
     "18.stage3",
     times,
-    "Three times (n - 1)/n · P: two allgathers and a reduce-scatter. After the step nothing is sent, for the next "
-    "forward pass gathers what was updated.",
+    "Three times (n - 1)/n · P: two allgathers and a reduce-scatter. After the step nothing is sent, because the next "
+    "forward pass gathers the updated parameters.",
 )
 
 # %% [markdown]
-# Half as much again is not the whole price. A gradient can travel while the backward pass goes on; a parameter is
-# needed *now*, and the layer waits for it. In the picture, computing (grey) and messages take turns. What helps is to
-# gather the next layer while this one computes: **prefetching**. It costs the memory of one more layer:
+# 50 % more bytes are not the whole price. A gradient can be sent while the backward pass goes on; a parameter is needed
+# *now*, and the layer waits for it. In the picture, computing (grey) and messages alternate. It helps to gather the
+# next layer while this one computes: **prefetching**. It needs the memory of one more layer:
 
 
 # %%
@@ -234,18 +234,19 @@ for milliseconds in (0.1, 0.3, 1.0):
     print(f"8 layers of {milliseconds} ms: {told}; computing alone {8 * milliseconds:.2f} ms")
 
 # %% [markdown]
-# One layer ahead hides what can be hidden; a second one would cost memory for nothing. Torch's `fully_shard` prefetches
-# so. The workbench's stage 3 does not: it is meant to be read, and holds one layer at a time.
+# One layer ahead hides everything that can be hidden; a second one would need memory and gain nothing. Torch's
+# `fully_shard` prefetches in this way. The workbench's stage 3 does not: it is meant to be read, and holds one layer at
+# a time.
 #
 # ## The real thing
 #
 # Two engines, a network of 16 equal layers, Adam. `MemoryTracker` follows the memory of every tensor from the operation
-# that makes it until it is freed, so the bytes are counted, not computed.
+# that creates it until it is freed, so the bytes are counted, not computed.
 
 # %%
 predict(
     "18.measured",
-    "Two ranks, Adam, 16 equal layers, P bytes of parameters. At most, amid a step, stage 3 holds…",
+    "Two ranks, Adam, 16 equal layers, P bytes of parameters. What does stage 3 hold at most during a step?",
     choices=["1.0 P", "1.5 P", "2.0 P", "2.2 P", "4.0 P"],
 )
 
@@ -317,8 +318,13 @@ for stage in (False, "optimizer", "gradients", "parameters"):
 
 # %%
 measured = engines.view.pull("rows", targets=0, block=True)
-extra = {"False": 0, "optimizer": 0, "gradients": 2 / 16, "parameters": 3 / 16}  # the layers amid a reduction or a pass
-print("sharded=        at most    formula    after a step   weights beside the serial run's")
+extra = {
+    "False": 0,
+    "optimizer": 0,
+    "gradients": 2 / 16,
+    "parameters": 3 / 16,
+}  # the layers during a reduction or a pass
+print("sharded=        at most    formula    after a step   weights compared with the serial run")
 for stage, name in enumerate(extra):
     most, after, far = measured[name]
     expected = bytes_held(stage, 2, 2) + extra[name]
@@ -329,8 +335,8 @@ for stage, name in enumerate(extra):
 reveal(
     "18.measured",
     "2.2 P" if 2.15 <= measured["parameters"][0] < 2.25 else f"{measured['parameters'][0]:.2f} P",
-    "(2 + 2)/2 · P = 2 P belongs to the rank. Amid backward one layer is gathered, and the gradients of two are on "
-    "their way: 3/16 P more. The fewer layers, the more that is.",
+    "(2 + 2)/2 · P = 2 P belongs to the rank. During backward one layer is gathered, and the gradients of two layers "
+    "are being sent: 3/16 P more. With fewer layers this part is larger.",
 )
 
 # %%
@@ -339,10 +345,10 @@ drawing.bars({name: round(measured[name][0], 1) for name in extra}, "P", "Bytes 
 # %% [markdown]
 # ## What is different in a script
 #
-# With `sharded="gradients"` two lines: the argument, and `optimizer.clip_grad_norm_(limit)` in place of torch's
-# function, for no rank has all gradients. With `sharded="parameters"` one more, before the optimizer is made:
-# `hvd.shard_parameters(model)`. Then a parameter is whole only while its layer runs. Whoever looks at another time is
-# told so:
+# With `sharded="gradients"` two lines change: the argument, and `optimizer.clip_grad_norm_(limit)` instead of torch's
+# function, because no rank has all gradients. With `sharded="parameters"` there is one more line, before the optimizer
+# is made: `hvd.shard_parameters(model)`. Then a parameter is whole only while its layer runs. If you read it at another
+# time, you get an error:
 
 # %%
 # %%px
@@ -362,8 +368,8 @@ with hvd.full_parameters(model):
 # `shard_parameters`, `full_state_dict`, `full_parameters` and `optimizer.state_dict()` are collectives: all ranks call
 # them. With `if hvd.rank() == 0:` around one of them, rank 0 waits for the others.
 #
-# How does the memory come and go? Autograd keeps *views* of a layer's parameters for the backward pass. So freeing
-# must not make new tensors: the storage is resized to nothing, and filled again when the layer's turn comes:
+# How is the memory freed and filled again? Autograd keeps *views* of a layer's parameters for the backward pass. So
+# freeing must not create new tensors: the storage is resized to zero, and filled again when the layer is used:
 
 # %%
 from workbench.torch.sharded.flat_parameter import FlatParameter
@@ -375,12 +381,12 @@ print(inspect.getsource(FlatParameter.reshard))
 engines.down()
 
 # %% [markdown] tags=["exercise"]
-# ## Who owns what
+# ## Owners of the parameters
 #
-# First run the cell above; `check` judges, `hint` helps, `solution` tells.
+# First run the cell above. `check` judges your function, `hint` gives a hint, `solution` shows the solution.
 #
-# Parameters are not divided one by one: they lie one behind the other, and that array is cut. So a rank may own the end
-# of one and the beginning of another.
+# Parameters are not divided one by one: they are stored one after the other in one array, and that array is cut. So a
+# rank may own the end of one parameter and the beginning of another.
 
 # %% tags=["exercise"]
 # exercise: 18.owners
@@ -389,10 +395,10 @@ engines.down()
 check("18.owners")
 
 # %% [markdown] tags=["exercise"]
-# ## A step on what one owns
+# ## A step on the rank's own part
 #
-# The first half of the ring, so that rank r ends with chunk **r**, and an update of that chunk alone. At the end of the
-# function this update is there already; the ring is missing.
+# Write the first half of the ring, so that rank r ends with chunk **r**, and then update only that chunk. The update is
+# given at the end of the function; the ring is missing.
 
 # %% tags=["exercise"]
 # exercise: 18.reduce_scatter_step
@@ -404,10 +410,10 @@ check("18.reduce_scatter_step")
 show("18.reduce_scatter_step")
 
 # %% [markdown] tags=["exercise"]
-# ## A layer's parameters, when its turn comes
+# ## A layer's parameters, when it is used
 #
-# A forward pass in stage 3. Whether you hold one layer at a time is seen from your messages: the next layer's may come
-# only when this one has been used.
+# Write a forward pass in stage 3. Your messages show whether you hold one layer at a time: the messages of the next
+# layer may come only when this layer has been used.
 
 # %% tags=["exercise"]
 # exercise: 18.gather_parameters
@@ -445,6 +451,7 @@ engines.down()
 # ## Keypoints
 #
 # - n ranks need not hold n copies: the state, the gradients and the parameters can each be divided by n.
-# - Reduce-scatter, update one's own part, allgather: 2(n - 1)/n · P, as an allreduce. Stages 1 and 2 cost no byte more.
+# - Reduce-scatter, update the rank's own part, allgather: 2(n - 1)/n · P, as an allreduce. Stages 1 and 2 send no more
+#   bytes.
 # - Stage 3 gathers each layer twice: 3(n - 1)/n · P, and a layer waits for its parameters unless they are prefetched.
-# - Beside the formula stand the layers that are on their way: the finer the units, the fewer bytes, the more messages.
+# - The layers that are being sent come on top of the formula: smaller units need fewer bytes, but more messages.

@@ -13,14 +13,15 @@
 # %% [markdown]
 # # Talking less
 #
-# **Question:** the network between the ranks is slow. What can they leave unsaid, what does that do to the training,
-# and when is it worth it?
+# **Question:** the network between the ranks is slow. What need they not send, how does that change the training, and
+# when does it pay?
 #
 # **Afterwards you can**
 #
-# - train with an exchange every H steps (local SGD, DiLoCo), and say what it does to data that the ranks do not share,
-# - send a gradient as two thin factors (PowerSGD), and say where that which is left out goes,
-# - tell before you try it whether compression will pay on a given network.
+# - train with an exchange every H steps (local SGD, DiLoCo), and say what happens if the ranks have different kinds of
+#   data,
+# - send a gradient as two thin factors (PowerSGD), and say what happens to the part that is left out,
+# - predict whether compression will pay on a given network.
 #
 # **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 35 to do. **Before:** lessons 04 and 06.
 
@@ -38,10 +39,10 @@ from workbench.course.tasks import t19a_periodic, t19b_powersgd
 from workbench.course.training.measured import talking_less
 
 # %% [markdown]
-# ## What a step says
+# ## What a step sends
 #
 # In every step of data-parallel training each rank sends 2(n − 1)/n · K bytes, for K bytes of gradients (lesson 03).
-# ResNet-50 has 25.6 million parameters, K = 102 MB in float32. Four ranks, and nothing but the time on the wire:
+# ResNet-50 has 25.6 million parameters, K = 102 MB in float32. For four ranks, this is the time on the wire alone:
 
 # %%
 K, n = 4 * 25.6e6, 4
@@ -51,16 +52,16 @@ for name, bits_per_s in (("data centre", 200e9), ("cluster", 10e9), ("office", 1
     )
 
 # %% [markdown]
-# A GPU computes such a step in some 100 ms. In the data centre the gradients hide behind the backward pass (lesson 06).
-# Between cities the GPU waits 99 % of the time. There are two ways to say less:
+# A GPU computes such a step in about 100 ms. In the data centre the gradients hide behind the backward pass (lesson
+# 06). Between cities the GPU waits 99 % of the time. There are two ways to send less:
 #
-# - **less often**: step alone, and exchange every H steps,
-# - **less each time**: send an approximation of the gradient, and keep what it leaves out for the next one.
+# - **less often**: each rank steps alone, and the ranks exchange every H steps,
+# - **less each time**: send an approximation of the gradient, and add the part that it leaves out to the next gradient.
 #
 # ## Less often: local SGD
 #
 # Each rank steps with its own gradients. After H steps the ranks average their *weights* (Stich 2019,
-# arXiv:1805.09767). That is all of it:
+# arXiv:1805.09767). That is the whole method:
 
 # %%
 from workbench.torch.low_communication.local_sgd import LocalSGD
@@ -68,8 +69,8 @@ from workbench.torch.low_communication.local_sgd import LocalSGD
 print(inspect.getsource(LocalSGD._exchange))
 
 # %% [markdown]
-# It sends as many bytes as before, but only in each H-th step. With H = 1 and plain SGD it is the training that you
-# know: the average of w − lr·gᵢ is w − lr·(average of the gᵢ). On two engines, with scans of digits:
+# It sends as many bytes as before, but only in each H-th step. With H = 1 and plain SGD it is the usual training: the
+# average of w − lr·gᵢ is w − lr·(average of the gᵢ). On two engines, with scans of digits:
 
 # %%
 engines = cluster.up(n=2)
@@ -139,8 +140,9 @@ print(f"weights averaged in each step instead: largest difference of a weight be
 # %% [markdown]
 # ### H = 5, 20, 60
 #
-# With H = 60 the ranks talk twice in the whole training. First with **mixed** shards, as you know them. Then rank 0 has
-# the digits 0 to 4 only, and rank 1 the digits 5 to 9, as it is where data may not leave the place it comes from.
+# With H = 60 the ranks exchange twice in the whole training. First use **mixed** shards, as before. Then rank 0 has
+# only the digits 0 to 4, and rank 1 only the digits 5 to 9. This happens if data may not leave the place where it was
+# collected.
 
 
 # %%
@@ -163,8 +165,8 @@ for every, (loss, right) in sparse["mixed"].items():
     print(f"  an exchange every {every:2} steps: loss {loss:.3f}, accuracy {right:.1%}")
 
 # %% [markdown]
-# Sixty times fewer bytes, and about the same loss and accuracy. Both ranks draw from the same data, so both go to
-# about the same place.
+# The ranks send sixty times fewer bytes, and loss and accuracy are about the same. Both ranks draw from the same data,
+# so both reach about the same weights.
 
 # %%
 predict(
@@ -185,12 +187,13 @@ sizes = ["about the same", "two to four times as large", "ten times as large or 
 reveal(
     "19.by_class",
     sizes[int(ratio > 1.5) + int(ratio > 6)],
-    f"{ratio:.1f} times. Each rank forgets the digits that it does not see, which is called client drift, and the "
-    "average of two such models is not the model of both. It is not worse still because an average undoes a good part.",
+    f"{ratio:.1f} times. Each rank forgets the digits that it does not see; this is called client drift. The average "
+    "of two such models is not a model of all data. The loss is not larger still, because each average corrects a "
+    "part of the drift.",
 )
 
 # %% [markdown]
-# The loss over **all** images, on each rank, after every step, H = 20:
+# The picture shows the loss over **all** images, on each rank, after every step, with H = 20:
 
 
 # %%
@@ -210,13 +213,14 @@ drift = {f"rank {rank}": engines.client[rank]["drift"] for rank in range(2)}
 figures.curves(drift, "step", "loss over all images", "Half of the classes each, an average every 20 steps")
 
 # %% [markdown]
-# Between two averages both ranks get worse at the whole, and the average brings them back. So H is a question to the
-# data as well: mix it if you may.
+# Between two averages the loss over all images grows on both ranks, and the average reduces it again. So the best H
+# depends on the data as well: mix the data if you may.
 
 # %% [markdown] tags=["exercise"]
 # ## Local SGD
 #
-# Least squares, and the loop is yours. `check` counts the bytes, too: an average more often than asked for is told.
+# The model is least squares, and you write the loop. `check` counts the bytes, too: it reports averages that are more
+# frequent than required.
 
 # %% tags=["exercise"]
 # exercise: 19.local_sgd
@@ -230,10 +234,11 @@ check("19.local_sgd")
 # %% [markdown]
 # ## DiLoCo: the change of H steps is a gradient
 #
-# Local SGD goes to the average of what the ranks have found. DiLoCo (Douillard et al. 2023, arXiv:2311.08105) takes the
-# way there as a *direction* only: start − average is called the outer gradient, and an outer optimizer steps with it.
-# In the paper that is SGD with Nesterov's momentum, learning rate 0.7, momentum 0.9; inside, each rank has an AdamW of
-# its own. With H = 500 and 8 workers their language models came out as good as with an average in each step.
+# Local SGD sets the weights to the average of the ranks' weights. DiLoCo (Douillard et al. 2023, arXiv:2311.08105) uses
+# the change from the start to this average only as a *direction*: start − average is called the outer gradient, and an
+# outer optimizer steps with it. In the paper that is SGD with Nesterov's momentum, learning rate 0.7, momentum 0.9;
+# between two exchanges, each rank uses its own AdamW. With H = 500 and 8 workers their language models were as good as
+# with an average in each step.
 
 # %%
 from workbench.torch.low_communication.diloco import DiLoCo
@@ -263,12 +268,13 @@ for every, (loss, right) in outer.items():
     print(f"DiLoCo,    H = {every:2}:     loss {loss:.3f}, accuracy {right:.1%}")
 
 # %% [markdown]
-# Better than the training that talks in each step? Be careful with that. The outer momentum makes larger steps, and the
-# plain training here has no momentum at all. Kallusky et al. (2025, arXiv:2510.15830) found that DiLoCo's outer step
-# helps on *one* rank, too. What the figures show is that little is lost by talking once in H steps. Whoever wants to
-# know what is gained compares with a plain training whose learning rate and momentum were tuned as well.
+# Is this better than the training with an exchange in each step? Be careful. The outer momentum makes larger steps, and
+# the plain training here has no momentum at all. Kallusky et al. (2025, arXiv:2510.15830) found that DiLoCo's outer
+# step helps on *one* rank, too. The figures show that little is lost with one exchange in H steps. To measure a gain,
+# compare with a plain training whose learning rate and momentum were tuned as well.
 #
-# What both cannot do: the ranks must make equally many steps between two exchanges. A rank with fewer batches is named:
+# Both methods have a limit: the ranks must make equally many steps between two exchanges. If a rank has fewer batches,
+# the error names it:
 
 
 # %%
@@ -299,8 +305,8 @@ check("19.outer_step")
 # ## Less each time: gradients have few directions
 #
 # A gradient of m × n numbers is a sum over samples of (error of the layer's outputs) × (its inputs): one column times
-# one row for each sample. Many samples are alike, so a few directions hold most of it. The singular values of a real
-# one, that of the second layer after 60 steps:
+# one row for each sample. Many samples are alike, so a few directions hold most of it. These are the singular values of
+# a real gradient, that of the second layer after 60 steps:
 
 # %%
 # %%px
@@ -321,7 +327,7 @@ print("  ".join(f"{rank}: {held[rank - 1]:.1%}" for rank in (1, 2, 4, 8, 64)))
 figures.curves({"singular value": singular}, "number", "size", "A gradient of 64 x 64: its 64 singular values")
 
 # %% [markdown]
-# So send those directions: a matrix of rank r is a product of two factors, m × r and r × n.
+# So send these directions: a matrix of rank r is a product of two factors, m × r and r × n.
 
 # %%
 predict(
@@ -332,15 +338,17 @@ predict(
 
 # %%
 factors = 4 * 4 * (1024 + 1024) / 1000
-reveal("19.factors", factors, "r (m + n) numbers and not m n: 4 · 2048 · 4 bytes, 128 times fewer.")
+reveal("19.factors", factors, "The factors have r (m + n) numbers, and not m n: 4 · 2048 · 4 bytes, 128 times fewer.")
 
 # %% [markdown]
-# Which factors? Singular vectors cost too much, and each rank would find others, so that they could not be averaged.
-# PowerSGD (Vogels et al. 2019, arXiv:1905.13727) takes one step of power iteration instead, with two sums over ranks:
+# Which factors should the ranks send? Singular vectors take too long to compute, and each rank would find different
+# ones, so they could not be averaged. PowerSGD (Vogels et al. 2019, arXiv:1905.13727) takes one step of power iteration
+# instead, with two sums over ranks:
 #
 # 1. M = gradient + error, on each rank,
-# 2. P = average of M Q, made orthonormal: the same P on all ranks. Q is that of the step before, at first random,
-# 3. Q = average of Mᵀ P: now P Qᵀ is the average of all M, seen through P's columns,
+# 2. P = average of M Q, made orthonormal: the same P on all ranks. Q is the Q of the previous step; the first one is
+#    random,
+# 3. Q = average of Mᵀ P: now P Qᵀ is the average of all M, projected on P's columns,
 # 4. error = M − P Pᵀ M: the part of M that P cannot express. This rank adds it to its next gradient.
 #
 # In the workbench it is one argument: `compression=hvd.Compression.powersgd(rank)`. Its code holds both factors
@@ -353,14 +361,14 @@ for method in (PowerSGDCompression.begin, PowerSGDCompression.project):
     print(inspect.getsource(method))
 
 # %% [markdown]
-# The fourth step looks like bookkeeping. Here we train with it, and without it, by forgetting the errors after each
+# The fourth step looks unimportant. Here we train with it, and without it: then the errors are forgotten after each
 # step.
 
 # %%
 predict(
     "19.memory",
-    f"Plain averaging ends with a loss of {plain[0]:.2f}, PowerSGD of rank 1 comes close to it. And rank 1 without the "
-    "memory of errors?",
+    f"Plain averaging ends with a loss of {plain[0]:.2f}, PowerSGD of rank 1 comes close to it. What is the loss of "
+    "rank 1 if the errors are forgotten?",
     choices=["the same as with it", "about twice the loss", "more than five times the loss"],
 )
 
@@ -399,13 +407,14 @@ size = (
 reveal(
     "19.memory",
     size,
-    f"{times:.1f} times. With warm start the same directions come again and again, and what lies outside of them is "
-    "never learnt. Remembered, it adds up until it is one of the large directions.",
+    f"{times:.1f} times. With warm start the same directions are sent again and again, and the part outside of them "
+    "is never learnt. If it is remembered, it adds up until it is one of the large directions.",
 )
 
 # %% [markdown]
-# The bookkeeping, in numbers: what was applied, and the ranks' average of what is still kept, are together the average
-# of all gradients so far. Nothing is lost; it only comes later. Two ranks by hand, with the function of the exercise:
+# The errors in numbers: add the gradients that were applied and the ranks' average of the errors that are kept. The sum
+# is the average of all gradients so far. Nothing is lost; it is only applied later. Here are two ranks by hand, with
+# the function of the exercise:
 
 # %%
 random = np.random.default_rng(0)
@@ -425,7 +434,7 @@ print(f"applied + kept - all: below 1e-12: {np.abs(applied + kept - total).max()
 # %% [markdown] tags=["exercise"]
 # ## PowerSGD
 #
-# One round, with two sums over the ranks. Mind the order: what is averaged, and what is made orthonormal?
+# Write one round, with two sums over the ranks. The order matters: what is averaged, and what is made orthonormal?
 
 # %% tags=["exercise"]
 # exercise: 19.powersgd
@@ -439,10 +448,10 @@ check("19.powersgd")
 # %% [markdown]
 # ## Does it pay?
 #
-# The aim is fewer seconds, and not fewer bytes. A compressed step saves time on the wire, and takes time to compress.
-# Besides, a plain gradient hides behind the backward pass; the second of PowerSGD's rounds begins only after it. So
-# measure. `benchmarks/talking_less.py` trains an MLP on Fashion-MNIST on two ranks: first over links that are shaped to
-# a rate, then on one host, where ranks read each other's memory.
+# The aim is fewer seconds, and not fewer bytes. A compressed step saves time on the wire, but compression takes time.
+# Also, a plain gradient hides behind the backward pass; the second of PowerSGD's rounds begins only after it. So
+# measure. `benchmarks/talking_less.py` trains an MLP on Fashion-MNIST on two ranks: first over links that are limited
+# to a rate, then on one host, where ranks read each other's memory.
 
 # %%
 measured = talking_less()
@@ -450,8 +459,8 @@ here = measured.step_ms["one host, shared memory"]
 fewer = measured.learnt["plain"]["reduced_bytes_per_step"] / measured.learnt["powersgd(4)"]["reduced_bytes_per_step"]
 predict(
     "19.pays",
-    f"On one host a plain step takes {here['plain']:.0f} ms. PowerSGD of rank 4 moves {fewer:.0f} times fewer bytes. "
-    "Its step there takes …",
+    f"On one host a plain step takes {here['plain']:.0f} ms. PowerSGD of rank 4 sends {fewer:.0f} times fewer bytes. "
+    "How long does its step take there?",
     choices=["a tenth of the time", "half of the time", "the same time", "more time"],
 )
 
@@ -464,16 +473,16 @@ names = ((0.3, "a tenth of the time"), (0.75, "half of the time"), (1.1, "the sa
 reveal(
     "19.pays",
     next(name for limit, name in names if relative < limit),
-    f"{relative:.1f} times as long. Where nothing is sent there is nothing to save, and factors have to be computed.",
+    f"{relative:.1f} times as long. Without a network there is nothing to save, but the factors must be computed.",
 )
 
 # %% [markdown]
-# Where is the border? Compression pays if the bytes that it saves take longer than computing the factors:
+# Where is the limit? Compression pays if the bytes that it saves would take longer than computing the factors:
 #
 # (K − K′) · 2(n − 1)/n · β  >  seconds to compress
 #
-# The right side is what PowerSGD costs on one host, where bytes cost next to nothing. So both are known, and the border
-# follows. The measured steps at 100 Mbit/s and 1 Gbit/s tell whether that is right:
+# The right side is the extra time of PowerSGD on one host, where bytes cost almost nothing. So both sides are known,
+# and they give the limit. The measured steps at 100 Mbit/s and 1 Gbit/s show whether it is right:
 
 # %%
 saved = measured.learnt["plain"]["reduced_bytes_per_step"] - measured.learnt["powersgd(4)"]["reduced_bytes_per_step"]
@@ -488,16 +497,17 @@ for place, ms in measured.step_ms.items():
 
 # %% [markdown]
 # So it pays in the office, and not in the data centre. Agarwal et al. (*On the Utility of Gradient Compression in
-# Distributed Training Systems*, MLSys 2022, arXiv:2103.00543) asked the same of more than 200 setups as they are usual
-# in data centres, against a plain training that hides its gradients well: compression was faster in **six** of them.
-# What it costs to compress is not hidden, and what was hidden anyway is not saved.
+# Distributed Training Systems*, MLSys 2022, arXiv:2103.00543) tested more than 200 setups that are usual in data
+# centres, compared with a plain training that hides its gradients well: compression was faster in **six** of them. The
+# time to compress is not hidden, and communication that was hidden anyway saves nothing.
 #
-# Look at fp16, too: it halves the bytes, and at 1 Gbit/s it gains little. Like every `compression=` it takes the
-# gradients out of their buckets (lesson 07), and it casts each one twice.
+# Look at fp16, too: it halves the bytes, and at 1 Gbit/s it gains little. Like every `compression=` it removes the
+# gradients from their buckets (lesson 07), and it casts each gradient twice.
 #
-# The other price is quality: after equal samples all of these ways are somewhat behind (see the losses), with the
-# learning rate of the plain one, tuned for none. So ask for the loss after *seconds*, not after steps: at 100 Mbit/s
-# the training by PowerSGD makes some 25 steps while the plain one makes one, and that decides. On one host it does not.
+# The other price is quality: after equally many samples all of these methods have a somewhat higher loss than the plain
+# training. (All use the learning rate of the plain training; it was tuned for none of them.) So compare the loss after
+# equal *seconds*, not after equal steps: at 100 Mbit/s the training with PowerSGD makes about 25 steps while the plain
+# one makes one, and that decides. On one host it does not.
 #
 # | network | first | then |
 # |---|---|---|
@@ -528,23 +538,24 @@ check("19.powersgd")
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 35 minutes. Ask before the first exercise: what are the ranks to do if the number of steps is no
+# **Instructor.** 35 minutes. Ask before the first exercise: what must the ranks do if the number of steps is no
 # multiple of H? Common wrong answers: no average at the end; the count from 0, so that the first average comes after
-# one step; the sum and not the average. In the outer step: w − start, which climbs; plain momentum, which is what comes
-# out if the *old* velocity is put into Nesterov's step. In PowerSGD: np.linalg.qr before the average, so that P is the
-# average of two bases and none itself; the error left out, or measured from the average. The last one is what published
-# code does, and works: the ranks' average is the same. But a rank then keeps how much it differs from the others, which
-# adds up over the steps.
+# one step; the sum and not the average. In the outer step: w − start, which climbs; plain momentum, which is the result
+# of Nesterov's step with the *old* velocity. In PowerSGD: np.linalg.qr before the average, so that P is the average of
+# two bases and none itself; the error left out, or measured from the average. Published code does the last one, and it
+# works: the ranks' average is the same. But then a rank keeps its difference from the others, which adds up over the
+# steps.
 #
-# To say: compression is a trade of quality and computing for bytes. Let the class compute the border for their own
+# To say: compression is a trade of quality and computing for bytes. Let the class compute the limit for their own
 # cluster: its Gbit/s, the model's K, and ten milliseconds.
 
 # %% [markdown]
 # ## Keypoints
 #
-# - An exchange every H steps sends an H-th of the bytes. With mixed data little is lost, with data of their own ranks
-#   drift apart.
-# - DiLoCo steps with the change of H steps as with a gradient, with momentum.
-# - PowerSGD sends r (m + n) numbers for m n. What it leaves out is kept and sent later, or it does not learn.
-# - Compression pays where the saved bytes take longer than compressing. Within a host and in most data centres they do
-#   not.
+# - An exchange every H steps sends an H-th of the bytes. With mixed data little is lost; with different kinds of data
+#   the ranks drift apart.
+# - DiLoCo uses the change of H steps as a gradient, with momentum.
+# - PowerSGD sends r (m + n) numbers instead of m n. The part that it leaves out must be kept and sent later, or the
+#   training does not learn.
+# - Compression pays if the saved bytes would take longer than compressing. Within a host and in most data centres they
+#   do not.

@@ -14,13 +14,13 @@
 # # Cutting the model
 #
 # **Question:** data parallelism puts the whole model on every rank. What if it does not fit there? How is a model cut,
-# and what do the ranks have to send each other then?
+# and what must the ranks send to each other then?
 #
 # **Afterwards you can**
 #
 # - cut a linear layer by columns or by rows, and two layers so that as little as possible is sent,
 # - say why the allreduce of a cut layer needs another derivative than that of a gradient,
-# - draw a pipeline's step, and work out its bubble and the activations that each stage keeps,
+# - draw a pipeline's step, and compute its bubble and the activations that each stage keeps,
 # - say which cut belongs inside a machine, and which between machines.
 #
 # **Needs:** two cores, no GPU. **Takes** 20 minutes to read, 40 to do. **Before:** lessons 03 and 06.
@@ -44,11 +44,11 @@ from workbench.course.tasks import task
 # A linear layer is a matrix product y = x W. There are two ways to cut W in n parts, one for each rank.
 #
 # - **By columns:** rank r has some columns of W, and computes the same columns of y, completely. Nothing is sent, but
-#   every rank needs all of x.
-# - **By rows:** rank r has some rows of W, and needs only those columns of x that meet them. What it computes has the
-#   shape of y, but it is only a part of a sum. So y needs an allreduce.
+#   every rank needs the whole x.
+# - **By rows:** rank r has some rows of W, and needs only the columns of x that are multiplied with them. Its result
+#   has the shape of y, but it is only a part of a sum. So y needs an allreduce.
 #
-# Here are both on four simulated ranks, from one W that everybody can compare with:
+# Here are both on four simulated ranks, compared with the uncut W:
 
 # %%
 random = np.random.default_rng(0)
@@ -75,7 +75,7 @@ print("the sum differs from x W by rounding only:", bool(difference < 1e-11))
 
 # %% [markdown]
 # Now two layers with an activation between them, as in every transformer block: y = max(x W₁, 0) W₂. The activation
-# works on each element alone. That decides which cut comes first.
+# works on each element alone. This decides which cut comes first.
 
 # %%
 predict(
@@ -109,7 +109,8 @@ single = simulate(4, lambda comm: comm.allreduce(best.results[0]))
 reveal(
     "20.two_layers",
     str(len(best.messages) // len(single.messages)),
-    "By columns first: each rank then has complete hidden units, and they meet its own rows of W₂. Only y is a sum.",
+    "By columns first: each rank then has complete hidden units, and its own rows of W₂ belong to them. Only y is a "
+    "sum.",
 )
 
 # %%
@@ -118,14 +119,16 @@ split_layers(4)
 # %% [markdown]
 # ### f and g
 #
-# Training needs the backward pass too. Megatron-LM (Shoeybi and others, 2019) names the two places where ranks talk:
+# Training needs the backward pass too. Megatron-LM (Shoeybi and others, 2019) names the two places where the ranks
+# communicate:
 #
 # | | forward | backward |
 # |---|---|---|
 # | **f**, before W₁ | identity: every rank has x | allreduce: dx is a sum over the ranks |
 # | **g**, after W₂ | allreduce: y is a sum over the ranks | identity: every rank has dy |
 #
-# Each is the other one turned round. Gradients of the weights need nothing: each rank's rows and columns are its own.
+# f and g are mirrored: the forward pass of one is the backward pass of the other. Gradients of the weights need no
+# communication: each rank has its own rows and columns.
 #
 # ### On real ranks
 #
@@ -244,13 +247,13 @@ figures.curves(series, xlabel="step", ylabel="loss", title="The same training")
 # %% [markdown]
 # ### Why not hvd.allreduce itself?
 #
-# `hvd.allreduce` has a derivative: you could leave `SumOut` out and call it directly. Its derivative is an allreduce of
-# the gradients, as Horovod's is.
+# `hvd.allreduce` has a derivative: you could omit `SumOut` and call it directly. Its derivative is an allreduce of the
+# gradients, as in Horovod.
 
 # %%
 predict(
     "20.derivative",
-    "On two ranks, hvd.allreduce(…, op=hvd.Sum) takes the place of SumOut. What is the gradient of W₂ then?",
+    "On two ranks, hvd.allreduce(…, op=hvd.Sum) replaces SumOut. What is the gradient of W₂ then?",
     choices=["right", "half as large", "twice as large", "right on rank 0 only"],
 )
 
@@ -271,7 +274,7 @@ reveal(
     "20.derivative",
     "twice as large" if abs(ratio - 2) < 1e-9 else "right",
     "Its derivative is that of the sum of all ranks' losses. Here every rank computes the same loss, so each dy comes "
-    "n times. g knows that there is one loss, and passes dy on as it is.",
+    "n times. g knows that there is only one loss, and passes dy on without a change.",
 )
 
 # %%
@@ -280,21 +283,21 @@ engines.down()
 # %% [markdown]
 # ## 2. Pipeline parallelism: cut between the layers
 #
-# The other cut goes between layers: rank 0 has the first ones, rank 1 the next ones, and so on. Each rank is a
-# **stage**. A stage sends its activations to the next one, and gets their gradient back. That is little to send. But
-# look at one batch on its way through four stages. A forward takes 1 unit of time and a backward 2, for it computes
-# two products where forward computes one. Messages take no time here.
+# The other cut is between layers: rank 0 has the first layers, rank 1 the next layers, and so on. Each rank is a
+# **stage**. A stage sends its activations to the next one, and gets their gradient back. These are few bytes. But look
+# at one batch in four stages. A forward takes 1 unit of time and a backward 2, because it computes two products and
+# forward computes one. Messages take no time here.
 
 # %%
 pipeline_picture(play(gpipe, stages=4, microbatches=1), "The whole batch at once")
 
 # %% [markdown]
-# One rank works, three wait. The cure is to cut the batch into **micro-batches**: while stage 1 has the first one,
+# One rank works, three wait. The solution is to cut the batch into **micro-batches**: while stage 1 has the first one,
 # stage 0 begins the second. Gradients of the micro-batches are summed, and the weights change only at the end of the
-# step, so it is the same training. What remains of the idle time is the **bubble**.
+# step, so it is the same training. The idle time that remains is the **bubble**.
 
 # %%
-predict("20.bubble", "4 stages, 8 micro-batches: which part of the time is a stage idle?", number="%")
+predict("20.bubble", "4 stages, 8 micro-batches: for which part of the time is a stage idle?", number="%")
 
 # %%
 eight = play(gpipe, stages=4, microbatches=8)
@@ -304,13 +307,13 @@ pipeline_picture(eight, "GPipe")
 reveal(
     "20.bubble",
     round(100 * eight.bubble, 1),
-    "Each stage works for m micro-batches and idles for p - 1 of them: (p - 1)/(m + p - 1) = 3/11.",
+    "Each stage works for m micro-batches and is idle for the time of p - 1: (p - 1)/(m + p - 1) = 3/11.",
 )
 
 # %% [markdown]
-# A micro-batch takes 3 units on each stage, so a stage is busy for 3m. The last micro-batch's forward arrives on the
-# last stage p − 1 forwards later than on the first, and backward needs as long to come back: p − 1 backwards. So the
-# step takes 3(m + p − 1), and the bubble is **(p − 1)/(m + p − 1)** of it. The clock says the same:
+# A micro-batch takes 3 units on each stage, so a stage is busy for 3m. The last micro-batch's forward reaches the last
+# stage p − 1 forwards later than the first one, and its backward needs p − 1 backwards to come back. So the step takes
+# 3(m + p − 1), and the bubble is **(p − 1)/(m + p − 1)** of it. The simulator's clock gives the same:
 
 # %%
 print("stages  micro-batches   on the clock   (p - 1)/(m + p - 1)")
@@ -318,15 +321,15 @@ for p, m in ((2, 2), (4, 4), (4, 8), (4, 32), (8, 8), (8, 64)):
     print(f"{p:6} {m:14} {play(gpipe, p, m).bubble:14.1%} {(p - 1) / (m + p - 1):21.1%}")
 
 # %% [markdown]
-# So take many micro-batches? Look at the column *kept* of the picture. A backward needs the activations of its forward.
-# GPipe does all forwards first, so every stage keeps the activations of all m micro-batches. That is the memory that
-# was to be saved.
+# Should you take many micro-batches? Look at the column *kept* of the picture. A backward needs the activations of its
+# forward. GPipe does all forwards first, so every stage keeps the activations of all m micro-batches. But the pipeline
+# was meant to save this memory.
 #
 # ### One forward, one backward
 #
-# The last stage could begin the backward of micro-batch 0 at once. In the **1F1B** schedule (PipeDream, 2019; as here,
-# with all weights updated at the end of the step, Megatron-LM, 2021) every stage does a backward as soon as there is
-# one: after p − 1 − s forwards ahead, stage s does one forward and one backward in turns.
+# The last stage could begin the backward of micro-batch 0 at once. In the **1F1B** schedule (PipeDream, 2019; in the
+# form used here, with all weights updated at the end of the step, Megatron-LM, 2021) every stage does a backward as
+# soon as one is ready: stage s does p − 1 − s forwards ahead, and then one forward and one backward alternately.
 
 # %%
 predict(
@@ -346,7 +349,8 @@ fact = "as large as" if abs(less) < 1e-9 else "smaller than" if less < 0 else "l
 reveal(
     "20.smaller",
     f"{fact} GPipe's",
-    "The first forward still has to reach the last stage, and the last backward the first. It saves memory, not time.",
+    "The first forward must still reach the last stage, and the last backward the first stage. 1F1B saves memory, not "
+    "time.",
 )
 
 # %%
@@ -356,9 +360,9 @@ for m in (2, 4, 8, 32):
     print(f"{m:13} {after.bubble:8.1%} {max(before.peaks):13}   {', '.join(map(str, after.peaks))}")
 
 # %% [markdown]
-# Stage s keeps min(p − s, m) micro-batches, whatever m is. So with 1F1B one takes many small micro-batches until the
-# bubble hardly matters. What is the price? Small products use a GPU badly, and every message has its latency. If a
-# message takes a tenth of a forward:
+# Stage s keeps min(p − s, m) micro-batches, at most p − s for any m. So with 1F1B you can take many small micro-batches
+# until the bubble hardly matters. What is the price? A GPU is slow with small products, and every message has its
+# latency. If a message takes a tenth of a forward:
 
 # %%
 for name, schedule in (("GPipe", gpipe), ("1F1B", one_f_one_b)):
@@ -366,11 +370,11 @@ for name, schedule in (("GPipe", gpipe), ("1F1B", one_f_one_b)):
     print(f"{name}: the step takes {slow.step_s:.1f} instead of 33, idle {slow.bubble:.1%}")
 
 # %% [markdown]
-# Now 1F1B *is* slower: in its steady part, each forward waits for a backward that has to travel first. Real pipelines
-# post their receives ahead, and let a stage go one micro-batch further ahead than it must.
+# Now 1F1B *is* slower: in its steady part, each forward waits for the gradient of a backward that must arrive first.
+# Real pipelines post their receives early, and let each stage run one micro-batch further ahead.
 #
-# A schedule in a wrong order is worse than slow. Here stage 0 wants its gradient before it gives the next
-# activation, and stage 1 wants two activations before it gives a gradient:
+# A schedule in a wrong order is worse than slow. Here stage 0 waits for its gradient before it sends the next
+# activation, and stage 1 waits for two activations before it sends a gradient:
 
 
 # %%
@@ -379,7 +383,7 @@ def each_wants_first(stage, stages, microbatches):
     return in_turns if stage == 0 else gpipe(stage, stages, microbatches)
 
 
-pipeline_picture(play(each_wants_first, stages=2, microbatches=2), "Each wants first")
+pipeline_picture(play(each_wants_first, stages=2, microbatches=2), "Both stages wait first")
 
 # %% [markdown]
 # ## 3. Which cut where?
@@ -397,24 +401,26 @@ for tokens in (1_024, 8_192, 65_536):
     print(f"{tokens:6,} {sent[0] / 1e6:13,.0f} MB {sent[1] / 1e6:14,.0f} MB {sent[2] / 1e6:12,.0f} MB")
 
 # %% [markdown]
-# The bytes are half of it. The other half is *when*:
+# The number of bytes is half of the answer. The other half is *when* they are sent:
 #
-# - **Data parallel** sends gradients, once a step, behind the backward pass (lesson 06). It stands a slow link best.
+# - **Data parallel** sends gradients, once a step, hidden behind the backward pass (lesson 06). It suffers least from a
+#   slow link.
 # - **Tensor parallel** sends activations in every block, twice forward and twice backward in a transformer, and the
-#   next product waits for each. Nothing hides it. It belongs **inside a machine**, on NVLink or in shared memory.
-# - **Pipeline parallel** sends one activation and one gradient between neighbours. It pays with the bubble. It goes
+#   next product waits for each. This communication is never hidden. Tensor parallelism belongs **inside a machine**, on
+#   NVLink or in shared memory.
+# - **Pipeline parallel** sends one activation and one gradient between neighbours. Its price is the bubble. It is used
 #   **between machines**.
 #
 # Large models use all three at once: tensor inside the machine, a pipeline across some machines, and copies of the
-# whole for data parallelism. In Horovod's words, each rank is then in a *process set* for each cut.
+# whole for data parallelism. In Horovod, each rank is then in a *process set* for each cut.
 
 # %% [markdown] tags=["exercise"]
-# First run the cell above. `show` draws your function, `check` judges it, `hint` helps, `solution` tells. Everything
-# but the last section works without engines.
+# First run the cell above. `show` draws your function, `check` judges it, `hint` gives a hint, `solution` shows the
+# solution. Everything except the last section works without engines.
 #
 # ## A layer cut by rows
 #
-# With its bias, which every rank has.
+# Write this layer with its bias, which every rank has.
 
 # %% tags=["exercise"]
 # exercise: 20.row_split
@@ -436,8 +442,8 @@ check("20.two_layers")
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 40 minutes. Let them draw the four matrices of `20.two_layers` with the ranks' parts before they
 # write. Common wrong answers: the bias is added on each rank and summed; dy is summed as well, since "gradients are
-# always averaged"; dW is divided by n. For `20.one_f_one_b` have the grid of 4 stages on paper, and let them fill in
-# the last stage first: from its backwards all others follow. `show` draws their schedule, also one that deadlocks.
+# always averaged"; dW is divided by n. For `20.one_f_one_b` bring the grid of 4 stages on paper, and let them fill in
+# the last stage first: its backwards determine all others. `show` draws their schedule, also one that deadlocks.
 
 # %% [markdown] tags=["exercise"]
 # ## One forward, one backward
@@ -456,8 +462,8 @@ check("20.one_f_one_b")
 # %% [markdown] tags=["exercise"]
 # ## A pipeline that trains
 #
-# With messages now. Any schedule passes; GPipe's is the simplest. (If stage and neighbour both wait in a large
-# `send`, the picture of the deadlock shows it.)
+# Now write a pipeline with messages. Any schedule passes; GPipe's is the simplest. (If stage and neighbour both wait in
+# a large `send`, the picture of the deadlock shows it.)
 
 # %% tags=["exercise"]
 # exercise: 20.pipeline
@@ -488,5 +494,5 @@ engines.down()
 #
 # - By columns, then by rows: two layers need one allreduce forward (g) and one backward (f).
 # - g's backward is the identity. An allreduce with its own derivative makes gradients n times too large.
-# - A pipeline of p stages with m micro-batches idles (p − 1)/(m + p − 1) of its time, with GPipe and 1F1B alike.
+# - A pipeline of p stages with m micro-batches is idle for (p − 1)/(m + p − 1) of its time, with GPipe and with 1F1B.
 # - GPipe keeps the activations of m micro-batches on each stage, 1F1B at most p.

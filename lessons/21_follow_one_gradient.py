@@ -14,15 +14,15 @@
 # # Follow one gradient
 #
 # **Question:** backward has just finished a gradient. Which lines of code run until the weights change, on which
-# thread, and what does the timeline know of it?
+# thread, and what does the timeline record?
 #
 # **Afterwards you can**
 #
 # - build a small Horovod yourself, in ten steps: sockets, ring, coordinator, fusion, engine, optimizer,
-# - find your way through the source: hook, announcement, response, reduction, step,
-# - say which of it runs beside backward, and which of it makes backward wait,
-# - read the recorder's events: when each stop was, which rank was last, and how long the others waited,
-# - say what a step skips once all names are known.
+# - find the five stops in the source: hook, announcement, response, reduction, step,
+# - say which of these run during backward, and which make backward wait,
+# - read the recorder's events: when each stop was reached, which rank was last, and how long the others waited,
+# - say which work a step skips after all names are known.
 #
 # **Needs:** two cores, no GPU. **Takes** 45 minutes to read, 45 to do. **Before:** lessons 03, 06 and 07.
 
@@ -53,11 +53,11 @@ from workbench.course.predictions import predict, reveal
 # ## Build it in ten steps
 #
 # Before you follow a gradient through the workbench, build a small one. `nano.py` is the whole idea in one file of 400
-# lines, with the standard library, numpy and torch alone. It has ten parts, and each uses only those before it. We
-# go through them one by one, and run each as soon as it is there.
+# lines. It uses only the standard library, numpy and torch. It has ten parts, and each part uses only the parts before
+# it. We read them one by one, and run each part at once.
 #
-# Up to step 9 the ranks are threads of this notebook, so you can look at them. The code does not care: a socket leads
-# to another thread as well as to another process.
+# Up to step 9 the ranks are threads of this notebook, so you can look at them. The code is the same for both: a socket
+# can connect threads as well as processes.
 
 # %%
 sys.path.insert(0, "steps/nano")
@@ -78,7 +78,7 @@ def on_ranks(n, function):
 # %% [markdown]
 # ### Step 1: meet
 #
-# Processes that know nothing of each other need one thing in common. Here it is a folder. Of two ranks, the lower one
+# Processes that do not know each other need one thing in common. Here it is a folder. Of two ranks, the lower one
 # listens at a file in it, and the higher one connects.
 
 # %%
@@ -98,7 +98,7 @@ for rank, heard in enumerate(on_ranks(3, greet)):
     print(f"rank {rank} has received:", *heard, sep="   ")
 
 # %% [markdown]
-# Nobody waits for ever. If a rank does not come, the others say which one it is:
+# No rank waits for ever. If a rank is missing, the error on the others names it:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +110,7 @@ with tempfile.TemporaryDirectory() as folder:
 # %% [markdown]
 # ### Step 2: a link
 #
-# One function moves all arrays: `sendrecv`. It is all that a ring needs.
+# One function sends all arrays: `sendrecv`. A ring needs nothing else.
 
 # %%
 print(part(2))
@@ -149,8 +149,8 @@ for rank, (summed, copied) in enumerate(on_ranks(4, collect)):
 
 # %% [markdown]
 # That would be enough if all ranks called the ring at the same time, for the same tensor. They do not: backward of one
-# rank is faster than that of another, and hooks may be called in another order. So ranks first *announce* what they
-# have.
+# rank is faster than that of another, and hooks may be called in a different order. So ranks first *announce* the
+# tensors that are ready.
 #
 # ### Step 4: a request
 
@@ -189,7 +189,7 @@ print(*arrays)
 # %% [markdown]
 # ### Step 6: the coordinator
 #
-# It runs on rank 0 alone, and is the reason why all ranks do the same in the same order. It has no sockets and no
+# It runs on rank 0 only. Because of it all ranks execute the same tensors in the same order. It has no sockets and no
 # clock. So you can play the ranks yourself:
 
 # %%
@@ -217,13 +217,13 @@ except nano.RankError as error:
 reveal(
     "21.late",
     {"a": "a: rank 0 has submitted it first", "b": "b: both have submitted it"}[only.name],
-    "Names are matched, so the order of submission does not matter. And rank 0 knows who keeps the others waiting.",
+    "Names are matched, so the order of submission does not matter. And rank 0 knows which rank is missing.",
 )
 
 # %% [markdown]
 # ### Step 7: the server
 #
-# A thread on rank 0 reads what ranks announce, asks the coordinator, and sends every decision to all.
+# A thread on rank 0 reads the ranks' announcements, asks the coordinator, and sends every decision to all ranks.
 
 # %%
 print(part(7))
@@ -252,8 +252,8 @@ print("both ranks do", *sorted(orders[0][:-1]), "in the same order:", orders[0] 
 # %% [markdown]
 # ### Step 8: the engine
 #
-# `submit` announces a tensor and returns. A thread waits for decisions, and executes them. In the workbench it is
-# the same: `workbench/core/engine.py`.
+# `submit` announces a tensor and returns. A thread waits for decisions, and executes them. The workbench does the same
+# in `workbench/core/engine.py`.
 
 # %%
 print(part(8))
@@ -287,8 +287,8 @@ print(*on_ranks(3, one_is_wrong), sep="\n")
 # %% [markdown]
 # ### Step 9: the optimizer
 #
-# Now torch comes in. Backward calls a hook for each parameter as soon as its gradient is complete. The hook submits
-# it and returns, so the gradient travels while backward goes on.
+# This step uses torch. Backward calls a hook for each parameter as soon as its gradient is complete. The hook submits
+# the gradient and returns, so the gradient is sent while backward goes on.
 
 # %%
 print(part(9))
@@ -321,7 +321,7 @@ for rank, weight in enumerate(on_ranks(3, distributed)):
 # %% [markdown]
 # ### Step 10: processes
 #
-# At last, real ranks. If one is killed, the error says which.
+# The last step uses real ranks. If one is killed, the error says which one.
 
 # %%
 print(part(10))
@@ -335,27 +335,26 @@ print("2 ranks:", " ".join(f"{loss:.4f}" for loss in losses[0][::4]))
 print("all ranks see the same:", losses[0] == losses[1])
 
 # %% [markdown]
-# That is a small Horovod. It trains a CNN, a ResNet-18 and a large MLP at more than half of the workbench's images
-# per second (`benchmarks/training.py` measures both). What it lacks is what the rest of the workbench is for: gradients
-# that lie where they are reduced, known names that need no words, other ways for bytes, jobs that go on after an error.
+# That is a small Horovod. It trains a CNN, a ResNet-18 and a large MLP at more than half of the workbench's images per
+# second (`benchmarks/training.py` measures both). The rest of the workbench adds what it lacks: gradients that are
+# stored where they are reduced, short announcements for known names, other transports, jobs that go on after an error.
 #
-# ## The real one
+# ## The real workbench
 #
-# The same parts, in more files. From here on we follow one gradient through them. It makes five stops:
+# The workbench has the same parts, in more files. From here on we follow one gradient through them. It has five stops:
 
 # %%
 for stop, what in STOPS.items():
     print(f"{stop:13} {what}")
 
 # %% [markdown]
-# You need not believe it: Python itself tells which lines run.
-# `sys.settrace` calls a function of ours for every line, on every thread. Our `Follower` listens to some twenty
-# functions of the workbench, and keeps the calls that are about *one* tensor: the gradient of `conv2.weight`, in the
-# network of lesson 00.
+# You can check this: Python itself reports which lines run. `sys.settrace` calls our own function for every line, on
+# every thread. Our `Follower` watches about twenty functions of the workbench, and keeps the calls that are about *one*
+# tensor: the gradient of `conv2.weight`, in the network of lesson 00.
 #
-# Three settings, so that the way is the same each time you look. Only up to 160 kB are packed together, so this
-# one travels alone (lesson 07). The engine's work stays on the engine's thread; by default, a thread that waits does it
-# itself. And rank 1 is late by half a second, so it is clear who is waited for.
+# Three settings make the path the same in every run. Only up to 160 kB are packed together, so this gradient is sent
+# alone (lesson 07). The engine's work stays on the engine's thread; by default, a thread that waits does it itself. And
+# rank 1 is late by half a second, so it is clear which rank the others wait for.
 
 # %%
 engines = cluster.up(n=2)
@@ -410,7 +409,7 @@ name = "conv2.weight"
 print(f"{name}: {model.conv2.weight.nbytes:,} of {sum(p.nbytes for p in model.parameters()):,} bytes")
 
 # %% [markdown]
-# Before you look:
+# First make two guesses:
 
 # %%
 predict(
@@ -435,7 +434,7 @@ predict(
 # %% [markdown]
 # ## The first step
 #
-# Both ranks take one step. We look at what rank 0 has seen.
+# Both ranks take one step. We look at the calls on rank 0.
 
 # %%
 # %%px
@@ -452,8 +451,8 @@ print(f"{len(first)} of {len(PLACES)} functions were called for this gradient")
 # %% [markdown]
 # ### Stop 1: the hook
 #
-# Autograd calls it when the gradient is complete. The lines below are the source, cut down to what *ran*; `…` stands
-# for lines that did not.
+# Autograd calls it when the gradient is complete. The lines below are the lines of the source that *ran*; `…` replaces
+# lines that did not run.
 
 # %%
 print(listing(first, "hook"))
@@ -461,23 +460,23 @@ print()
 print(event(picture.tracks, "allreduce.conv2.weight", "hook"))
 
 # %% [markdown]
-# In the first step the gradient goes alone, under its own name. It is put into a table that two threads share, and
-# that is all: the hook returns, and backward goes on with conv1. The lock is held for two assignments.
+# In the first step the gradient is sent alone, under its own name. The hook only puts it into a table that two threads
+# share; then it returns, and backward goes on with conv1. The lock is held for two assignments.
 
 # %%
 where = {"main": "the main thread, within backward()", "engine": "the engine's thread"}
 reveal(
     "21.thread",
     where.get(first[0].thread, "a thread of its own"),
-    "Autograd calls it between two layers, so backward waits for the hook. That is why it does so little.",
+    "Autograd calls it between two layers, so backward waits for the hook. Therefore the hook does very little.",
 )
 
 # %% [markdown]
 # ### Stop 2: the announcement
 #
-# The engine's thread wakes up, takes what is new from the table, and tells rank 0: name, shape, dtype, operation. Not
-# the values: the other ranks may not be ready for them yet. (Tensors up to 4 kB are an exception. The biases
-# travel inside their announcement.)
+# The engine's thread wakes up, takes the new entries from the table, and announces them to rank 0: name, shape, dtype,
+# operation. It does not send the values, because the other ranks may not be ready for them yet. (Tensors up to 4 kB are
+# an exception. The biases are sent inside their announcement.)
 
 # %%
 print(listing(first, "announcement"))
@@ -487,8 +486,9 @@ print(event(picture.tracks, "allreduce.conv2.weight", "announcement"))
 # %% [markdown]
 # ### Stop 3: the response
 #
-# Rank 0 counts. Here is the call that made the name complete: that of rank 1, the last one. Then `respond` compares
-# what the ranks have said. If they disagreed about the shape, the error would be made here, for all of them.
+# Rank 0 counts the announcements. Here is the call that made the name complete: that of rank 1, the last one. Then
+# `respond` compares the announcements. If the ranks had different shapes, the error for all of them would be created
+# here.
 
 # %%
 print(listing(first, "response"))
@@ -498,8 +498,8 @@ print(event(picture.tracks, "allreduce.conv2.weight", "response"))
 # %% [markdown]
 # ### Stop 4: the reduction
 #
-# All ranks get the response, and their engines execute it: all are ready now. On one machine the gradients are
-# added up in shared memory. This one lies where torch has put it, so it is copied there and back, piece by
+# All ranks get the response, and their engines execute it: all ranks are ready now. On one machine the gradients are
+# added up in shared memory. This gradient is stored where torch has put it, so it is copied there and back, piece by
 # piece, through a buffer that the code calls *stage*.
 
 # %%
@@ -511,7 +511,7 @@ print(event(picture.tracks, "allreduce.conv2.weight", "reduction"))
 # ### Stop 5: the step
 #
 # `step()` waits for the handles. The engine finishes them, the result is in `.grad`, and the wrapped optimizer steps.
-# The last listing is the outermost: it is `step()` that calls the two before it.
+# The last listing is the outermost: `step()` calls the two functions before it.
 
 # %%
 print(listing(first, "step"))
@@ -531,35 +531,36 @@ happened = {
 reveal(
     "21.order",
     sorted(happened, key=happened.get),
-    "Rank 0's backward does not wait for rank 1: it goes on to its end, and only step() waits. The engine adds up when "
-    "rank 0 has heard all ranks.",
+    "Rank 0's backward does not wait for rank 1: it goes on to its end, and only step() waits. The engine adds up "
+    "when rank 0 has the announcements of all ranks.",
 )
 
 # %% [markdown]
-# ### The whole way
+# ### The whole path
 #
-# Who ran what. Point at a box for the file.
+# The picture shows which thread ran which function. Point at a box to see the file.
 
 # %%
 way_picture(first, "conv2.weight in the first step")
 
 # %% [markdown]
-# ## What the timeline knows
+# ## What the timeline records
 #
-# The recorder has noted the same stops, on every rank and without any tracing: that is the line below each listing.
-# Here are all bars of the step. Rank 0 waits half a second for rank 1; rank 1 waits for nobody.
+# The recorder has recorded the same stops, on every rank and without any tracing: see the line below each listing. Here
+# are all bars of the step. Rank 0 waits half a second for rank 1; rank 1 does not wait.
 
 # %% tags=["nbval-ignore-output"]
 picture
 
 # %% [markdown]
-# `submit` lasts from the hook to the announcement, `wait` until rank 0 has heard the last rank, `negotiate` until the
-# response has arrived, `reduce` is the transfer. Your exercises read these events yourself.
+# `submit` lasts from the hook to the announcement, `wait` until rank 0 has the announcement of the last rank,
+# `negotiate` until the response has arrived, `reduce` is the transfer. In your exercises you read these events
+# yourself.
 #
 # ## A steady step
 #
-# From the second step on the gradients live in buckets (lesson 07), here of up to 160 kB, too. From the third on all
-# names are known: the training is in its *steady state*. What does such a step skip?
+# From the second step on the gradients are stored in buckets (lesson 07), here also of up to 160 kB. From the third
+# step on all names are known: the training is in its *steady state*. What does such a step skip?
 
 # %%
 predict(
@@ -587,8 +588,8 @@ for _ in range(20):
         break
 
 # %% [markdown]
-# (Why more than one try? If a rank waits for longer than 0.1 s, it says so to rank 0, which then counts name by name to
-# find out who is missing. On a busy machine that can happen.)
+# (Why more than one try? If a rank waits for longer than 0.1 s, it reports this to rank 0, which then counts name by
+# name to find the missing rank. On a busy machine that can happen.)
 
 # %%
 steady, bucket = rank_0.pull(["steady", "bucket"], block=True)
@@ -605,18 +606,18 @@ compares = "respond" in called or "Engine._announce" not in called
 reveal(
     "21.skipped",
     "nothing: it only gets faster" if compares else "the comparison: shapes and types are not looked at again",
-    "The same names come in the same order, so each rank announces a number that stands for all that was agreed on. "
-    "Rank 0 compares sequences of numbers, and nothing else.",
+    "The same names come in the same order, so each rank announces one number for everything that was agreed on. Rank "
+    "0 compares sequences of numbers, and nothing else.",
 )
 
 # %%
 print(listing(steady, "response"))
 
 # %% [markdown]
-# Two more things are gone. The bucket lies in memory that *both ranks can reach*, and every `.grad` is a view of it.
-# The hook copies the gradient there while it is still in the cache. (After `zero_grad(set_to_none=False)` backward
-# itself writes there, and nothing is copied at all.) So there is no stage: each rank takes one half, reads it in both
-# buckets, and writes the sum to both. And there is nothing to store afterwards: the result is in `.grad` already.
+# Two more things are skipped. The bucket is stored in memory that *both ranks can read and write*, and every `.grad` is
+# a view of it. The hook copies the gradient there while it is still in the cache. (After `zero_grad(set_to_none=False)`
+# backward itself writes there, and nothing is copied at all.) So there is no stage: each rank takes one half, reads it
+# in both buckets, and writes the sum to both. And nothing must be copied afterwards: the result is in `.grad` already.
 
 # %%
 print(listing([one for one in steady if one.name in ("GradBucket.take", "ShmCollectives.allreduce", "reduce_across")]))
@@ -625,23 +626,25 @@ print(listing([one for one in steady if one.name in ("GradBucket.take", "ShmColl
 way_picture(steady, "Its bucket in a steady step")
 
 # %% [markdown]
-# One thing is *not* gone: each step still needs a word from every rank that its bucket is ready. Without it, a rank
+# One thing is *not* skipped: in each step every rank must still announce that its bucket is ready. Without it, a rank
 # would read the other's memory before backward has written there.
 #
-# By default (`WORKBENCH_CALLER_RUNS` 1) one more thing changes: a main thread that waits in `step()` may run the lines
-# of the engine itself, since waking another thread would take longer than they do.
+# By default (`WORKBENCH_CALLER_RUNS` 1) one more thing changes: a main thread that waits in `step()` may run the
+# engine's lines itself, because waking another thread would take longer.
 
 # %%
 engines.down()
 
 # %% [markdown] tags=["exercise"]
-# First run the cell above. `check` judges, `hint` helps, `solution` tells. No engines are needed.
+# First run the cell above. `check` judges your function, `hint` gives a hint, `solution` shows the solution. No engines
+# are needed.
 #
-# Two exercises rebuild what rank 0 decides in `nano.py`.
+# Two exercises rebuild the decisions of rank 0 in `nano.py`.
 #
 # ## What is ready?
 #
-# The heart of the coordinator: ranks announce tensors in any order, and in the next step the same names again.
+# This is the main part of the coordinator: ranks announce tensors in any order, and in the next step the same names
+# again.
 
 # %% tags=["exercise"]
 # exercise: 21.ready
@@ -650,9 +653,9 @@ engines.down()
 check("21.ready")
 
 # %% [markdown] tags=["exercise"]
-# ## Who keeps the others waiting?
+# ## The missing ranks
 #
-# And what makes its errors good: which ranks are missing, of which tensor, after the deadline.
+# The errors of the coordinator need this: for each tensor that is late, which ranks are missing after the deadline.
 
 # %% tags=["exercise"]
 # exercise: 21.culprits
@@ -661,11 +664,11 @@ check("21.ready")
 check("21.culprits")
 
 # %% [markdown] tags=["exercise"]
-# Two more read what the workbench's recorder keeps.
+# Two more exercises read the records of the workbench's recorder.
 #
 # ## In which order?
 #
-# From the records of all ranks, say what happened to a tensor, and on which rank, in the order of time.
+# From the records of all ranks, find what happened to a tensor, on which rank, in the order of time.
 
 # %% tags=["exercise"]
 # exercise: 21.order
@@ -674,7 +677,7 @@ check("21.culprits")
 check("21.order")
 
 # %% [markdown] tags=["exercise"]
-# ## Who was late?
+# ## The late rank
 #
 # For each collective: which rank announced last, and how long did the others wait for it?
 
@@ -685,20 +688,20 @@ check("21.order")
 check("21.late")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 45 minutes; 20 of them for the first two exercises, with `examples/nano.py` beside them. Then open
-# `workbench/core/engine.py` beside the notebook: it is 200 lines, and its head says the steps. Let them find the line
-# in which backward waits (none but the hook's own). Common wrong answers: a name is not forgotten when it is ready; who
-# waits is named in place of who is missing; the answers are looked for on the rank itself, but only rank 0 keeps them;
-# ranks are compared by place in the list and not by `index`, though one may remember more than another; `submitted` is
-# taken for `announced`.
+# **Instructor.** 45 minutes; 20 of them for the first two exercises, with `examples/nano.py` open. Then open
+# `workbench/core/engine.py`, too: it has 200 lines, and its docstring lists the steps. Let them find the line in which
+# backward waits (only the hook's own lines). Common wrong answers: a name is not forgotten when it is ready; the
+# waiting ranks are named instead of the missing ones; the answers are looked for on the rank itself, but only rank 0
+# has them; ranks are compared by place in the list and not by `index`, although one may remember more than another;
+# `submitted` is used instead of `announced`.
 
 # %% [markdown]
 # ## Keypoints
 #
-# - The whole idea is 400 lines: announce, decide on rank 0, reduce in a ring, step. Names make the order of submission
-#   free, and rank 0 knows who is missing.
-# - Hook, announcement, response, reduction, step: each waits for the one before it. Backward waits for the hook alone.
+# - The whole idea is 400 lines: announce, decide on rank 0, reduce in a ring, step. Tensors have names, so they may be
+#   submitted in any order, and rank 0 knows which rank is missing.
+# - Hook, announcement, response, reduction, step: each waits for the one before it. Backward waits only for the hook.
 # - Order, size and route are decided on rank 0, when all ranks have announced. So no rank begins a
 #   transfer before the others are ready for it.
-# - From the third step on a bucket is announced by a number, compared with nothing, and reduced where it lies.
-# - The recorder notes all of it, always: `workbench.timeline()` shows who was waited for.
+# - From the third step on a bucket is announced by a number, compared with nothing, and reduced where it is stored.
+# - The recorder always records all of this: `workbench.timeline()` shows for which rank the others waited.

@@ -161,7 +161,7 @@ def test_a_learners_wrong_ring_is_played(show: Callable[..., Page]) -> None:
     assert seen.line.startswith("step 4: on rank 0 rank 0 is added a second time, in line 9: chunks[")
     for _ in range(3):
         seen.press("Step on")
-    assert seen.line.startswith("returned: rank 0, chunk 0: yours = rank 0 twice")
+    assert seen.line.startswith("returned: rank 0, chunk 0: your result = rank 0 twice")
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 7])

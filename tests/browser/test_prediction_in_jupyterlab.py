@@ -57,7 +57,7 @@ def test_a_guess_is_made_by_keyboard(notebook: Notebook, tmp_path: Path) -> None
         notebook.run(cell)
     form, answer, number, order = (page.locator(".wbq").nth(i) for i in range(4))
     order.wait_for()
-    assert "First a guess" in answer.inner_text()
+    assert "First make a guess" in answer.inner_text()
     assert "12 MB" not in answer.inner_text()
     assert "How many <b>bytes</b>?" in form.inner_text()
 

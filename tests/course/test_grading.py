@@ -73,7 +73,7 @@ def test_a_wrong_answer_is_told_with_its_first_red_line(tmp_path: Path) -> None:
     sheet = graded(write(tmp_path / "kim.ipynb", *cells))
     assert states(sheet) == {"03.ring_allreduce": "✗", "03.reduce_scatter": "–"}
     said = sheet.exercises["03.ring_allreduce"].text
-    assert said.startswith("right: n = 2: rank 0, chunk 0: yours = rank 0; rank 1 missing")
+    assert said.startswith("right: n = 2: rank 0, chunk 0: your result = rank 0; rank 1 missing")
     assert sheet.exercises["03.reduce_scatter"].text == "no cell defines it"
     assert sheet.missing == {}
 

@@ -22,7 +22,9 @@ from workbench.course.tasks import names, task
 
 SECONDS = 2.0  # of the process's CPU time that a check may take
 _KINDS = ("blank", "wrong", "right", "official")
-_NUMBERS = re.compile(r"^(right|runs|score): .*\brank \d+(, (item|index) \d+)*: yours (-?\d|nan|\[|\(|has \d)")
+_NUMBERS = re.compile(
+    r"^(right|runs|score): .*\brank \d+(, (item|index) \d+)*: your result (is (-?\d|nan|\[|\()|has \d)"
+)
 _PYTHONS = re.compile(
     r"(KeyError|IndexError|ZeroDivisionError|AttributeError|NameError|UnboundLocalError|SystemExit"
     r"|TypeError: (unsupported|'NoneType|.* argument)|ValueError: (cannot|operands|too many|max\(\)|setting))"
@@ -33,9 +35,9 @@ def bare(first_line: str) -> str:
     """Does the first line of a red verdict say in no word of the lesson what is wrong? Then why; else nothing.
 
     Example:
-        >>> bare("right: n = 2: rank 0, index 0: yours 0.5, expected 1.0")
+        >>> bare("right: n = 2: rank 0, index 0: your result is 0.5, expected 1.0")
         'numbers alone'
-        >>> bare("right: n = 2: the sum was not divided; rank 0, index 0: yours 0.5, expected 1.0")
+        >>> bare("right: n = 2: the sum was not divided; rank 0, index 0: your result is 0.5, expected 1.0")
         ''
         >>> bare("runs: n = 2, rank 0: IndexError: list index out of range")
         "an exception of Python's own"

@@ -76,7 +76,7 @@ class ExerciseProgress:
 
 @dataclass
 class ProgressBoard:
-    """A learner's functions, and how far they are. Kept in a file, for each lesson has a kernel of its own."""
+    """A learner's functions, and how far they are. Kept in a file, because each lesson has its own kernel."""
 
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
     entries: dict[str, ExerciseProgress] = field(default_factory=dict)
@@ -191,7 +191,7 @@ def _steps(name: str, function: Callable[..., Any], coded: Coded) -> Any:
 
 
 def check(name: str) -> Figure | None:
-    """Judge the function: one line per stage, up to the first that is red. A deadlock is drawn."""
+    """Judge the function: one line per stage, up to the first red one. A deadlock is drawn."""
     todo = task(name)
     function = BOARD.functions.get(name)
     print(name)
@@ -235,7 +235,7 @@ def hint(name: str) -> None:
 
 
 def solution(name: str) -> None:
-    """The reference solution, as a new cell below this one; only after an attempt of one's own."""
+    """The reference solution, as a new cell below this one; only after your own attempt."""
     todo, entry = task(name), BOARD.entry(name)
     if not entry.attempts:
         print(f"First an attempt of your own: write something, and check({name!r}). hint({name!r}) helps.")
@@ -293,7 +293,7 @@ def report(path: str | Path = "workbench-report.json") -> Path:
 
 
 def catch_up(lesson: str) -> None:
-    """Define the solutions of all lessons before this one, for those who are late.
+    """Define the solutions of all lessons before this one, for learners who begin later.
 
     Example:
         >>> catch_up("01")

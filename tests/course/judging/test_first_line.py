@@ -70,7 +70,7 @@ def test_what_is_only_wrong_when_it_is_scored_is_told_so() -> None:
 
     name, line = first(sums(), short_alone)
     assert name == "score"
-    assert "the smaller cases were right, this one is wrong: rank 0, index 0: yours" in line
+    assert "the smaller cases were right, this one is wrong: rank 0, index 0: your result" in line
 
 
 def test_a_missed_bound_says_what_need_not_be_done() -> None:
@@ -82,7 +82,7 @@ def test_a_missed_bound_says_what_need_not_be_done() -> None:
 
     name, line = first(sums(), twice)
     assert name == "score"
-    assert line == "4 messages, at most 2 pass; the best possible is 0. Two are enough"
+    assert line == "4 messages; the limit is 2, the best possible 0. Two are enough"
 
 
 @pytest.mark.parametrize(
@@ -100,18 +100,18 @@ def test_rounded_numbers_are_told(change: Any, words: str) -> None:
 def test_whole_numbers_are_not_taken_for_rounded_ones() -> None:
     """If the right numbers fit into few bits as well, nothing is said of bits."""
     assert difference([np.array([1.0, 2.0])], [np.array([1.0, 2.0 + 2**-8])]) == (
-        "rank 0, index 1: yours 2, expected 2.00391"
+        "rank 0, index 1: your result is 2, expected 2.00391"
     )
 
 
 def test_numbers_are_as_long_as_it_takes_to_tell_them_apart() -> None:
     """Six digits, or all of them where six are the same."""
-    assert difference([np.array([1 / 3])], [np.array([2 / 3])]).endswith("yours 0.333333, expected 0.666667")
+    assert difference([np.array([1 / 3])], [np.array([2 / 3])]).endswith("your result is 0.333333, expected 0.666667")
     assert difference([np.array([1 / 3])], [np.array([1 / 3 + 1e-8])]).endswith(
-        "yours 0.3333333333333333, expected 0.3333333433333333"
+        "your result is 0.3333333333333333, expected 0.3333333433333333"
     )
     assert difference([np.array([np.nan])], [np.array([1.0])]).endswith(
-        "yours nan, expected 1.0. Something was divided by 0, or inf was taken from inf"
+        "your result is nan, expected 1.0. Something was divided by 0, or inf was taken from inf"
     )
 
 
@@ -119,8 +119,11 @@ def test_a_result_has_a_name() -> None:
     """A wrong number is told as what it is; of several items the one that is wrong is named, also the eleventh."""
     names = [f"part {letter}" for letter in "abcdefghijkl"]
     yours, wanted = [list(range(12))], [[*range(11), 0]]
-    assert difference(yours, wanted, names) == "rank 0, part l: yours 11, expected 0"
-    assert difference([np.zeros(1)], [np.ones(1)], ["the mean"]) == "rank 0, the mean, index 0: yours 0.0, expected 1.0"
+    assert difference(yours, wanted, names) == "rank 0, part l: your result is 11, expected 0"
+    assert (
+        difference([np.zeros(1)], [np.ones(1)], ["the mean"])
+        == "rank 0, the mean, index 0: your result is 0.0, expected 1.0"
+    )
 
 
 @pytest.mark.parametrize("kind", ["ranks", "plain"])
@@ -155,8 +158,8 @@ def test_a_mistake_has_to_explain_all_answers() -> None:
 
 def test_the_exercises_own_hint_comes_before_a_general_one() -> None:
     """What may go wrong anywhere is looked at last."""
-    verdict = "right: n = 2, length 3: rank 0: yours is None. Is there a return?"
-    general = next(one.hint for one in GENERAL if "yours is None" in one.verdict)
+    verdict = "right: n = 2, length 3: rank 0: your result is None. Is there a return?"
+    general = next(one.hint for one in GENERAL if "your result is None" in one.verdict)
     assert sums().helps(verdict) == general
-    assert sums(mistakes=(Mistake(("yours is None",), "Who has the sum?"),)).helps(verdict) == "Who has the sum?"
+    assert sums(mistakes=(Mistake(("your result is None",), "Who has the sum?"),)).helps(verdict) == "Who has the sum?"
     assert sums().helps("right: something else") == ""

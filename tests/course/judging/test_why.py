@@ -89,5 +89,7 @@ def test_the_hint_follows_the_verdict(capsys: pytest.CaptureFixture[str]) -> Non
     exercise.exercise(name)(wrong.adds_in_the_second_half_too)
     exercise.check(name)
     assert (
-        exercise.ProgressBoard().entry(name).verdict.startswith("right: n = 2: rank 0, chunk 0: yours = rank 0 twice")
+        exercise.ProgressBoard()
+        .entry(name)
+        .verdict.startswith("right: n = 2: rank 0, chunk 0: your result = rank 0 twice")
     )

@@ -77,7 +77,7 @@ def test_nothing_is_told_before_a_guess(capsys: pytest.CaptureFixture[str]) -> N
     shown = reveal("03.bytes", "12 MB", "because")
     assert "12 MB" not in shown.html + repr(shown)
     assert "because" not in shown.html + repr(shown)
-    assert "First a guess" in repr(shown)
+    assert "First make a guess" in repr(shown)
     guess("03.bytes", "2 MB")
     guess("03.bytes", 2)
     assert "Guess: 8 MB. Fact: 12 MB." in repr(reveal("03.bytes", "12 MB"))
@@ -110,7 +110,7 @@ def test_it_can_be_read_without_a_guess(capsys: pytest.CaptureFixture[str]) -> N
     predict("03.bytes", "How many?", choices=CHOICES)
     assert "Guess: no guess. Fact: 12 MB." in repr(reveal("03.bytes", "12 MB", anyway=True))
     guess("03.bytes", "12 MB")
-    assert "told already" in capsys.readouterr().out
+    assert "already shown" in capsys.readouterr().out
     assert ask.BOOK.guess("03.bytes").last is None
 
 

@@ -53,7 +53,7 @@ def test_an_answer_opens_with_the_guess() -> None:
     state = json.dumps(answer.get_state(), default=str) + json.dumps(answer._repr_mimebundle_()[0], default=str)
     assert "12 MB" not in state
     assert "because" not in state
-    assert answer.due.startswith("First a guess")
+    assert answer.due.startswith("First make a guess")
     send(form, "8 MB")
     assert (answer.told["guess"], answer.told["fact"], answer.told["right"]) == ("8 MB", "12 MB", False)
     assert form.told is True

@@ -75,11 +75,11 @@ def test_the_line_of_the_first_wrong_step_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "function", "words"),
     [
-        ("03.reduce_scatter", W03.forgets_to_add, "rank 0, chunk 1: yours = rank 1; ranks 0, 2 and 3 missing"),
+        ("03.reduce_scatter", W03.forgets_to_add, "rank 0, chunk 1: your result = rank 1; ranks 0, 2 and 3 missing"),
         (
             "03.reduce_scatter",
             W03.one_step_short,
-            "yours = rank 0; ranks 1, 2 and 3 missing\nno step brings what is missing",
+            "your result = rank 0; ranks 1, 2 and 3 missing\nno step brings what is missing",
         ),
         ("03.ring_allreduce", W03.adds_in_the_second_half_too, "rank 0 twice + rank 1"),
         ("02.tree_broadcast", W02.takes_rank_0_for_the_root, "the value of rank 0, expected that of rank 2"),
@@ -180,6 +180,8 @@ def test_show_draws_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lesson 05's function has no messages; its picture is who sees which sample in which epoch."""
     monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())
     exercise.exercise("05.shard")(task("05.shard").reference)
-    assert exercise.show("05.shard").alt.startswith("Yours, 13 samples on 3 ranks: epoch 0: 13 of 13 samples seen")
+    assert exercise.show("05.shard").alt.startswith(
+        "Your shards, 13 samples on 3 ranks: epoch 0: 13 of 13 samples seen"
+    )
     exercise.exercise("05.shard")(load("w05").drops_the_end)
     assert "epoch 0: 12 of 13 samples seen, 0 more than once" in exercise.show("05.shard").alt

@@ -162,11 +162,11 @@ def one_memory_for_both(comm: Any, x: Any) -> Any:
 WRONG = {
     "02.tree_broadcast": [
         (takes_rank_0_for_the_root, "✗ right: n = 2: rank 0 returns the value of rank 0, expected that of rank 1"),
-        (root_sends_to_everybody, "✗ score: 7 rounds, at most 3 pass"),
-        (neighbour_to_neighbour, "✗ score: 7 rounds, at most 3 pass"),
+        (root_sends_to_everybody, "✗ score: 7 rounds; the limit is 3"),
+        (neighbour_to_neighbour, "✗ score: 7 rounds; the limit is 3"),
         (only_powers_of_two, "that nobody received"),
         (one_round_short, "✗ right: n = 2: rank 0 returns the value of rank 0, expected that of rank 1"),
-        (forgets_the_root_s_return, "✗ right: n = 1, length 1, root 0: rank 0: yours is None"),
+        (forgets_the_root_s_return, "✗ right: n = 1, length 1, root 0: rank 0: your result is None"),
         (receives_before_it_may, "✗ no deadlock: n = 3"),
         (doubles_the_value, "n = 2: rank 0 returns 2 times the value of rank 1, expected it as it is"),
         (sends_to_places, "✗ no deadlock: n = 2, length 1, root 1"),
@@ -182,8 +182,8 @@ WRONG = {
         ),
         (the_other_way_round, "✗ right: n = 3: rank 0 returns the value of rank 1, expected that of rank 2"),
         (not_round_the_corner, "In a ring: % comm.size"),
-        (one_rank_receives_first, "✗ score: 4 rounds, at most 2 pass"),
-        (forgets_to_return, "✗ right: n = 2, length 1: rank 0: yours is None"),
+        (one_rank_receives_first, "✗ score: 4 rounds; the limit is 2"),
+        (forgets_to_return, "✗ right: n = 2, length 1: rank 0: your result is None"),
         (forgets_a_rank_alone, "✗ no deadlock: n = 1, length 100,000"),
     ],
 }

@@ -168,22 +168,22 @@ def leaves_the_process(comm: Any, x: Any) -> Any:
 
 WRONG = {
     "03.reduce_scatter": [
-        (forgets_to_add, "✗ right: n = 2: rank 0, chunk 1: yours = rank 1; rank 0 missing"),
+        (forgets_to_add, "✗ right: n = 2: rank 0, chunk 1: your result = rank 1; rank 0 missing"),
         (adds_into_what_it_was_given, "n = 2, length 1: rank 1 changes its own chunks, which belongs to the caller"),
-        (one_step_short, "✗ right: n = 2: rank 0, chunk 1: yours = rank 0; rank 1 missing"),
+        (one_step_short, "✗ right: n = 2: rank 0, chunk 1: your result = rank 0; rank 1 missing"),
         (adds_to_the_next_chunk, "first wrong in step 1, on rank 0: chunk 2 comes into the place of chunk 1"),
-        (gathers_everything, "bytes per rank, at most"),
+        (gathers_everything, "bytes per rank; the limit"),
     ],
     "03.ring_allreduce": [
         (
             sends_the_chunk_of_the_first_half_again,
-            "✗ right: n = 2: rank 0, chunk 0: yours = chunk 1 of rank 1; ranks 0 and 1 missing\n"
+            "✗ right: n = 2: rank 0, chunk 0: your result = chunk 1 of rank 1; ranks 0 and 1 missing\n"
             "      first wrong in step 2, on rank 0: chunk 1 comes into the place of chunk 0\n"
             "          in line 9 of your function: chunks[(rank - step) % n] = comm.sendrecv(",
         ),
         (
             adds_in_the_second_half_too,
-            "✗ right: n = 2: rank 0, chunk 0: yours = rank 0 twice + rank 1\n"
+            "✗ right: n = 2: rank 0, chunk 0: your result = rank 0 twice + rank 1\n"
             "      first wrong in step 2, on rank 0: rank 0 is added a second time\n"
             "          in line 9 of your function: chunks[(rank - step) % n] += comm.sendrecv(",
         ),
@@ -191,10 +191,10 @@ WRONG = {
         (each_half_a_step_short, "no step brings what is missing"),
         (takes_the_mean, "✗ right: n = 2: one n-th of the right number: it was divided by n once too often"),
         (adds_up_what_is_added_up, "✗ right: n = 2: n times the right number"),
-        (returns_nothing, "yours is None"),
+        (returns_nothing, "your result is None"),
         (works_in_place, "n = 2, length 1: rank 0 changes its own x, which belongs to the caller"),
         (only_small_arrays, "✗ score: n = 4, length 100,000: the smaller cases were right, this one is wrong"),
-        (half_precision, "yours has dtype float16, expected float64"),
+        (half_precision, "your result has dtype float16, expected float64"),
         (half_on_the_way, "All of your numbers fit into 16 bits: they were rounded"),
         (leaves_the_process, "it ends the whole process (SystemExit: done); a function ends by return"),
         (tree_for_large_arrays, "✗ score"),

@@ -152,14 +152,14 @@ def with_commas() -> str:
 
 WRONG = {
     "06.overlap": [
-        (first_computes_then_sends, "✗ score: 4 ms in which a gradient is ready and none is on its way"),
+        (first_computes_then_sends, "✗ score: 4 ms in which a gradient is ready and none is being sent"),
         (
             waits_in_every_layer,
             "3.04 ms in which backward waits for a message; there must be none. The next layer's backward",
         ),
-        (starts_to_receive_at_the_end, "✗ score: 4 ms in which a gradient is ready and none is on its way"),
+        (starts_to_receive_at_the_end, "✗ score: 4 ms in which a gradient is ready and none is being sent"),
         (one_layer_late, "✗ score: 0.22 ms in which backward waits for a message"),
-        (one_message_for_all, "ms until all averages are there, at most"),
+        (one_message_for_all, "ms until all averages are there; the limit"),
         (forgets_to_divide, "n times the right number: a sum over the ranks was not divided by n"),
         (halves_the_other_alone, "only the other rank's gradient is halved: (a + b) / 2; rank 0, item 0"),
         (keeps_its_own, "each rank returns its own gradients; rank 0, item 0"),
@@ -167,18 +167,18 @@ WRONG = {
         (sends_before_it_computes, "never waited for its isend()"),
         (never_computes, "never waited for its isend()"),
         (both_send_first, "They wait in a circle"),
-        (forgets_to_wait, "irecv returns a request, and not what comes: its wait() gives that; TypeError"),
+        (forgets_to_wait, "irecv returns a request, not the message: its wait() returns the message; TypeError"),
     ],
     "06.in_order": [
         (clips_before_it_synchronizes, "clipping (A) comes before synchronize() (F)"),
-        (zeroes_what_is_on_its_way, "the gradients are on their way, and the optimizer raises an AssertionError"),
-        (zeroes_the_averages, "the averages are gone"),
+        (zeroes_what_is_on_its_way, "the gradients are being sent, and the optimizer raises an AssertionError"),
+        (zeroes_the_averages, "step() has no averages any more"),
         (steps_before_it_clips, "step() (C) comes before clipping (A)"),
         (synchronizes_first, "synchronize() (F) comes before backward() (B)"),
         (backward_before_forward, "the forward pass (E) comes after it"),
         (leaves_one_out, "A is missing"),
         (as_they_stand, "the forward pass (E) comes after it"),
-        (as_a_number, 'yours is 451613, expected six letters, such as "ABCDEF"'),
+        (as_a_number, 'your result is 451613, expected six letters, such as "ABCDEF"'),
         (with_commas, "',' is none of the letters A to F"),
     ],
 }

@@ -106,7 +106,7 @@ WRONG = {
         (latency_once, "✗ One rank has nobody to wait for: n = 1, 0 bytes"),
         (
             only_the_reduce_scatter,
-            "✗ Without a byte, latency is left: n = 2, 0 bytes, alpha_s = 1, beta_s = 1: yours 1, expected 2. "
+            "✗ Without a byte, latency is left: n = 2, 0 bytes, alpha_s = 1, beta_s = 1: your result is 1, expected 2. "
             "That is half of the right number: the ring has two halves",
         ),
         (whole_bytes_only, "✗ Without latency, each rank sends 2(n - 1)/n of the bytes: n = 2"),
@@ -114,15 +114,15 @@ WRONG = {
         (whole_bytes, "An n-th of the bytes need not be a whole number"),
     ],
     "08.speedup": [
-        (in_per_cent, "yours (1.5, 75), expected (1.5, 0.75). Look again: the efficiency is a fraction"),
+        (in_per_cent, "your result is (1.5, 75), expected (1.5, 0.75). Look again: the efficiency is a fraction"),
         (efficiency_first, "the speed-up comes first, then the efficiency"),
-        (speed_up_alone, "yours 1.5, expected (1.5, 0.75). Two numbers are asked for"),
+        (speed_up_alone, "your result is 1.5, expected (1.5, 0.75). Two numbers are asked for"),
         (of_rank_0, "that is rank 0's time; a round lasts until the slowest"),
         (of_the_average_rank, "a round lasts as long as its slowest rank, not as the average"),
         (quotient_of_medians, "the medians were divided"),
         (mean_of_ratios, "that is the mean of the rounds' ratios"),
-        (best_round, "those are the quickest rounds"),
-        (upside_down, "it is upside down"),
+        (best_round, "those are the fastest rounds"),
+        (upside_down, "the ratio is inverted"),
         (upper_of_the_two_middle_ones, "of an even number of rounds the median is between the two middle ones"),
         (per_other_rank, "the efficiency is per rank, and there are n of them"),
     ],
@@ -130,6 +130,6 @@ WRONG = {
         (communication_alone, "That is (n - 1)/n of the right number: that is C(n) alone"),
         (n_times_it, "That is n - 1 times the right number: that is n C(n)"),
         (without_latency, "the latencies are left out"),
-        (forgets_to_return, "yours None"),
+        (forgets_to_return, "your result is None"),
     ],
 }

@@ -244,8 +244,8 @@ WRONG = {
         (returns_early, "rank 0 waits in allreduce() for rank 1"),
         (without_counts, "that is the mean of the ranks' means: a rank with more samples counts for more"),
         (saves_everywhere, "each rank has something to save, and only rank 0 is to save"),
-        (the_last_rank_saves, "what is saved: yours is None"),
-        (gathers_the_weights, "bytes, at most 1,200 pass; the best possible is 96"),
+        (the_last_rank_saves, "what is saved: your result is None"),
+        (gathers_the_weights, "bytes; the limit is 1,200, the best possible 96"),
         (only_rank_zero_knows, "rank 0 alone has the mean: all need it"),
     ],
 }

@@ -417,7 +417,7 @@ WRONG = {
         (broken("11.epoch"), "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
         (
             returns_its_own_number,
-            "✗ right: n = 3, 5, 4 and 4 batches: rank 0, the number of steps: yours 5, expected 4",
+            "✗ right: n = 3, 5, 4 and 4 batches: rank 0, the number of steps: your result is 5, expected 4",
         ),
         (joins_at_the_end, "✗ right: n = 3, 5, 4 and 4 batches: rank 0"),
         (takes_rank_0s_number, "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
@@ -434,7 +434,10 @@ WRONG = {
     ],
     "11.gradients": [
         (broken("11.gradients"), "The ranks wait for each other, so 'allreduce.a', submitted by rank 0"),
-        (drops_the_names, "✗ right: n = 2, finished as ab and ba: rank 0, the average of a, index 0: yours 975"),
+        (
+            drops_the_names,
+            "✗ right: n = 2, finished as ab and ba: rank 0, the average of a, index 0: your result is 975",
+        ),
         (goes_backwards, "The ranks wait for each other"),
         (waits_at_once_for_what_it_submits, "The ranks wait for each other"),
     ],
@@ -487,11 +490,13 @@ WRONG = {
     "11.accuracy": [
         (
             broken("11.accuracy"),
-            "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0, the share of right answers: yours 0.5, expected 0.75",
+            "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0, the share of right answers: "
+            "your result is 0.5, expected 0.75",
         ),
         (
             skips_empty_ranks,
-            "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0, the share of right answers: yours 0.5, expected 0.75",
+            "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0, the share of right answers: "
+            "your result is 0.5, expected 0.75",
         ),
         (rank_0s_number_for_all, "rank 0's number of samples was taken for that of every rank"),
         (only_the_root_knows, "rank 0 has the share over all ranks, and the others their own"),
@@ -534,10 +539,12 @@ SAID = {
         "rank  weights   largest difference",
         "weights: 'w' is the first that differs, on rank 1 from rank 0",
     ),
-    "11.clip": ("at most 1: rank 0, the weights, index 0: yours -0.51", "expected -0.99"),
+    "11.clip": ("at most 1: rank 0, the weights, index 0: your result is -0.51", "expected -0.99"),
     "11.shards": ("4 samples, 2 ranks, epoch 0: no rank has 1 sample (3); more than one rank has 1 sample (",),
     "11.seconds": ("train for 10 and 30 and 20 ms: rank 0 says 10.1 ms, expected 30.0 ms",),
-    "11.accuracy": ("n = 2, 0 of 1 and 3 of 3 right: rank 0, the share of right answers: yours 0.5, expected 0.75",),
+    "11.accuracy": (
+        "n = 2, 0 of 1 and 3 of 3 right: rank 0, the share of right answers: your result is 0.5, expected 0.75",
+    ),
     "11.pipeline": ("the array given to Isend(dest=1) was changed before wait()", "in line 15: request.wait()"),
     "11.ring": (
         "n = 2, length 100,000: ranks 0 and 1 wait for each other",

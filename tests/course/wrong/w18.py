@@ -234,7 +234,7 @@ WRONG = {
         (whole_parameters, "rank 0 owns [(0, 0, 6)]: 6 elements, expected 4. Every parameter is whole"),
         (
             each_parameter_cut,
-            "as (parameter, element). Each parameter was cut by itself: they lie one behind the other",
+            "as (parameter, element). Each parameter was cut by itself: put them one after the other",
         ),
         (
             the_last_gets_the_rest,
@@ -250,27 +250,30 @@ WRONG = {
         (empty_parts, "rank 0 owns [(0, 0, 4), (1, 0, 0)]: one of these parts is empty"),
     ],
     "18.reduce_scatter_step": [
-        (whole_allreduce, "1,600,000 bytes per rank, at most 612,000 pass; the best possible is 600,000"),
+        (whole_allreduce, "1,600,000 bytes per rank; the limit is 612,000, the best possible 600,000"),
         (
             chunk_of_lesson_03,
             "chunk number rank has this rank's own values only. Lesson 03's ring ends with",
         ),
         (sum_for_mean, "that is a step along the sum: the mean is asked for"),
         (own_gradient, "that is a step along this rank's own gradient: nothing was added up"),
-        (puts_in_place, "what came has taken the place of this rank's own values: it is to be added to them"),
+        (puts_in_place, "the received chunk has replaced this rank's own values: add it to them"),
         (uphill, "a step goes against the gradient"),
         (changes_the_shard, "rank 0 changes its own shard, which belongs to the caller"),
-        (everything_to_its_owner_from_rank_0, "800,000 bytes per rank, at most 612,000 pass"),
+        (everything_to_its_owner_from_rank_0, "800,000 bytes per rank; the limit is 612,000"),
     ],
     "18.gather_parameters": [
-        (all_layers_first, "3 layers held at once, at most 1 pass; the best possible is 1"),
-        (one_layer_ahead, "2 layers held at once, at most 1 pass; the best possible is 1"),
+        (all_layers_first, "3 layers held at once; the limit is 1, the best possible 1"),
+        (one_layer_ahead, "2 layers held at once; the limit is 1, the best possible 1"),
         (own_rows_only, "only this rank's rows of W were used: gather the others' first"),
-        (order_of_the_ring, "the rows of W stand in the order in which they came"),
+        (order_of_the_ring, "the rows of W are in the order in which they arrived"),
         (no_tanh, "np.tanh is missing"),
-        (by_allreduce, "bytes from the busiest rank, at most"),
-        (by_a_tree, "196,608 bytes from the busiest rank, at most"),
-        (forgets_to_compute, "3 calls of comm.compute too many or too few; there must be none"),
+        (by_allreduce, "bytes from the busiest rank; the limit"),
+        (by_a_tree, "196,608 bytes from the busiest rank; the limit"),
+        (
+            forgets_to_compute,
+            "3 calls of comm.compute missing or in excess; there must be none. Call it once for each layer",
+        ),
         (gathers_the_results, "the ranks' results were gathered, but each rank has an x of its own"),
     ],
 }

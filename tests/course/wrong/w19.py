@@ -213,7 +213,7 @@ WRONG = {
         (never_averages, "each rank has trained alone: nothing was averaged"),
         (adds_the_weights, "the ranks' weights were added up: divide by comm.size"),
         (averages_gradients_every_so_many, "gradients were averaged every so many steps, and not the weights"),
-        (averages_twice, "bytes from the busiest rank, at most"),
+        (averages_twice, "bytes from the busiest rank; the limit"),
         (trains_in_place, "rank 0 changes its own w, which belongs to the caller"),
     ],
     "19.outer_step": [
@@ -240,6 +240,6 @@ WRONG = {
         (takes_both_of_qr, "np.linalg.qr gives a pair (Q, R), and p is to be Q: qr(…)[0]"),
         (adds_the_second_factor, "the second factor was added up: divide by comm.size"),
         (compresses_nothing, "the whole matrices were averaged, and nothing was compressed"),
-        (sends_the_whole_beside, "bytes from the busiest rank, at most"),
+        (sends_the_whole_beside, "bytes from the busiest rank; the limit"),
     ],
 }

@@ -223,7 +223,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (takes_the_mean, "that is the ranks' mean"),
         (puts_outputs_side_by_side, "the ranks' outputs were put side by side"),
         (only_rank_0_has_it, "rank 0 alone has the sum"),
-        (gathers_the_layer, "✗ score: 114,688 bytes from the busiest rank, at most 768 pass"),
+        (gathers_the_layer, "✗ score: 114,688 bytes from the busiest rank; the limit is 768"),
     ],
     "20.two_layers": [
         (y_is_a_part, "y is each rank's own part of the sum only"),
@@ -233,11 +233,14 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (takes_the_means, "y and dx are the ranks' means, and their parts are to be added up"),
         (takes_the_mean_of_dx, "dx is the ranks' mean, and their parts are to be added up"),
         (forgets_the_relu_s_mask, "dh goes through max(…, 0) in backward"),
-        (gathers_the_hidden_units, "✗ score: 1,050,880 bytes from the busiest rank, at most 9,216 pass"),
+        (gathers_the_hidden_units, "✗ score: 1,050,880 bytes from the busiest rank; the limit is 9,216"),
     ],
     "20.one_f_one_b": [
         (all_forwards_first, "stage 0 keeps the activations of 3 micro-batches at one time: all of them, as in GPipe"),
-        (one_after_the_other, "the step takes 18, and the stages idle 50.0 % of it; 12 and 25.0 % are possible"),
+        (
+            one_after_the_other,
+            "the stages are idle for 50.0 % of it; the best schedule takes 12 and is idle for 25.0 %",
+        ),
         (
             one_ahead_too_many,
             "stage 0 keeps the activations of 3 micro-batches at one time; min(2 - 0, 3) = 2 are enough",
@@ -245,11 +248,11 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (as_many_ahead_as_stages_before, "deadlock. Stage 0 waits in its 2nd operation, B 0, for B 0 of stage 1"),
         (always_as_many_micro_batches_as_stages, "stage 0: there is no micro-batch 1"),
         (leaves_the_last_backwards_out, "B 0 is missing"),
-        (backward_of_what_was_just_done, "the step takes 17, and the stages idle 47.1 %"),
+        (backward_of_what_was_just_done, "the step takes 17, and the stages are idle for 47.1 %"),
         (forgets_to_return, "Is there a return?"),
     ],
     "20.pipeline": [
-        (answers_in_another_order, "the last stage answers the micro-batches in another order"),
+        (answers_in_another_order, "the last stage sends gradients in another order"),
         (forgets_tanh_in_backward, "backward has to go through tanh"),
         (averages_the_stages, "the stages' gradients were averaged: each stage has another w, keep its own"),
         (takes_the_mean_of_the_micro_batches, "that is the micro-batches' mean"),

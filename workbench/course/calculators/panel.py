@@ -85,7 +85,7 @@ def panel(knobs: Sequence[Knob], draw: Draw, still: Figure) -> Any:
 
 @cache
 def _panel_class() -> Any:
-    """The widget; ipywidgets is imported where it is needed, for the lessons work without it."""
+    """The widget; ipywidgets is imported where it is needed, because the lessons work without it."""
     import ipywidgets
 
     class Panel(ipywidgets.VBox):  # type: ignore[misc]

@@ -39,9 +39,9 @@ def difference(yours: Sequence[Any], expected: Sequence[Any], names: Sequence[st
 
     Example:
         >>> difference([np.array([1.0]), np.array([2.0])], [np.array([1.0]), np.array([3.0])])
-        'rank 1, index 0: yours 2.0, expected 3.0'
+        'rank 1, index 0: your result is 2.0, expected 3.0'
         >>> difference([(0.5, 2)], [(0.5, 3)], ["the share", "the steps"])
-        'rank 0, the steps: yours 2, expected 3'
+        'rank 0, the steps: your result is 2, expected 3'
     """
     for rank, (mine, wanted) in enumerate(zip(yours, expected, strict=True)):
         wrong = unlike(mine, wanted)
@@ -64,14 +64,14 @@ def unlike(mine: Any, wanted: Any) -> str:
     """What differs between two values; empty if nothing does, up to rounding."""
     if isinstance(wanted, np.ndarray):
         if mine is None:
-            return ": yours is None. Is there a return?"
+            return ": your result is None. Is there a return?"
         if not isinstance(mine, (np.ndarray, np.generic, list, int, float)):
-            return f": yours is of type {type(mine).__name__}, expected an array of shape {wanted.shape}"
+            return f": your result is of type {type(mine).__name__}, expected an array of shape {wanted.shape}"
         mine = np.asarray(mine)
         if mine.shape != wanted.shape:
-            return f": yours has shape {mine.shape}, expected {wanted.shape}"
+            return f": your result has shape {mine.shape}, expected {wanted.shape}"
         if mine.dtype.kind not in "fiub" or not np.can_cast(wanted.dtype, mine.dtype, "safe"):
-            return f": yours has dtype {mine.dtype}, expected {wanted.dtype}"
+            return f": your result has dtype {mine.dtype}, expected {wanted.dtype}"
         wrong = np.flatnonzero(~np.isclose(mine, wanted, rtol=1e-9, atol=1e-9))
         if len(wrong):
             at = int(wrong[0])
@@ -79,21 +79,21 @@ def unlike(mine: Any, wanted: Any) -> str:
         return ""
     if isinstance(mine, np.ndarray) and mine.ndim:
         what = text.count(len(wanted), "item") if isinstance(wanted, (list, tuple)) else repr(wanted)
-        return f": yours is an array of shape {mine.shape}, expected {what}"
+        return f": your result is an array of shape {mine.shape}, expected {what}"
     if isinstance(wanted, float) and isinstance(mine, (int, float, np.number)):
         return "" if np.isclose(float(mine), wanted, rtol=1e-9) else f": {_two(mine, wanted)}"
     if isinstance(wanted, (list, tuple)) and isinstance(mine, (list, tuple)):
         if len(mine) != len(wanted):
-            return f": yours has {len(mine)} items, expected {len(wanted)}"
+            return f": your result has {len(mine)} items, expected {len(wanted)}"
         return next(
             (f", item {i}{w}" for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if (w := unlike(a, b))), ""
         )
     if mine is None and wanted is not None:
-        return f": yours is None, expected {wanted!r}. Is there a return?"
+        return f": your result is None, expected {wanted!r}. Is there a return?"
     return (
         ""
         if (type(mine) is type(wanted) and mine == wanted) or mine == wanted
-        else f": yours {mine!r}, expected {wanted!r}"
+        else f": your result is {mine!r}, expected {wanted!r}"
     )
 
 
@@ -123,7 +123,7 @@ def _two(mine: Any, wanted: Any) -> str:
         short = [f"{float(value):.{_DIGITS}g}" for value in (mine, wanted)]
         yours, right = short if short[0] != short[1] else (yours, right)
     nan = ". Something was divided by 0, or inf was taken from inf" if mine != mine else ""
-    return f"yours {yours}, expected {right}{nan}"
+    return f"your result is {yours}, expected {right}{nan}"
 
 
 def _precision(mine: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> str:

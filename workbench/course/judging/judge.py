@@ -155,7 +155,7 @@ def _score(task: CommTask, function: Callable[..., Any]) -> Stage:
     over = [bound for bound in bounds if bound.yours > bound.limit]
     if over:
         return Stage("score", False, "; ".join(map(_too_much, over)))
-    return Stage("score", True, "; ".join(f"{number(b.yours)} {b.what} (best {number(b.best)})" for b in bounds))
+    return Stage("score", True, "; ".join(f"{_counted(b)} (best {number(b.best)})" for b in bounds))
 
 
 def _on_real_ranks(task: CommTask, function: Callable[..., Any], ranks: Any) -> Stage:
@@ -209,9 +209,15 @@ def _equal(old: Any, new: Any) -> bool:
 
 
 def _too_much(bound: Bound) -> str:
-    yours, limit, best = map(number, (bound.yours, bound.limit, bound.best))
-    described = "there must be none" if not bound.limit else f"at most {limit} pass; the best possible is {best}"
-    return f"{yours} {bound.what}{',' if bound.limit else ';'} {described}{f'. {bound.cause}' if bound.cause else ''}"
+    limit, best = map(number, (bound.limit, bound.best))
+    described = "there must be none" if not bound.limit else f"the limit is {limit}, the best possible {best}"
+    return f"{_counted(bound)}; {described}{f'. {bound.cause}' if bound.cause else ''}"
+
+
+def _counted(bound: Bound) -> str:
+    """The number and its noun, which agree: ``1 round``, ``2 bytes per rank``."""
+    yours, (noun, space, rest) = number(bound.yours), bound.what.partition(" ")
+    return f"{yours} {noun.removesuffix('s') if yours == '1' and noun != 'ms' else noun}{space}{rest}"
 
 
 __all__ = ["Stage", "about", "compared", "described", "difference", "judge", "run_case", "unlike"]

@@ -21,10 +21,13 @@ class Mistake:
 
 
 GENERAL = (
-    Mistake(("belongs to the caller",), "Who else holds this object? Make a new one, or copy it before you change it."),
     Mistake(
-        ("Is there a return?", "yours is None"),
-        "A function without return gives None. On which ranks, and in which branch, does yours return nothing?",
+        ("belongs to the caller",),
+        "The caller still uses this object. Make a new one, or copy it before you change it.",
+    ),
+    Mistake(
+        ("Is there a return?", "your result is None"),
+        "A function without return gives None. On which ranks, and in which branch, does your function return nothing?",
     ),
     Mistake(
         ("never waited for",),
@@ -35,24 +38,25 @@ GENERAL = (
     ),
     Mistake(
         ("must not lie in the same memory",),
-        "One array is read while the other one is filled: make a second one to receive into, such as np.empty_like(x).",
+        "One array is read while the other one is filled: receive into a second array, such as np.empty_like(x).",
     ),
     Mistake(
         ("was changed before wait()",),
-        "Until wait() returns, the array belongs to the message. What could each message have of its own?",
+        "Until wait() returns, the array belongs to the message. Give each message its own array.",
     ),
     Mistake(
-        ("yours is of type", "yours has shape"),
+        ("your result is of type", "your result has shape"),
         "Read in the task what is to be returned: one number, an array of which shape, or a list in which order?",
     ),
     Mistake(
         ("has dtype", "bits: they were rounded"),
-        "Which dtype have the numbers when they come in? In which line do they get another one?",
+        "Which dtype do the numbers have at the beginning? Which line changes it?",
     ),
     Mistake(("ends the whole process",), "return ends a function. exit() would end the kernel, or a rank of the job."),
     Mistake(
         ("wait for each other",),
-        "Write down in which call each rank waits. Which of them must do something else first, so that others go on?",
+        "Write down in which call each rank waits. Which rank must do something else first, so that the others can go "
+        "on?",
     ),
     Mistake(
         ("waits in", "is idle", "can never complete"),
@@ -60,12 +64,15 @@ GENERAL = (
     ),
     Mistake(("n times the right",), "Something was added up over n ranks. Is the sum asked for, or the mean?"),
     Mistake(("one n-th of the right", "half of the right"), "What was divided, and how often? Do it once on paper."),
-    Mistake(("should count",), "How many samples has each rank? Count on paper how much one of each weighs in yours."),
+    Mistake(
+        ("should count",),
+        "How many samples has each rank? Count on paper how much one sample of each rank weighs in your result.",
+    ),
     Mistake(
         ("the smaller cases were right",),
-        "What does your function do otherwise when an array is long? Does it ask for a length or a number of bytes?",
+        "What does your function do differently when an array is long? Does it test a length or a number of bytes?",
     ),
-    Mistake(("did not end within",), "Print what the loop's condition looks at. Does every round change it?"),
+    Mistake(("did not end within",), "Print the variables in the loop's condition. Does every iteration change them?"),
 )
 """What may go wrong in any exercise; looked at after the exercise's own."""
 

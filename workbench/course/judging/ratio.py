@@ -46,12 +46,16 @@ class CaseOutcome:
 
 USUAL = (
     Factor("n times", lambda case: case.n, "a sum over the ranks was not divided by n, or each rank counts n times"),
-    Factor("n² times", lambda case: case.n**2, "n times too much, and that twice"),
-    Factor("one n-th of", lambda case: 1 / case.n, "it was divided by n once too often; is a mean returned for a sum?"),
+    Factor("n² times", lambda case: case.n**2, "n times too much, twice"),
+    Factor(
+        "one n-th of",
+        lambda case: 1 / case.n,
+        "it was divided by n once too often; is a mean returned instead of a sum?",
+    ),
     Factor("1/n² of", lambda case: 1 / case.n**2, "it was divided by n twice too often"),
     Factor("twice", lambda case: 2.0, "something is added or counted twice"),
     Factor("half of", lambda case: 0.5, "half of it is missing, or it was halved once too often"),
-    Factor("minus", lambda case: -1.0, "the sign is the wrong way round"),
+    Factor("minus", lambda case: -1.0, "the sign is wrong"),
 )
 
 

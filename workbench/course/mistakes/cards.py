@@ -17,7 +17,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "11.epoch": (
         Mistake(
             ("caught the error",),
-            "The ranks that did not come are still missing. How many steps does each rank make, and who could know?",
+            "The missing ranks are still missing. How many steps does each rank make, and how can all ranks know that "
+            "number?",
         ),
         Mistake(("is idle", "are idle"), "How many batches has each rank? How often does each submit 'gradient'?"),
         Mistake(
@@ -25,7 +26,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "All ranks end, but with other weights. In which steps do all of them take part, and over how many ranks "
             "is the gradient of the other steps averaged?",
         ),
-        Mistake(("the number of steps",), "Every rank is to return the same number. Which one do all of them have?"),
+        Mistake(("the number of steps",), "Every rank must return the same number. Which number do all of them have?"),
     ),
     "11.validate": (
         Mistake(
@@ -33,40 +34,42 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "One rank waits in an allreduce, the others in another call. Are these the same collective?",
         ),
         _IDLE,
-        Mistake(("accuracy: yours",), "Whose answers does this number count? The share over all ranks is asked for."),
+        Mistake(
+            ("accuracy: your result",), "Whose answers does this number count? The share over all ranks is asked for."
+        ),
         Mistake(("the log",), "Which ranks may write into the log? And which of them must compute before?"),
     ),
     "11.gradients": (
         _CIRCLE,
         Mistake(
             ("average of",),
-            "The numbers of two tensors were added. By what does the workbench know which belong together?",
+            "Two different tensors were added. How does the workbench know which tensors belong together?",
         ),
     ),
     "11.two_heads": (
         _CIRCLE,
         Mistake(
             ("Mismatched",),
-            "A gradient has the shape of its weights. Which shape has what is submitted in the place of None?",
+            "A gradient has the shape of its weights. Which shape does the array have that you submit instead of None?",
         ),
         Mistake(
             ("weights of",),
-            "A gradient that is missing counts as zero, and the average is taken over all ranks. Whose step is left "
-            "out, or has something else in the average?",
+            "A gradient that is missing counts as zero, and the average is taken over all ranks. Which rank makes no "
+            "step, or has a different average?",
         ),
     ),
     "11.restore": (
         Mistake(
             ("Mismatched data types",), "Look at the two dtypes. Where does each of them come from, and when is it set?"
         ),
-        Mistake(("is on rank 0 only",), "Only one rank can open the file. How do the others get what is in it?"),
+        Mistake(("is on rank 0 only",), "Only one rank can open the file. How do the others get its contents?"),
         _IDLE,
-        Mistake(("expected float32",), "The ranks agree now, on another dtype than the one that is asked for."),
+        Mistake(("expected float32",), "The ranks agree now, but the dtype is not the required one."),
     ),
     "11.start": (
         Mistake(
             ("fingerprints differ",),
-            "Is there a difference before the first step already? A function returns its result; what takes it?",
+            "Is there a difference before the first step already? A function returns its result; is it assigned?",
         ),
         Mistake(
             ("the weights",),
@@ -75,12 +78,13 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "11.clip": (
         Mistake(
-            ("one n-th of the right", "of the sum"), "What is to be no longer than the limit: the sum, or the average?"
+            ("one n-th of the right", "of the sum"),
+            "Which length must not exceed the limit: that of the sum, or of the average?",
         ),
         Mistake(
             ("the weights",),
-            "Compute the smallest case on paper as one process with all data would. Of which gradient does it measure "
-            "the length?",
+            "Compute the smallest case on paper, as one process with all data. Of which gradient does it measure the "
+            "length?",
         ),
     ),
     "11.shards": (
@@ -94,9 +98,10 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "11.seconds": (
         Mistake(
-            ("not the time before",), "Ranks come at different times. From which moment on is train() measured on each?"
+            ("not the time before",),
+            "Ranks begin at different times. From which moment on is train() measured on each rank?",
         ),
-        Mistake(("says None",), "Which ranks are to know the result? Which verb gives it to all of them?"),
+        Mistake(("says None",), "Which ranks must know the result? Which verb sends it to all of them?"),
         Mistake(
             ("the slowest rank's time",),
             "When have all ranks done it? Look for that number among the ranks' own times.",
@@ -104,23 +109,27 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "11.accuracy": (
         Mistake(
-            ("yours",),
-            "Count by hand over all samples: how many are right, and how many are there? Which two sums are those?",
+            ("your result",),
+            "Count by hand over all samples: how many are right, and how many are there? Which two sums do you need?",
         ),
     ),
     "11.pipeline": (
         Mistake(
             ("Deadlock",),
-            "A large message leaves when its receiver is there. Who receives while all wait to have sent?",
+            "A large message is sent when its receiver is ready. Does any rank receive while all ranks send?",
         ),
     ),
     "11.ring": (
-        Mistake(("nobody sends",), "Every rank waits for a message that its neighbour sends later. Who must begin?"),
+        Mistake(
+            ("nobody sends",), "Every rank waits for a message that its neighbour sends later. Which rank must begin?"
+        ),
         Mistake(
             ("They wait in a circle",),
-            "When does a message of this length leave? Who of them is receiving at that moment?",
+            "When is a message of this length sent? Which rank is receiving at that moment?",
         ),
-        Mistake(("the sum",), "After n - 1 steps each x should have come past once. Which is in the sum twice?"),
+        Mistake(
+            ("the sum",), "After n - 1 steps each rank should have received each x once. Which x is in the sum twice?"
+        ),
     ),
 }
 

@@ -6,11 +6,11 @@ from workbench.course.judging.mistake import Mistake
 
 MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "18.owners": (
-        Mistake(("Every parameter is whole",), "One long array is cut, without a look at where parameters end."),
-        Mistake(("cut by itself",), "Lay the parameters one behind the other. Where does rank 1's chunk begin?"),
+        Mistake(("Every parameter is whole",), "One long array is cut, independent of where parameters end."),
+        Mistake(("cut by itself",), "Write the parameters one after the other. Where does rank 1's chunk begin?"),
         Mistake(("the chunks have lengths",), "np.array_split gives what is left over to the first chunks, one each."),
         Mistake(("count from the parameter's own",), "What is the number of that element within its own parameter?"),
-        Mistake(("Is the last element missing?",), "stop is behind the last element, as in a slice."),
+        Mistake(("Is the last element missing?",), "stop is one more than the last element's index, as in a slice."),
         Mistake(("is no part",), "A part says which parameter, and from where to where in it: three numbers."),
         Mistake(
             ("is empty",), "A chunk may end exactly where a parameter ends. Is there anything left of the next one?"
@@ -24,21 +24,21 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(
             ("own gradient",), "What comes from the left neighbour is to be added to your own chunk, step by step."
         ),
-        Mistake(("taken the place",), "Add what comes to what is there, and keep the sum."),
+        Mistake(("has replaced",), "Add the received chunk to your own, and keep the sum."),
         Mistake(("against the gradient",), "In which direction does the loss become smaller?"),
         Mistake(("bytes per rank",), "Which chunks does a rank need? It owns one of n, and need not have the others."),
     ),
     "18.gather_parameters": (
-        Mistake(("layers held at once",), "Which layers' W are needed at the same time? Gather inside of the loop."),
+        Mistake(("layers held at once",), "Which layers' W are needed at the same time? Gather inside the loop."),
         Mistake(("rows of W were used",), "x has to be multiplied with the whole W. Who has the other rows?"),
-        Mistake(("in the order in which they came",), "Where in W do the rows belong that came from rank 2?"),
-        Mistake(("np.tanh",), "What stands behind each layer's product?"),
+        Mistake(("in the order in which they arrived",), "Where in W do the rows belong that came from rank 2?"),
+        Mistake(("np.tanh",), "Which function follows each layer's product?"),
         Mistake(("results were gathered",), "Each rank has an x of its own. What is the same for all, and is missing?"),
         Mistake(
             ("bytes from the busiest rank",),
-            "Each rank's rows go once round the ring. Who sends more than its part of n - 1 of n?",
+            "Each rank's rows go once around the ring. Which rank sends more than (n - 1)/n of W?",
         ),
-        Mistake(("calls of comm.compute",), "Each layer is computed once on each rank, and is told by comm.compute."),
+        Mistake(("calls of comm.compute",), "Each rank computes each layer once, and calls comm.compute once for it."),
     ),
     "20.row_split": (
         Mistake(("own part of the sum",), "x @ w has the right shape, but it is one rank's part. What is missing?"),
@@ -54,7 +54,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ),
         Mistake(
             ("bytes from the busiest rank",),
-            "What has to travel is as long as the output. Which larger thing did yours send?",
+            "What must be sent is as long as the output. What larger array does your function send?",
         ),
     ),
     "20.two_layers": (
@@ -77,7 +77,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             ("as in GPipe", "are enough"),
             "How many forwards may stage s be ahead before its first backward? Every further one is kept in memory.",
         ),
-        Mistake(("the stages idle",), "Draw two stages and three micro-batches. Which stage waits, and for what?"),
+        Mistake(("the stages are idle",), "Draw two stages and three micro-batches. Which stage waits, and for what?"),
         Mistake(
             ("deadlock",), "Stage s can begin a backward when the stage behind has done that one. How far ahead is it?"
         ),
@@ -88,7 +88,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "20.pipeline": (
         Mistake(
-            ("in another order than",), "All stages must go through the micro-batches in one order. Which is yours?"
+            ("in another order than",),
+            "All stages must go through the micro-batches in one order. Which order does your function use?",
         ),
         Mistake(("go through tanh",), "h = tanh(z): what is dz, when dh is known?"),
         Mistake(
@@ -98,10 +99,14 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(("no deadlock",), "For each recv in backward: which stage sends it its gradient, and in which line?"),
         Mistake(
             ("'NoneType' object",),
-            "Only the first stage has xs, and only the last one ts. What do the others have, and whom do they ask?",
+            "Only the first stage has xs, and only the last one ts. What do the others have, and which rank do they "
+            "receive from?",
             "xs is None on all stages but the first, and ts on all but the last",
         ),
-        Mistake(("bytes from the busiest rank",), "A stage talks to its two neighbours only. What goes to the others?"),
+        Mistake(
+            ("bytes from the busiest rank",),
+            "A stage sends to its two neighbours only. What do you send to the others?",
+        ),
     ),
 }
 

@@ -9,7 +9,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(("2 (ranks - 1) steps",), "How many steps does the ring make on so many ranks? Each pays one latency."),
         Mistake(("a step sends bytes / ranks",), "How many bytes does one rank send in one step of the ring?"),
         Mistake(("subtract them",), "Draw time over bytes: two points. What is the slope of the line through them?"),
-        Mistake(("chunks twice",), "The ring goes round to add up, and once more for what?"),
+        Mistake(("chunks twice",), "The ring goes around once to add up. Why does it go around a second time?"),
         Mistake(("the latency is left out",), "What does the line through both points say of an array without bytes?"),
         Mistake(
             ("slow repetitions",), "Sort the fifteen times. Which place of the list do three slow ones never reach?"
@@ -21,7 +21,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(("no pair",), "Two numbers are asked for: (latency_s, per_byte_s)."),
     ),
     "16.step_time": (
-        Mistake(("computing alone",), "When is the last gradient ready, and how long does it travel after that?"),
+        Mistake(("computing alone",), "When is the last gradient ready, and how long does sending it take after that?"),
         Mistake(("backward may end later",), "Two things end before the next step begins. Which one is last?"),
         Mistake(("without overlap", "at the end, together"), "What can the network carry while backward goes on?"),
         Mistake(
@@ -34,13 +34,16 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(("backward begins with",), "In which order does backward go through the layers?"),
     ),
     "16.lower_bound": (
-        Mistake(("not layer", "not those of layer i"), "Which gradients must have passed before forward of layer i?"),
         Mistake(
-            ("computing alone", "the network alone", "not the largest"),
-            "Between which two moments do the bytes of layers 0 to i have to pass? What runs before and after?",
+            ("not layer", "not only those of layer i"),
+            "Which gradients must have arrived before the forward of layer i?",
         ),
         Mistake(
-            ("no bound", "takes"), "A bound must hold for the best schedule, too. Which overlap does yours forbid?"
+            ("computing alone", "the network alone", "not the largest"),
+            "Between which two moments must the bytes of layers 0 to i be sent? What runs before and after?",
+        ),
+        Mistake(
+            ("no bound", "takes"), "A bound must hold for the best schedule, too. Which overlap does your bound forbid?"
         ),
         Mistake(("asked for",), "Each i gives one bound, and all of them hold. Which one says the most?"),
         Mistake(
@@ -57,17 +60,19 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ),
         Mistake(("three whole numbers", "a list of"), "A list of messages, each a list of pieces (layer, begin, end)."),
         Mistake(
-            ("Called again it is the same",), "Each rank calls it for itself. Does anything in it depend on chance?"
+            ("A second call gives the same result",),
+            "Each rank calls it for itself. Does anything in it depend on chance?",
         ),
         Mistake(
-            ("of latencies",), "Each message costs reduce_s(0). How many layers are too small for one of their own?"
+            ("of latencies",), "Each message costs reduce_s(0). How many layers are too small for their own message?"
         ),
         Mistake(
             ("What does the next forward need first?",),
-            "Put the front layers first in your list, in messages of theirs.",
+            "Put the front layers first in your list, in their own messages.",
         ),
         Mistake(
-            ("can only pass between two messages",), "Nothing passes a message under way. Cut the large one in pieces."
+            ("can be sent only between two messages",),
+            "No message can overtake one that is being sent. Cut the large one into pieces.",
         ),
     ),
 }

@@ -8,10 +8,11 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "13.capstone": (
         Mistake(("init() makes them meet",), "Which call of hvd comes before all others?"),
         Mistake(
-            ("was seen by no rank",), "What becomes of the last samples of an epoch, which do not fill a whole batch?"
+            ("was seen by no rank",), "What happens to the last samples of an epoch, which do not fill a whole batch?"
         ),
         Mistake(
-            ("has the order of epoch 0",), "batches(…, epoch=epoch) deals anew. Which number does your loop give it?"
+            ("has the order of epoch 0",),
+            "batches(…, epoch=epoch) shuffles for each epoch. Which number does your loop give it?",
         ),
         Mistake(
             ("training passes in",), "Do all ranks train? Look for an if around the loop, and for a loop without steps."
@@ -24,14 +25,18 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             ("Each step takes a whole batch",),
             "batch is the number of samples of all ranks together. How many of them does one rank take?",
         ),
-        Mistake(("No rank has more to do",), "Each step waits for the rank with the most samples. Deal evenly."),
+        Mistake(
+            ("No rank has more to do",),
+            "Each step waits for the rank with the most samples. Give all ranks equally many.",
+        ),
         Mistake(
             ("begin with the same weights",),
-            "Every rank was given weights of its own. Which call gives all of them rank 0's?",
+            "Every rank has its own weights. Which call sends rank 0's weights to all ranks?",
         ),
         Mistake(
             ("The weights are the same on all ranks",),
-            "They begin alike and end apart. Does optimizer.step() see the average of the gradients, or its own?",
+            "They begin alike and end apart. Does optimizer.step() see the average of the gradients, or this rank's "
+            "own?",
         ),
         Mistake(
             ("those of one process",),
@@ -39,10 +44,13 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ),
         Mistake(
             ("All ranks report the accuracy",),
-            "Right answers can be added up over the ranks, and so can counts. Of which data is yours the share?",
+            "Right answers can be added up over the ranks, and so can counts. On which data does your function "
+            "compute the accuracy?",
         ),
         Mistake(("SGD with lr 0.2",), "The text names the optimizer, its rate and its momentum, and nothing else."),
-        Mistake(("unseen digits",), "The text names the rate, the momentum and the number of epochs. Compare yours."),
+        Mistake(
+            ("unseen digits",), "The text names the rate, the momentum and the number of epochs. Compare your own."
+        ),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Predict, lock, discover, explain: a guess is stored before the lesson tells, and stands beside the fact then.
+"""Predict, lock, discover, explain: a guess is stored before the lesson shows the fact, and is shown with it.
 
 ::
 

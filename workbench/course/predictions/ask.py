@@ -100,7 +100,7 @@ def reveal(name: str, fact: object, why: str = "", *, anyway: bool = False) -> A
         2(n - 1): each chunk goes around almost twice.
     """
     if name not in BOOK.questions:
-        return page.due(f'First a guess: run the cell with predict("{name}", …), answer, and run this cell again.')
+        return page.due(f'First make a guess: run the cell with predict("{name}", …), answer, and run this cell again.')
     question = BOOK.questions[name]
     if not is_somebody_there():
         return page.told(question, BOOK.guess(name).last, question.accept(fact), why, opened=False)
@@ -111,7 +111,7 @@ def reveal(name: str, fact: object, why: str = "", *, anyway: bool = False) -> A
     with suppress(ImportError):
         return widget.answer(question, BOOK, known, why)
     if not kept.told:
-        return page.due(f"First a guess: answer {name} above, and run this cell again.")
+        return page.due(f"First make a guess: answer {name} above, and run this cell again.")
     return page.told(question, kept.last, known, why, opened=True)
 
 

@@ -63,7 +63,7 @@ class Book:
         answer, kept = self.questions[name].accept(value), self.guess(name)
         if kept.told:
             said = self.questions[name].said(kept.last)
-            raise ValueError(f"{name}: the answer was told already, so your guess stays as it was: {said}.")
+            raise ValueError(f"{name}: the answer was already shown, so your guess stays as it was: {said}.")
         kept.first = answer if kept.first is None else kept.first
         kept.last = answer
         self.save(name)

@@ -1,7 +1,7 @@
 """The answers that stand in for a learner where there is none: when notebooks are built or tested.
 
-Each is plausible and most are wrong, for a reader of the finished notebook should see what a guess is worth. There is
-one entry for each ``predict`` in the lessons; their names are also the list of what ``progress()`` knows.
+Each is plausible and most are wrong, because a reader of the finished notebook should see that guesses are often wrong.
+There is one entry for each ``predict`` in the lessons; their names are also the list of what ``progress()`` knows.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def answer(question: Question, book: Book, fact: Answer, why: str) -> Any:
     Raises:
         ImportError: there is no anywidget.
     """
-    due = f"First a guess: answer {question.name} above. The answer opens here then."
+    due = f"First make a guess: answer {question.name} above. The answer opens here then."
     static = page.due(due)
     shown = _widget_class()(part="answer", due=due, static=static)
 
@@ -69,7 +69,7 @@ def _state(question: Question, book: Book) -> str:
         return f"Your guess was: {question.said(kept.last)}."
     if kept.last is None:
         return ""
-    return f"Stored: {question.said(kept.last)}. You can change it until the answer is told."
+    return f"Stored: {question.said(kept.last)}. You can change it until the answer is shown."
 
 
 @cache

@@ -37,7 +37,7 @@ def returned(rank: int, chunk: int, content: Content, coded: Coded, n: int) -> s
         return ""
     if coded.sums:
         where = f"rank {rank}, chunk {chunk}" if coded.chunked else f"rank {rank}"
-        return f"{where}: yours = {differs(content, right, chunk)}"
+        return f"{where}: your result = {differs(content, right, chunk)}"
     wanted = ranks([one for one, _ in right])
     if content.keys() == right.keys():
         return f"rank {rank} returns {max(content.values())} times the value of {wanted}, expected it as it is"

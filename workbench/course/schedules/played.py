@@ -57,7 +57,7 @@ def play(
     if wrong := mistake(layers, messages):
         raise ValueError(f"This is no schedule: {wrong}.")
     if steps < 2:
-        raise ValueError(f"{steps} steps: at least two are needed, for the first one is not counted.")
+        raise ValueError(f"{steps} steps: at least two are needed, because the first one is not counted.")
     carried = [sorted({layer for layer, _, _ in message}) for message in messages]
     costs = [reduce_s(float(nbytes(message))) for message in messages]
     updated, free, ends = [0.0] * len(layers), 0.0, [0.0]

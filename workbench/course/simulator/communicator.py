@@ -165,7 +165,7 @@ class Communicator(ABC):
 
     @collective
     def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = add, root: int = 0) -> Any:
-        """The reduction of all ranks' objects on the root, None elsewhere: the tree turned round, n - 1 messages."""
+        """The reduction of all ranks' objects on the root, None elsewhere: the mirrored tree, n - 1 messages."""
         root = self._rank(root)
         place, step, total = (self.rank - root) % self.size, 1, copied(sendobj)
         while step < self.size:

@@ -43,7 +43,7 @@ def _rounds(case: Case, run: Run) -> Sequence[Bound]:
     rounds = round(run.time_s / one)
     return [
         Bound("messages", len(run.messages), case.n - 1, case.n - 1),
-        Bound("rounds", rounds, best, best, "In each round, all ranks that have the value can pass it on"),
+        Bound("rounds", rounds, best, best, "In each round, all ranks that have the value can send it"),
         Bound(
             "messages of ready-made collectives",
             sum(one.verb not in _VERBS for one in run.messages),
@@ -65,7 +65,7 @@ _BROADCAST = Coded(  # root 2 of 4, 4 of 8: not rank 0
 
 
 def shift_right(comm: Any, x: Any) -> Any:
-    """Give x, which may be large, to the right neighbour; return what the left one gave."""
+    """Send x, which may be large, to the right neighbour; return what the left neighbour sent."""
     ### BEGIN SOLUTION
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     return comm.sendrecv(x, dest=right, source=left)
@@ -95,7 +95,8 @@ TASKS = [
         "broadcast in log2(n) rounds",
         tree_broadcast,
         (
-            "In every round each rank that has the value can give it to one that has not: 1, 2, 4, 8 … have it.",
+            "In every round each rank that has the value can send it to a rank that does not: 1, 2, 4, 8 … ranks have "
+            "it.",
             "Number the ranks from the root on: place = (rank - root) % n. In the round with step = 1, 2, 4 …, place p "
             "below step sends to place p + step, if there is one.",
             "while step < n: if place < step and place + step < n: send to (rank + step) % n; elif step <= place < 2 * "
@@ -113,24 +114,25 @@ TASKS = [
         mistakes=(
             Mistake(
                 ("returns the value of rank 0", "In a ring: % comm.size"),
-                "Number the ranks from the root on: what is the place of rank 2 if rank 5 is the root? And is what a "
-                "rank receives what it returns?",
+                "Number the ranks from the root on: what is the place of rank 2 if rank 5 is the root? Does each rank "
+                "return the value that it receives?",
             ),
             Mistake(
                 ("that is itself",),
                 "Places are counted from the root, ranks from 0. Does send get a rank, or a place?",
             ),
-            Mistake(("times the value", "has shape"), "The value is passed on as it is. What do you send and return?"),
+            Mistake(("times the value", "has shape"), "The value must not be changed. What do you send and return?"),
             Mistake(
                 ("nobody received", "no deadlock: n = 3"),
-                "n need not be a power of two. Is there a rank at place + step? Who sends there, and who waits?",
+                "n need not be a power of two. Is there a rank at place + step? Which rank sends there, and which "
+                "rank waits?",
             ),
             Mistake(
-                ("rounds, at most",),
-                "While one rank sends, what do the ranks do that have the value already? They can pass it on.",
+                ("rounds; the limit",),
+                "While one rank sends, what do the other ranks do that already have the value? They can send it, too.",
             ),
-            Mistake(("yours is None",), "The root has the value, too. What does it return?"),
-            Mistake(("ready-made",), "bcast is what you are building. Which messages is it made of?"),
+            Mistake(("your result is None",), "The root has the value, too. What does it return?"),
+            Mistake(("ready-made",), "You are building bcast. Which messages does it consist of?"),
         ),
         asks_for=("comm.bcast", "comm.Bcast", "workbench.broadcast", "workbench.torch.broadcast"),
     ),
@@ -139,7 +141,7 @@ TASKS = [
         "pass something round the ring without a deadlock",
         shift_right,
         (
-            "If everybody sends first, and a large message leaves only when its receiver is there, nobody receives.",
+            "If all ranks send first, and a large message is sent only when its receiver is ready, no rank receives.",
             "comm.sendrecv does both at once; or let even ranks send first and odd ones receive first (an odd number "
             "of ranks?).",
             "return comm.sendrecv(x, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)",
@@ -158,14 +160,17 @@ TASKS = [
             Mistake(("never waited",), "isend() returns a request. When do you call its wait()?"),
             Mistake(
                 ("They wait in a circle",),
-                "When may a large message leave? Who is ready to receive it? Somebody must receive "
-                "first, or both at once.",
+                "When is a large message sent? Which rank is ready to receive it? One rank must receive first, or "
+                "send and receive at once.",
             ),
-            Mistake(("In a ring: % comm.size",), "Who is to the right of the last rank? Count modulo comm.size."),
             Mistake(
-                ("rounds, at most",), "If one rank receives first, who is next to send, and when? Let every second one."
+                ("In a ring: % comm.size",), "Which rank is to the right of the last rank? Count modulo comm.size."
             ),
-            Mistake(("expected that of rank",), "What comes in is from the left, what goes out is for the right."),
+            Mistake(
+                ("rounds; the limit",),
+                "If one rank receives first, which rank can send next, and when? Let every second rank receive first.",
+            ),
+            Mistake(("expected that of rank",), "Receive from the left neighbour, and send to the right one."),
         ),
     ),
 ]

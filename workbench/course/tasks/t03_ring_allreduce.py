@@ -115,7 +115,7 @@ TASKS = [
         "the first half of the ring",
         reduce_scatter,
         (
-            "In step s, rank r sends chunk r - s. Which chunk comes in then from the left, where the same is done?",
+            "In step s, rank r sends chunk r - s. The left neighbour does the same: which chunk comes from it?",
             "From rank r - 1 comes its chunk (r - 1) - s. Add it to your own chunk of that number; all modulo n.",
             "for step in range(n - 1): chunks[(rank - step - 1) % n] += comm.sendrecv(chunks[(rank - step) % n], "
             "dest=(rank + 1) % n, source=(rank - 1) % n)",
@@ -128,13 +128,14 @@ TASKS = [
         coded=_HALF,
         mistakes=(
             Mistake(
-                ("is lost",), "What comes in is a sum of others. Is your own part in it already? Add, do not replace."
+                ("is lost",),
+                "The chunk that you receive is a sum of other ranks' values. Add your own values; do not replace them.",
             ),
             Mistake(
                 ("comes into the place of chunk",),
-                "The left neighbour sends its chunk (r - 1) - s in step s. Which of yours is that to be added to?",
+                "The left neighbour sends its chunk (r - 1) - s in step s. To which of your chunks must you add it?",
             ),
-            Mistake(("no step brings",), "How many neighbours' parts must come in until a sum of n is complete?"),
+            Mistake(("no step brings",), "How many chunks must a rank receive until a sum of n is complete?"),
             Mistake(("bytes per rank",), "How many chunks travel in one step, and how many steps are there?"),
         ),
         asks_for=_READY_MADE,
@@ -144,7 +145,8 @@ TASKS = [
         "the whole ring",
         ring_allreduce,
         (
-            "Reduce-scatter first: afterwards rank r holds chunk r + 1 complete. Then the complete ones go round once.",
+            "Reduce-scatter first: afterwards rank r holds chunk r + 1 complete. Then the complete chunks go once "
+            "around the ring.",
             "In step s of the second half, rank r sends the chunk that it completed or got last: number r + 1 - s; "
             "chunk r - s comes in and replaces its own.",
             "for step in range(n - 1): chunks[(rank - step) % n] = comm.sendrecv(chunks[(rank - step + 1) % n], "
@@ -159,7 +161,7 @@ TASKS = [
         mistakes=(
             Mistake(
                 ("comes into the place of chunk",),
-                "Which chunk is complete after the first half? Write it down for rank 0. That one goes on.",
+                "Which chunk is complete after the first half? Write it down for rank 0. Rank 0 sends that one next.",
             ),
             Mistake(
                 ("a second time",),
@@ -171,10 +173,13 @@ TASKS = [
                 "Cut 5 numbers among 2 ranks. Which two arrays?",
                 "the chunks cannot all be equally long, unless n divides the length",
             ),
-            Mistake(("is lost",), "In the first half what comes in is a sum of others: add your own part to it."),
-            Mistake(("no step brings",), "How many steps has each half? A chunk must come past all other n - 1 ranks."),
             Mistake(
-                ("bytes per rank",), "Each rank sends one n-th of x in each of 2(n - 1) steps. What does yours send?"
+                ("is lost",), "In the first half you receive a sum of other ranks' values: add your own part to it."
+            ),
+            Mistake(("no step brings",), "How many steps has each half? A chunk must visit all other n - 1 ranks."),
+            Mistake(
+                ("bytes per rank",),
+                "Each rank sends one n-th of x in each of 2(n - 1) steps. What does your function send?",
             ),
         ),
         asks_for=_READY_MADE,

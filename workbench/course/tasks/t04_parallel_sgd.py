@@ -20,7 +20,7 @@ def average_gradients(comm: Any, total: Any, count: Any) -> Any:
     """Return the mean gradient over all samples of all ranks, on every rank.
 
     total: the SUM of the gradients of this rank's own samples.
-    count: how many samples those are; on some ranks it may be 0.
+    count: the number of these samples; on some ranks it may be 0.
     """
     ### BEGIN SOLUTION
     return comm.allreduce(total) / comm.allreduce(count)
@@ -66,7 +66,7 @@ _FACTORS = (
     Factor(
         "{k} times",
         lambda case: sum(count for _, count in case.inputs),
-        "so many samples there are; the sum was not divided by their number",
+        "that is the number of samples; the sum was not divided by it",
     ),
     Factor(
         "{k} times",
@@ -124,7 +124,7 @@ _STEP_FACTORS = (
     Factor(
         "{k} times",
         lambda case: sum(len(y) for _, _, y, _ in case.inputs),
-        "so many samples there are; the sum of their gradients was not divided by their number",
+        "that is the number of samples; the sum of their gradients was not divided by it",
     ),
     Factor(
         "{k} times",
@@ -177,14 +177,14 @@ def _told(function: Callable[..., Any], order: list[int]) -> str:
         wanted.append(i - before[-1] - 1 if before else i)
     yours = function(list(order))
     if yours is None:
-        return f"order {order}: yours is None. Is there a return?"
+        return f"order {order}: your result is None. Is there a return?"
     if not hasattr(yours, "__iter__"):
-        return f"order {order}: yours is {yours!r}, expected a list, one number for each gradient"
+        return f"order {order}: your result is {yours!r}, expected a list, one number for each gradient"
     yours = [int(one) for one in yours]
     if yours == wanted:
         return ""
     why = look_again(function, [(one,) for one in _TELLING], _stale_mistakes)
-    return f"order {order}: yours {yours}, expected {wanted}{why}"
+    return f"order {order}: your result is {yours}, expected {wanted}{why}"
 
 
 _TELLING = [[0, 0], [0, 1, 0, 1], [1, 0, 0, 1, 1, 0], [0, 1, 1, 1, 2, 0], [2, 0, 1, 2, 2, 1, 0, 0]]
@@ -201,10 +201,10 @@ def _stale_mistakes(order: Sequence[int]) -> Iterator[tuple[list[int], str]]:
         fresh.append(i - since - 1 if before else 0)
         others.append(len(set(order[since + 1 : i])))
     yield own, "a worker's own gradient is counted, too: it gets the weights after that"
-    yield [one + 1 for one in right], "each is one too many: its own change comes after it"
-    yield fresh, "a worker's first gradient is stale as well: it is of the weights of the beginning"
-    yield others, "each change counts, also several of one worker; yours counts workers"
-    yield [len(set(order)) - 1] * len(order), "that is the number of other workers, whatever they have done"
+    yield [one + 1 for one in right], "each number is one too large: a gradient's own change comes after it"
+    yield fresh, "a worker's first gradient may be stale as well: it belongs to the first weights"
+    yield others, "each change counts, also several of one worker; your function counts workers"
+    yield [len(set(order)) - 1] * len(order), "that is the number of other workers, and does not count their changes"
 
 
 def alone(function: Callable[..., Any]) -> str:
@@ -236,7 +236,7 @@ TASKS = [
         average_gradients,
         (
             "The average of the ranks' averages is wrong where one rank has more samples than another: each sample "
-            "must count alike, not each rank.",
+            "must have the same weight, not each rank.",
             "Two sums over all ranks are needed: that of the gradients, and that of the counts. A rank without samples "
             "takes part in both, or the others wait for ever.",
             "return comm.allreduce(total) / comm.allreduce(count)",
@@ -255,10 +255,13 @@ TASKS = [
             ),
             Mistake(
                 ("no deadlock", "RuntimeWarning", "nan"),
-                "A rank without samples has nothing to add. Does it have nothing to call, or to divide by?",
+                "A rank without samples has nothing to add. But must it still call the collective? And by what does "
+                "it divide?",
             ),
-            Mistake(("yours is None",), "reduce() gives the sum to the root alone. Who needs it?"),
-            Mistake(("yours has shape",), "A gradient has a number for each weight. Over what do you add up?"),
+            Mistake(("your result is None",), "reduce() gives the sum to the root only. Which ranks need it?"),
+            Mistake(
+                ("your result has shape",), "A gradient has one number for each weight. Over which axis do you add up?"
+            ),
             Mistake(
                 ("bytes from the busiest",),
                 "How long is one gradient, and how often does it travel from a rank? allreduce adds up on the way.",
@@ -272,8 +275,8 @@ TASKS = [
         (
             "Each rank adds up the gradients of its own samples: x.T @ (x @ w - y). What is then missing is the mean "
             "over all samples, which average_gradients gives.",
-            "Only what all ranks got from one and the same sum has the same bits on all of them: floats added in "
-            "another order give other bits.",
+            "All ranks have the same bits only if they use the result of one sum: floats added in a different order "
+            "give different bits.",
             "total = comm.allreduce(x.T @ (x @ w - y)); count = comm.allreduce(len(y)); return w - lr * total / count",
         ),
         cases=_sgd_cases,
@@ -290,17 +293,23 @@ TASKS = [
                 ("should count", "by the number of ranks"),
                 "5, 5 and 2 samples: is the mean of the means the mean of the twelve? Divide once, by all samples.",
             ),
-            Mistake(("no deadlock",), "A rank without samples has nothing to add. Does it have nothing to call?"),
+            Mistake(
+                ("no deadlock",), "A rank without samples has nothing to add. But must it still call the collective?"
+            ),
             Mistake(
                 ("other bits",),
                 "Let one rank's sum go to all, as allreduce does. Sums in another order have other bits.",
             ),
             Mistake(
-                ("so many samples there are",), "The loss is a mean. By what is the sum of all gradients to be divided?"
+                ("that is the number of samples",),
+                "The loss is a mean. By what is the sum of all gradients to be divided?",
             ),
             Mistake(("the half takes",), "What is the derivative of (x @ w - y)² / 2? Do it for one number."),
-            Mistake(("1/lr",), "The gradient says where to go. Which number says how far?"),
-            Mistake(("goes down",), "The gradient points to where the loss grows. Which way is the step?"),
+            Mistake(("1/lr",), "The gradient gives the direction of the step. Which number gives its length?"),
+            Mistake(
+                ("goes down",),
+                "The gradient points in the direction in which the loss grows. In which direction must the step go?",
+            ),
         ),
         points=2,
     ),
@@ -322,7 +331,7 @@ TASKS = [
                 "A worker gets the weights after its own gradient. Which changes come after that?",
             ),
             Mistake(
-                ("one too many",),
+                ("one too large",),
                 "Gradient number i comes when the weights have changed i times. And when its worker got them?",
             ),
             Mistake(
@@ -330,8 +339,9 @@ TASKS = [
                 "All workers begin with the first weights. How many changes are there before a late first gradient?",
             ),
             Mistake(
-                ("yours counts workers",),
-                "Write down the weights' number after each gradient. Which number had its worker, and which is it now?",
+                ("your function counts workers",),
+                "Number the weights: they get a new number after each gradient. Which number did its worker get, and "
+                "which is the number now?",
             ),
             Mistake(
                 ("number of other workers",),
@@ -340,7 +350,7 @@ TASKS = [
             Mistake(
                 ("list index out of range",),
                 "What are the workers' numbers here? A dict has a place for each, whatever it is.",
-                "a worker's number is taken for a place in a list, and it may be any number",
+                "a worker's number is used as an index of a list, but it may be any number",
             ),
         ),
         properties=[alone, in_turn, unknown_workers, any_order],

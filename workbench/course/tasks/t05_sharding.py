@@ -23,10 +23,9 @@ _RANKS = (1, 2, 3, 4, 7)
 def shard(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
     """Return this rank's part of the indices 0 … samples - 1, as an array or a list.
 
-    Every rank gets ceil(samples / n) of them. Where n does not divide samples, deal the
-    first ones of the epoch's order out again. (With n = 1, rank 0's part is that order.)
-    Each epoch has another order, and no order comes twice: neither in another epoch nor
-    with another seed.
+    Every rank gets ceil(samples / n) of them. If n does not divide samples, pad: repeat samples from the beginning of
+    this epoch's order. (With n = 1, rank 0's part is that order.) Each epoch has a different order, and no order comes
+    twice: neither in another epoch nor with another seed.
     """
     ### BEGIN SOLUTION
     order = np.random.default_rng([seed, epoch]).permutation(samples)  # the same on every rank
@@ -64,7 +63,7 @@ def _equal_lengths(function: Callable[..., Any]) -> str:
         for rank, mine in enumerate(_shards(function, samples, n)):
             if len(mine) != wanted:
                 has = count(len(mine), "sample")
-                return f"samples = {samples}, n = {n}, rank {rank}: yours has {has}, expected {wanted}"
+                return f"samples = {samples}, n = {n}, rank {rank}: your result has {has}, expected {wanted}"
     return ""
 
 
@@ -95,10 +94,10 @@ def _times(often: int) -> str:
 
 
 def _asked(function: Callable[..., Any], divided: bool) -> str:
-    """Are the orders at fault, or only what is dealt out again?"""
+    """Are the orders wrong, or only the padding?"""
     whole = [(samples, n) for samples, n in _settings() if samples % n == 0]
     if divided and all(_is_whole(_shards(function, samples, n, epoch=2, seed=5), samples) for samples, n in whole):
-        return "Where n divides samples yours is right: which samples are dealt out again?"
+        return "Your result is right where n divides samples: which samples does the padding repeat?"
     return "Do all ranks deal from the same order?"
 
 
@@ -107,7 +106,7 @@ def _is_whole(parts: list[list[int]], samples: int) -> bool:
 
 
 def _padded(function: Callable[..., Any]) -> str:
-    """What is dealt out again are the first samples of the epoch's order."""
+    """The padding repeats the first samples of the epoch's order."""
     for samples, n in _settings():
         order = _shards(function, samples, 1, epoch=2, seed=5)[0]
         dealt = [index for mine in _shards(function, samples, n, epoch=2, seed=5) for index in mine]
@@ -115,8 +114,8 @@ def _padded(function: Callable[..., Any]) -> str:
         if sorted(dealt) != sorted(wanted):
             again = [index for index in range(samples) if dealt.count(index) > wanted.count(index)]
             return (
-                f"samples = {samples}, n = {n}: the order begins {_some(order)}, so these are to be dealt out again; "
-                f"yours deals {_some(again)} once more than that"
+                f"samples = {samples}, n = {n}: the order begins with {_some(order)}; the padding must repeat these, "
+                f"in this order. Your result repeats {_some(again)} instead"
             )
     return ""
 
@@ -126,7 +125,7 @@ def _some(samples: Sequence[int]) -> str:
 
 
 def _again(function: Callable[..., Any]) -> str:
-    """Called again it is the same, and numpy's own generator goes on as it was."""
+    """A second call gives the same result, and does not change numpy's own generator."""
     kept = np.random.get_state()
     try:
         for samples, n in ((5, 2), (100, 3)):
@@ -137,14 +136,14 @@ def _again(function: Callable[..., Any]) -> str:
             if first != _shards(function, samples, n, epoch=3, seed=1):
                 return f"samples = {samples}, n = {n}, epoch 3, seed 1: called twice, two answers"
             if np.random.random() != expected:
-                return "it changes numpy's own generator, which others use: draw from np.random.default_rng(...)"
+                return "it changes numpy's own generator, which other code uses: draw from np.random.default_rng(...)"
     finally:
         np.random.set_state(kept)
     return ""
 
 
 def _reshuffled(function: Callable[..., Any]) -> str:
-    """Each epoch has another order, and brings each rank other samples."""
+    """Each epoch has a different order, and each rank gets different samples."""
     samples, n = 40, 4
     before: list[int] = []
     for epoch in range(10):
@@ -193,13 +192,13 @@ def _drawn(function: Callable[..., Any]) -> Figure:
     """Who sees which of 13 samples in four epochs."""
     samples, n = 13, 3
     owner = [_shards(function, samples, n, epoch) for epoch in range(4)]
-    return drawing.coverage(owner, samples, f"Yours, {samples} samples on {n} ranks")
+    return drawing.coverage(owner, samples, f"Your shards, {samples} samples on {n} ranks")
 
 
 def weighted_mean(comm: Any, values: Any) -> Any:
     """Return the mean over all ranks' values, on every rank.
 
-    values: an array, of another length on each rank; on some ranks it may be empty.
+    values: an array, with a different length on each rank; on some ranks it may be empty.
     """
     ### BEGIN SOLUTION
     total, count = comm.allreduce(np.array([values.sum(), len(values)]))
@@ -226,7 +225,7 @@ _FACTORS = (
     Factor(
         "{k} times",
         lambda case: sum(len(values) for (values,) in case.inputs),
-        "so many values there are; the sum was not divided by their number",
+        "that is the number of values; the sum was not divided by it",
     ),
     Factor(
         "{k} times",
@@ -241,7 +240,9 @@ def _little(case: Case, run: Run) -> Sequence[Bound]:
     sent = sum(size for _, size in run.sent())
     return [
         Bound("messages", len(run.messages), messages, 2 * messages, "One allreduce of two numbers is enough"),
-        Bound("bytes", sent, 16 * messages, 256 * messages, "The values need not travel: a sum and a count do"),
+        Bound(
+            "bytes", sent, 16 * messages, 256 * messages, "The values need not be sent: a sum and a count are enough"
+        ),
     ]
 
 
@@ -254,7 +255,7 @@ TASKS = [
         shard,
         (
             "All ranks draw the same order of all samples, from the seed and the epoch; then each takes its part of "
-            "it. Nobody has to ask anybody.",
+            "it. No messages are needed.",
             "np.random.default_rng([seed, epoch]).permutation(samples) is the order. Repeat its beginning until its "
             "length can be divided by n: -(-samples // n) * n is that length, and np.resize repeats.",
             "order = np.resize(np.random.default_rng([seed, epoch]).permutation(samples), -(-samples // n) * n); "
@@ -268,22 +269,23 @@ TASKS = [
                 "Put the ranks' lists side by side. Is each sample there once? The rank does not belong in the seed.",
             ),
             Mistake(
-                ("which samples are dealt out again",),
-                "Lengthen the order before you deal, not each rank's part afterwards. Its first samples come again.",
+                ("which samples does the padding repeat",),
+                "Pad the order before you deal it out, not each rank's part afterwards. Repeat its first samples.",
             ),
             Mistake(("Is it shuffled anew?",), "What is different in the second epoch? The epoch belongs in the seed."),
             Mistake(
                 ("samples, expected", "sample, expected"),
-                "How many samples must each rank have, so that no rank does a step more?",
+                "How many samples must each rank have, so that no rank makes more steps than another?",
             ),
             Mistake(("One number made of both",), "default_rng takes a list of numbers. Which two belong in it?"),
             Mistake(
-                ("to be dealt out again",),
-                "Whose samples come a second time? Look at the order of this epoch, and repeat its beginning.",
+                ("the padding must repeat",),
+                "Which samples do you repeat? Look at the order of this epoch, and repeat its beginning.",
             ),
             Mistake(
                 ("numpy's own generator",),
-                "np.random.seed changes what all others draw. default_rng(…) gives a generator of your own.",
+                "np.random.seed changes the random numbers of all other code. default_rng(…) gives you your own "
+                "generator.",
             ),
         ),
         points=2,
@@ -293,8 +295,8 @@ TASKS = [
         "a mean over shards of different lengths",
         weighted_mean,
         (
-            "The mean of the ranks' means counts a sample on a short shard for more than one on a long shard. What "
-            "can be added up over ranks without a mistake?",
+            "In the mean of the ranks' means a sample on a short shard counts more than one on a long shard. What can "
+            "be added up over the ranks without this error?",
             "Sums and counts can. A rank without samples has the sum 0 and the count 0, and still takes part.",
             "total, count = comm.allreduce(np.array([values.sum(), len(values)])); the mean is total / count.",
         ),
@@ -310,9 +312,11 @@ TASKS = [
                 ("should count", "by the number of ranks"),
                 "Two values on one rank, one on another: is the mean of the two means the mean of the three?",
             ),
-            Mistake(("no deadlock",), "A rank without values has nothing to add. Does it have nothing to call?"),
             Mistake(
-                ("bytes, at most",),
+                ("no deadlock",), "A rank without values has nothing to add. But must it still call the collective?"
+            ),
+            Mistake(
+                ("bytes; the limit",),
                 "Which two numbers of each rank does the mean need? They are as long as two numbers.",
             ),
             Mistake(

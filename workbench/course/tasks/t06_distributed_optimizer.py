@@ -16,7 +16,7 @@ _SLACK_BYTES = 1000  # a message may carry its number, too
 
 
 def in_turn(comm: Any, layers: Layers) -> list[Any]:
-    """First the whole backward pass, then one message after the other: two ranks, for comparison.
+    """The whole backward pass first, then one message after the other, on two ranks; for comparison.
 
     Args:
         comm: one of two ranks'.
@@ -31,7 +31,7 @@ def in_turn(comm: Any, layers: Layers) -> list[Any]:
 def overlap(comm: Any, layers: Any) -> Any:
     """Return the list of all gradients' averages over two ranks, in the order of layers.
 
-    Each gradient leaves as soon as it is ready.
+    Send each gradient as soon as it is ready.
 
     layers: for each layer, the last one first: the seconds that its backward pass takes,
     and its gradient, which is ready after comm.compute(seconds), and not before.
@@ -112,18 +112,18 @@ def _hidden(case: Case, run: Run) -> Sequence[Bound]:
             "The next layer's backward pass needs no message",
         ),
         Bound(
-            "ms in which a gradient is ready and none is on its way",
+            "ms in which a gradient is ready and none is being sent",
             1e3 * _idle(run),
             0,
             excused,
-            "A message is on its way once one rank has begun to send it and the other one to receive it",
+            "A message is being sent when one rank has begun to send it and the other one to receive it",
         ),
         Bound(
             "ms until all averages are there",
             run.time_s * 1e3,
             best * 1e3,
             good * 1.001e3,
-            "A gradient can travel while the next is computed",
+            "A gradient can be sent while the next one is computed",
         ),
     ]
 
@@ -186,7 +186,7 @@ def _each_once(function: Callable[..., Any]) -> str:
     if not letters:
         answer = function()
         told = ". Is there a return?" if answer is None else ', expected six letters, such as "ABCDEF"'
-        return f"yours is {answer!r}{told}"
+        return f"your result is {answer!r}{told}"
     wrong = [letter for letter in dict.fromkeys(letters) if letter not in "ABCDEF"]
     if wrong:
         return f"{wrong[0]!r} is none of the letters A to F; return them without anything between"
@@ -202,8 +202,8 @@ def _averaged(function: Callable[..., Any]) -> str:
         ("EB", "backward() needs this step's loss, and the forward pass (E) comes after it"),
         (
             "BF",
-            "synchronize() (F) comes before backward() (B): there is nothing to wait for yet, and the gradients "
-            "that leave afterwards are on their way while the rest of the step uses them",
+            "synchronize() (F) comes before backward() (B): there is nothing to wait for yet, and the gradients that "
+            "are sent afterwards are still being sent while the rest of the step uses them",
         ),
     )
 
@@ -214,10 +214,13 @@ def _clipped(function: Callable[..., Any]) -> str:
         _letters(function),
         (
             "FA",
-            "clipping (A) comes before synchronize() (F): it changes this rank's own gradients, which are on their "
-            "way; each rank would clip by another norm, and the average would be clipped by none",
+            "clipping (A) comes before synchronize() (F): it changes this rank's own gradients, which are being sent; "
+            "each rank would clip by a different norm, and the average would be clipped by none",
         ),
-        ("AC", "step() (C) comes before clipping (A): the weights have moved already, by gradients of any length"),
+        (
+            "AC",
+            "step() (C) comes before clipping (A): the weights have been changed already, by gradients of any length",
+        ),
         ("FC", "step() (C) comes before synchronize() (F): each rank would step with its own gradients"),
     )
 
@@ -227,11 +230,11 @@ def _zeroed(function: Callable[..., Any]) -> str:
     letters = _letters(function)
     if letters.index("B") < letters.index("D") < letters.index("F"):
         return (
-            "zero_grad() (D) stands between backward() and synchronize(): the gradients are on their way, and the "
+            "zero_grad() (D) stands between backward() and synchronize(): the gradients are being sent, and the "
             "optimizer raises an AssertionError"
         )
     if letters.index("B") < letters.index("D") < letters.index("C"):
-        return "zero_grad() (D) stands between backward() and step(): the averages are gone, and step() has nothing"
+        return "zero_grad() (D) stands between backward() and step(): step() has no averages any more"
     return ""
 
 
@@ -255,11 +258,12 @@ TASKS = [
         mistakes=(
             Mistake(
                 ("ms in which backward waits for a message",),
-                "A wait() between two layers stops the backward pass. Which line needs the message so early?",
+                "A wait() between two layers stops the backward pass. Does any line need the message so early?",
             ),
             Mistake(
                 ("ms until all averages are there",),
-                "What could the network do while the next layer computes? Who waits in the loop keeps it idle.",
+                "What could the network do while the next layer computes? If you wait in the loop, the network is "
+                "idle.",
             ),
             Mistake(
                 ("gradient is halved", "returns its own gradients", "returns the other's gradients"),
@@ -273,7 +277,7 @@ TASKS = [
             Mistake(
                 ("Request", "never waited"),
                 "isend and irecv return before the message is there. What does wait() of what they return give?",
-                "irecv returns a request, and not what comes: its wait() gives that",
+                "irecv returns a request, not the message: its wait() returns the message",
             ),
         ),
         cases=lambda: [
@@ -298,15 +302,15 @@ TASKS = [
         in_order,
         (
             "What does each line need, and what does it change? Clipping needs the gradients as they will be used.",
-            "Gradients leave during backward(), and are averages only after synchronize(). So B, F, A, C, in this "
-            "order; where can the others stand?",
+            "Gradients are sent during backward(), and are averages only after synchronize(). So B, F, A, C, in this "
+            "order; where can the other lines be?",
             "The forward pass comes before backward(). zero_grad() may stand anywhere but between backward() and "
             'step(): "DEBFAC" is one of three right orders.',
         ),
         mistakes=(
             Mistake(
                 ("clipping (A) comes before synchronize() (F)",),
-                "Whose gradient is that before synchronize(), yours or the average of all ranks?",
+                "Whose gradient is that before synchronize(): this rank's own, or the average of all ranks?",
             ),
             Mistake(
                 ("zero_grad() (D) stands",),
@@ -315,7 +319,7 @@ TASKS = [
             Mistake(("backward() needs this step's loss",), "Which line makes the loss?"),
             Mistake(
                 ("synchronize() (F) comes before backward()",),
-                "When do the gradients leave, and when can one wait for them?",
+                "When are the gradients sent, and when can you wait for them?",
             ),
             Mistake(
                 ("step() (C) comes before",),

@@ -100,9 +100,9 @@ def _all_in_order(function: Callable[..., Any]) -> str:
     for sizes, threshold in _plans():
         found = _buckets(function, sizes, threshold)
         if [size for bucket in found for size in bucket] != sizes:
-            return f"sizes {sizes}, threshold {threshold}: yours is {found}, which is not all of them in order"
+            return f"sizes {sizes}, threshold {threshold}: your result is {found}, which is not all of them in order"
         if [] in found:
-            return f"sizes {sizes}, threshold {threshold}: yours is {found}, with an empty bucket"
+            return f"sizes {sizes}, threshold {threshold}: your result is {found}, with an empty bucket"
     return ""
 
 
@@ -111,7 +111,9 @@ def _within(function: Callable[..., Any]) -> str:
     for sizes, threshold in _plans():
         for bucket in _buckets(function, sizes, threshold):
             if len(bucket) > 1 and sum(bucket) > threshold:
-                return f"sizes {sizes}, threshold {threshold}: yours has the bucket {bucket}, together {sum(bucket)}"
+                return (
+                    f"sizes {sizes}, threshold {threshold}: your result has the bucket {bucket}, together {sum(bucket)}"
+                )
     return ""
 
 
@@ -121,7 +123,7 @@ def _few(function: Callable[..., Any]) -> str:
         yours, best = _buckets(function, sizes, threshold), plan_buckets(sizes, threshold)
         if len(yours) > len(best):
             return (
-                f"sizes {sizes}, threshold {threshold}: yours has {len(yours)} buckets, {yours}, "
+                f"sizes {sizes}, threshold {threshold}: your result has {len(yours)} buckets, {yours}, "
                 f"expected {len(best)}, such as {best}"
             )
     return ""
@@ -163,7 +165,7 @@ def _worse_in(function: Callable[..., Any], plan: Plan, setting: tuple[list[int]
     yours = function(list(sizes), list(ready), alpha, beta)
     words = f"sizes {sizes}, ready {ready}, α = {alpha}, β = {beta}"
     if not isinstance(yours, (int, float, np.number)) or isinstance(yours, bool):
-        return f"{words}: yours is {yours!r}, and no number" + (". Is there a return?" if yours is None else "")
+        return f"{words}: your result is {yours!r}, and no number" + (". Is there a return?" if yours is None else "")
     times = {one: finish_time(plan(list(sizes), one), ready, alpha, beta) for one in range(sum(sizes) + 1)}
     best = min(times, key=lambda one: times[one])
     mine = finish_time(plan(list(sizes), yours), ready, alpha, beta)
@@ -171,8 +173,8 @@ def _worse_in(function: Callable[..., Any], plan: Plan, setting: tuple[list[int]
         return ""
     sent, better = (len(plan(list(sizes), one)) for one in (yours, best))
     return (
-        f"{words}: with your threshold {yours} it ends at {mine:g}, with {best} at {times[best]:g}. Yours sends "
-        f"{count(sent, 'message')}, that one {better}"
+        f"{words}: with your threshold {yours} it ends at {mine:g}, with {best} at {times[best]:g}. Your threshold "
+        f"sends {count(sent, 'message')}, that one {better}"
     )
 
 
@@ -197,7 +199,7 @@ TASKS = [
         "pack small tensors up to a threshold",
         plan_buckets,
         (
-            "Go through the sizes in order. Each one either goes into the last bucket, or opens a new one.",
+            "Go through the sizes in order. Each size is either put into the last bucket, or begins a new one.",
             "It goes into the last bucket if there is one, and the sum with it is at most the threshold. The first "
             "tensor of a bucket is never too large.",
             "if buckets and sum(buckets[-1]) + size <= threshold: buckets[-1].append(size); else: "

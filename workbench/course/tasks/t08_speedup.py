@@ -63,7 +63,7 @@ def _close(mine: Any, wanted: float) -> bool:
 
 def _wrong(call: str, mine: Any, wanted: Any) -> str:
     missing = ". Is there a return?" if mine is None else ""
-    return f"{call}: yours {_short(mine)}, expected {_short(wanted)}{missing}"
+    return f"{call}: your result is {_short(mine)}, expected {_short(wanted)}{missing}"
 
 
 def _short(value: Any) -> str:
@@ -164,7 +164,7 @@ def _ratio_mistakes(alone: list[list[float]], together: list[list[float]]) -> It
         ),
         (
             median(max(one) / min(many) for one, many in pairs),
-            "a round lasts as long as its slowest rank, not its quickest",
+            "a round lasts as long as its slowest rank, not its fastest",
         ),
         (
             median(map(max, alone)) / median(map(max, together)),
@@ -172,8 +172,11 @@ def _ratio_mistakes(alone: list[list[float]], together: list[list[float]]) -> It
         ),
         (sum(ratios) / len(ratios), "that is the mean of the rounds' ratios, and their median is asked for"),
         (ratios[-1], "that is the best round alone"),
-        (min(map(max, alone)) / min(map(max, together)), "those are the quickest rounds, maybe two different ones"),
-        (median(max(many) / max(one) for one, many in pairs), "it is upside down: one rank's time comes first"),
+        (min(map(max, alone)) / min(map(max, together)), "those are the fastest rounds, maybe two different ones"),
+        (
+            median(max(many) / max(one) for one, many in pairs),
+            "the ratio is inverted: divide one rank's time by that of n ranks",
+        ),
         (ratios[len(ratios) // 2], "of an even number of rounds the median is between the two middle ones"),
     ):
         yield (value, value / n), why
@@ -249,13 +252,13 @@ def just_as_long(function: Callable[..., Any]) -> str:
 
 
 def on_both_sides(function: Callable[..., Any]) -> str:
-    """A little more to compute, and n ranks win; a little less, and one does."""
+    """With a little more to compute, n ranks are faster; with a little less, one rank is."""
     for n, (alpha_s, beta_s) in product((2, 8), _LINKS):
         middle = function(n, 4_000_000, alpha_s, beta_s)
         for factor in (0.99, 1.01):
             wins = factor * middle / n + ring_time(n, 4_000_000, alpha_s, beta_s) < factor * middle
             if wins != (factor > 1):
-                return f"n = {n}, G = {factor:g} times yours: {n} ranks are {'' if wins else 'not '}faster"
+                return f"n = {n}, G = {factor:g} times your result: {n} ranks are {'' if wins else 'not '}faster"
     return ""
 
 
@@ -273,7 +276,7 @@ TASKS = [
             Mistake(("not milliseconds",), "In which unit are alpha_s and beta_s? The result is in the same one."),
             Mistake(
                 ("need not be a whole number",),
-                "// rounds down. How long is a third of 1,000 bytes on its way, in this model?",
+                "// rounds down. How long does a message of a third of 1,000 bytes take in this model?",
             ),
             Mistake(
                 ("Without latency, each rank sends",),
@@ -281,7 +284,7 @@ TASKS = [
             ),
             Mistake(
                 ("Without a byte, latency is left", "One rank has nobody to wait for"),
-                "Count the messages that follow each other: n - 1 to add up, and how many to pass on the sums?",
+                "Count the messages that follow each other: n - 1 to add up, and how many to send the sums around?",
             ),
         ),
         properties=[one_rank_sends_nothing, latency, bandwidth, as_simulated],
@@ -306,7 +309,7 @@ TASKS = [
                 ("A busy moment counts on both sides",),
                 "The two of a round were measured one after the other. Divide first, then take the middle.",
             ),
-            Mistake(("upside down",), "Twice as fast is a speed-up of 2. Which time is the larger one?"),
+            Mistake(("ratio is inverted",), "Twice as fast is a speed-up of 2. Which time is the larger one?"),
             Mistake(
                 ("Two numbers are asked for", "the speed-up comes first"),
                 "Return both: first how many times as fast n ranks are, then how much of that each rank brings.",
@@ -330,10 +333,11 @@ TASKS = [
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n) * n / (n - 1)",
         ),
         mistakes=(
-            Mistake(("C(n) alone",), "C(n) is what n ranks pay. How much of G do they save for it?"),
+            Mistake(("C(n) alone",), "C(n) is the cost of n ranks. How much of G do they save?"),
             Mistake(("n C(n)",), "n ranks still compute G/n. How much is saved, then?"),
             Mistake(
-                ("latencies are left out", "bytes are left out"), "C(n) has two parts. Which one is missing in yours?"
+                ("latencies are left out", "bytes are left out"),
+                "C(n) has two parts. Which one is missing in your result?",
             ),
             Mistake(("With this G",), "Put your G into G/n + C(n), and compare with G."),
         ),

@@ -73,7 +73,7 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
             answers = [(one[2], function(*one), learning_rate(*one)) for one in cases]
             factor = ". Is there a return?" if mine is None else of_numbers(answers, _FACTORS)
             factor = factor or look_again(function, _TELLING, _rate_mistakes) or _drop(mine, wanted)
-            return f"{about}: yours {told}, expected {wanted:.6g}{factor}"
+            return f"{about}: your result is {told}, expected {wanted:.6g}{factor}"
     return ""
 
 
@@ -144,10 +144,10 @@ def _batches(function: Callable[..., Any], global_batch: int, n: int) -> tuple[l
     """The learner's sizes and weights, or what is wrong with their form."""
     mine, about = function(global_batch, n), f"global batch {global_batch}, n = {n}"
     if not isinstance(mine, (tuple, list)) or len(mine) != 2:
-        return [], [], f"{about}: yours {mine!r}, expected two lists, sizes and weights"
+        return [], [], f"{about}: your result is {mine!r}, expected two lists, sizes and weights"
     sizes, weights = list(mine[0]), list(mine[1])
     if len(sizes) != n or len(weights) != n:
-        return [], [], f"{about}: yours has {len(sizes)} sizes and {len(weights)} weights, expected {n} of each"
+        return [], [], f"{about}: your result has {len(sizes)} sizes and {len(weights)} weights, expected {n} of each"
     return sizes, weights, ""
 
 
@@ -175,7 +175,7 @@ def _sizes(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> st
 
 def _why(sizes: list[int], wanted: list[int]) -> str:
     if sum(sizes) != sum(wanted):
-        return f". Together yours are {sum(sizes)}, and not {sum(wanted)}"
+        return f". The sum of your sizes is {sum(sizes)}, and not {sum(wanted)}"
     return ". The same sizes, but the first ranks have the larger ones" if sorted(sizes) == sorted(wanted) else ""
 
 
@@ -222,7 +222,7 @@ TASKS = [
             ),
             Mistake(
                 ("n ranks have n times the learning rate",),
-                "How many images does one step see, with 8 ranks? By how much may its step be longer?",
+                "How many images does one step see, with 8 ranks? By which factor may its step be longer?",
             ),
             Mistake(
                 ("The warm-up begins at base",),
@@ -231,7 +231,7 @@ TASKS = [
             Mistake(
                 ("division by zero",),
                 "How many steps has a warm-up of 0 epochs? Which case of your function is that?",
-                "a warm-up of 0 epochs has 0 steps, and yours divides by them",
+                "a warm-up of 0 epochs has 0 steps, and your function divides by them",
             ),
         ),
         properties=[scaled, grows, falls, no_warmup, any_schedule],
@@ -250,10 +250,10 @@ TASKS = [
         mistakes=(
             Mistake(
                 ("The weighted sum of the ranks",),
-                "Each sample of the whole batch counts alike. How many of them does a rank stand for?",
+                "Each sample of the whole batch has the same weight. How many of them does a rank have?",
             ),
             Mistake(
-                ("Together yours are",),
+                ("The sum of your sizes",),
                 "global_batch // n for everybody: how many samples are left, and who takes them?",
             ),
             Mistake(

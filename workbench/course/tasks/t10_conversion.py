@@ -72,7 +72,7 @@ _LIGHTS = (*_OWN, as_asked)
 
 
 def checkpoint_hangs(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
-    """The way it is often written first. It hangs: only rank 0 comes to the reduction."""
+    """A usual first version. It hangs: only rank 0 calls the reduction."""
     saved = None
     if comm.rank == 0:
         mean = comm.allreduce(loss) / comm.size
@@ -131,7 +131,7 @@ def _few_bytes(case: Case, run: Run) -> Sequence[Bound]:
             sum(one.nbytes for one in run.messages),
             best * 16,
             best * 200,
-            "All ranks have the same weights: they need not travel",
+            "All ranks have the same weights: they need not be sent",
         ),
     ]
 
@@ -150,23 +150,26 @@ TASKS = [
         mistakes=(
             Mistake(
                 ("no deadlock",),
-                "Who else calls it? A collective inside if comm.rank == 0 waits for ranks that never come.",
+                "Which other ranks call it? A collective inside if comm.rank == 0 waits for ranks that never call it.",
             ),
             Mistake(
                 ("saves", "expected None"),
                 "How many processes would write that file? Only rank 0 has something to save.",
             ),
             Mistake(
-                ("the mean loss: yours is None",),
+                ("the mean loss: your result is None",),
                 "Every rank returns the mean, not only rank 0. Which collective gives its result to all ranks?",
             ),
-            Mistake(("what is saved: yours is None",), "Rank 0 is the one that saves. Which rank does it in yours?"),
+            Mistake(
+                ("what is saved: your result is None",),
+                "Rank 0 is the one that saves. Which rank saves in your function?",
+            ),
             Mistake(
                 ("expected 1.13",),
                 "Ranks have different numbers of samples. Which sums give the mean over all of them?",
             ),
             Mistake(("returned alone",), "The pair (mean, saved) is asked for, on every rank."),
-            Mistake(("bytes, at most",), "Which numbers differ from rank to rank? Only those have to travel."),
+            Mistake(("bytes; the limit",), "Which numbers differ from rank to rank? Only those must be sent."),
         ),
         cases=lambda: [_checkpoint(n, length) for length in (3, 1000) for n in (1, 2, 3, 4, 7)],
         expected=_saved,
@@ -197,7 +200,8 @@ TASKS = [
                 ("save; rank 0 alone", "print; rank 0 alone"), "How many processes open that file, and write that line?"
             ),
             Mistake(
-                ("but its machine has only GPU 0",), "Rank 1 is on the second machine. Which number has its GPU there?"
+                ("but its machine has only GPU 0",),
+                "Rank 1 is on the second machine. What is the number of its GPU there?",
             ),
             Mistake(
                 ("other weights than rank 0",),
@@ -210,20 +214,23 @@ TASKS = [
             Mistake(
                 ("took no device",), "Which of the nine steps gives a rank its GPU? job.pin(number) stands for it."
             ),
-            Mistake(("set_epoch(epoch)",), "Who deals the samples anew in each epoch, and how does it know the epoch?"),
+            Mistake(
+                ("set_epoch(epoch)",),
+                "Which object shuffles the samples in each epoch, and how does it know the epoch?",
+            ),
             Mistake(
                 ("Each sample once per epoch",),
                 "Which object decides which samples a rank takes? Ranks that shuffle for themselves overlap.",
             ),
             Mistake(
                 ("same optimizer state",),
-                "Rank 0 came from a checkpoint. What has its optimizer that the others' lack?",
+                "Rank 0 has read a checkpoint. What does its optimizer have that the others do not have?",
             ),
             Mistake(
                 ("a sum, not an average",),
-                "What does the loss of the whole batch divide by? op= says what becomes of the gradients.",
+                "By what number is the loss of the whole batch divided? op= says how gradients are combined.",
             ),
-            Mistake(("Every step takes the average",), "Who brings the ranks' gradients together before step()?"),
+            Mistake(("Every step takes the average",), "What averages the ranks' gradients before step()?"),
             Mistake(
                 ("the job's own optimizer",), "The nine steps leave the optimizer, its rate and the loss as they are."
             ),

@@ -1,6 +1,6 @@
-"""Lesson 11, find the bug: cards 1 to 4. All hang, and the runtime tells who waits for whom.
+"""Lesson 11, find the bug: cards 1 to 4. All hang, and the runtime reports which rank waits for which.
 
-A card's name says what the program is to do, and its title what is seen; neither tells the cause.
+A card's name says what the program should do, and its title the symptom; neither gives the cause.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workbench.course.mistakes.cards import MISTAKES
 def epoch(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     """Train for one epoch; return the weights and the number of steps, the same on every rank.
 
-    batches: this rank's own, a list of (x, y). What is left over on some ranks waits for the next epoch.
+    batches: this rank's own, a list of (x, y). Batches that are left over on some ranks are kept for the next epoch.
     """
     steps = int(hvd.allreduce(np.array(len(batches)), name="steps", op=hvd.Min))
     for x, y in batches[:steps]:
@@ -180,8 +180,8 @@ VALIDATE = PlainCard(
         ),
         (
             "The ranks' shards are not equally long.",
-            "Each rank brings one number, its mean. Unequal shards would give a wrong average without any error, for "
-            "each rank would count alike, and not each sample. This error says who is missing.",
+            "Each rank brings one number, its mean. Unequal shards would give a wrong average without any error, "
+            "because each rank would have the same weight, and not each sample. This error says who is missing.",
         ),
         ("Rank 0 is slow, and the others have given up waiting.", "No rank gives up. It is rank 0 that waits here."),
     ),
@@ -211,7 +211,7 @@ def _gradients(hvd: Any, found: Any) -> Any:
 
 
 def _finished(orders: Sequence[str]) -> Case:
-    """Letters are names. Gradients of one shape: who only drops the names adds up what does not belong together."""
+    """Letters are names. Gradients of one shape: without the names, different gradients are added to each other."""
     inputs = [({name: np.full(2, 10.0 * ord(name) + rank) for name in order},) for rank, order in enumerate(orders)]
     return Case(len(orders), f"finished as {' and '.join(orders)}", inputs)
 
@@ -223,7 +223,7 @@ def _averaged(case: Case) -> list[Any]:
 
 GRADIENTS = PlainCard(
     "11.gradients",
-    "everybody waits, and nobody is missing",
+    "all ranks wait, and no rank is missing",
     gradients,
     (
         "No rank is idle. For which name does each of them wait?",
@@ -296,7 +296,7 @@ TWO_HEADS = PlainCard(
     "it hangs at some batches only",
     two_heads,
     (
-        "Each rank waits for another name. What does the one have under the name for which the other waits?",
+        "Each rank waits for a different name. What does one rank have under the name for which the other waits?",
         "The rank whose gradient is None goes on to the next name. The others wait for it.",
         "Submit zeros in the place of None: np.zeros_like(weights[name]).",
     ),

@@ -72,7 +72,7 @@ RESTORE = PlainCard(
     "it trains, but does not resume from its file",
     restore,
     (
-        "The error lists what each rank has brought. What does rank 0 bring, and from where?",
+        "The error lists the tensor of each rank. What does rank 0 send, and where is it from?",
         "The weights are float32 on all ranks until rank 0 reads its file.",
         "np.array(…, dtype=np.float32)",
     ),
@@ -85,7 +85,7 @@ RESTORE = PlainCard(
             "What is read from a file is float64 or int64 unless somebody says otherwise.",
         ),
         ("The ranks name different roots.", "Then the error would list a root for each rank. What does it list?"),
-        ("The file is missing on the other ranks.", "They do not read it; they get what rank 0 has read."),
+        ("The file is missing on the other ranks.", "They do not read it; they get the weights that rank 0 has read."),
         ("The file holds weights for another model.", "Then the error would list shapes. What does it list?"),
     ),
     right="a",
@@ -98,7 +98,7 @@ RESTORE = PlainCard(
 def start(hvd: Any, seed: Any, batches: Any) -> Any:
     """Train, from rank 0's weights on, and return the weights.
 
-    seed: another one on each rank, for each rank's noise is to be its own.
+    seed: a different one on each rank, because each rank must draw its own noise.
     """
     random = np.random.default_rng(seed)
     w = random.normal(size=2)
@@ -181,7 +181,7 @@ START = PlainCard(
     start,
     (
         "The check shows a fingerprint of the weights on each rank. Do they differ before the first step?",
-        "All ranks add the same average to their weights. So a difference that is there at the start stays.",
+        "All ranks add the same average to their weights. So a difference at the start never disappears.",
         'w = hvd.broadcast(w, root_rank=0, name="w"), before the first step. The verb returns; it changes nothing.',
     ),
     mistakes=MISTAKES["11.start"],
@@ -197,7 +197,7 @@ START = PlainCard(
         ),
         (
             "Every rank starts from weights of its own.",
-            "The same steps from different weights lead to different models, and nothing ever complains. Broadcast "
+            "The same steps from different weights lead to different models, and there is never an error. Broadcast "
             "rank 0's weights, and the optimizer's state, before the first step, and look at fingerprint() now and "
             "then. One seed for all would do for the weights, but then the noise would be the same everywhere.",
         ),
@@ -274,9 +274,9 @@ CLIP = CommCard(
         ),
         (
             "Every rank clips its own gradient, before they are averaged.",
-            "What is not linear must see the average. With DistributedOptimizer: loss.backward(), then "
-            "optimizer.synchronize(), clip, and step() within optimizer.skip_synchronize(). For zero_grad() the same "
-            "place is the wrong one: it belongs before backward().",
+            "A function that is not linear must be applied to the average. With DistributedOptimizer: "
+            "loss.backward(), then optimizer.synchronize(), clip, and step() within optimizer.skip_synchronize(). For "
+            "zero_grad() the same place is the wrong one: it belongs before backward().",
         ),
     ),
     right="d",

@@ -93,8 +93,8 @@ SHARDS = PlainCard(
         (
             "The ranks take their places out of different orders.",
             "A shard is a part of one order that all ranks share: the seed must be the same on all of them, and only "
-            "the place may depend on the rank. Nobody complains if it is not: some samples are never seen, others "
-            "twice. The opposite, a seed without the epoch (a forgotten set_epoch), is as silent.",
+            "the place may depend on the rank. There is no error if it is not: some samples are never seen, others "
+            "twice. The opposite, a seed without the epoch (a forgotten set_epoch), raises no error either.",
         ),
         ("order[rank::size] takes wrong places.", "Of one order, these places are everything, once. Is it one order?"),
         ("Every epoch has the same order.", "The epoch is part of the seed. What else is?"),
@@ -126,7 +126,7 @@ def _seconds(comm: Any, train: Any) -> Any:
 
 
 def _timed(function: Callable[..., Any], late_s: Sequence[float], own_s: Sequence[float]) -> Run:
-    """Each rank comes late, averages something with the others, and computes for as long as it takes."""
+    """Each rank begins late, averages something with the others, and computes for some time."""
 
     def train(comm: Any) -> None:
         comm.allreduce(1.0)
@@ -180,10 +180,13 @@ SECONDS = PlainCard(
         (
             "The time told is that of rank 0, whatever the others do.",
             "A job takes as long as its slowest rank: take the maximum, or let a barrier come before the clock is "
-            "read. The barrier before `begin` is as needed, or the wait for whoever comes late is counted, too. On "
-            "real machines warm up first, wait for the GPU, and take the median of several rounds.",
+            "read. The barrier before `begin` is needed, too; otherwise the wait for late ranks is counted. On real "
+            "machines warm up first, wait for the GPU, and take the median of several rounds.",
         ),
-        ("The barrier is part of the measured time.", "The clock is read after it. Whose clock ends up in the report?"),
+        (
+            "The barrier is part of the measured time.",
+            "The clock is read after it. Which rank's clock is in the report?",
+        ),
         ("The first round includes warming up.", "The simulator does not warm up. Compare the ranks in the picture."),
         ("The clocks of the ranks do not agree.", "Each difference is between two readings of one clock. Of which?"),
     ),
@@ -232,7 +235,7 @@ ACCURACY = CommCard(
     accuracy,
     (
         "The smallest wrong case: what is the share over all samples, counted by hand?",
-        "A rank with one sample must not weigh as much as one with three. Weigh by the number of samples.",
+        "A rank with one sample must not count as much as a rank with three. Weight by the number of samples.",
         "Two sums over the ranks: of right answers, and of samples. Then divide.",
     ),
     mistakes=MISTAKES["11.accuracy"],

@@ -22,9 +22,9 @@ from workbench.observe.figure import Figure
 
 
 def pipeline(comm: Any, rows: Any) -> Any:
-    """Give twice each row to the right neighbour, and return the rows that the left one gives.
+    """Send twice each row to the right neighbour, and return the rows that the left neighbour sends.
 
-    A row is computed while the one before is still on its way.
+    A row is computed while the previous row is still being sent.
     """
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     got, row, pending = np.empty_like(rows), np.empty_like(rows[0]), []
@@ -115,7 +115,7 @@ PIPELINE = PlainCard(
     pipeline,
     (
         "What does an Isend promise about its array before wait() has returned?",
-        "All messages share one array, `row`, and it gets new numbers while the last message may be on its way.",
+        "All messages share one array, `row`, and it gets new numbers while the last message may still be sending.",
         "Every message needs memory of its own: row = 2 * rows[i] makes a new array.",
     ),
     mistakes=MISTAKES["11.pipeline"],
@@ -143,7 +143,7 @@ PIPELINE = PlainCard(
 
 
 def ring(comm: Any, x: Any) -> Any:
-    """Return the sum of all ranks' x, on every rank: each x goes once round the ring."""
+    """Return the sum of all ranks' x, on every rank: each x goes once around the ring."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     total = x
     for _ in range(comm.size - 1):
@@ -168,7 +168,7 @@ def _arrays(n: int, length: int) -> Case:
 
 def _messages(case: Case, run: Run) -> Sequence[Bound]:
     most = max(count for count, _ in run.sent())
-    return [Bound("messages per rank", most, case.n - 1, case.n - 1, "Each x goes once round: n - 1 steps")]
+    return [Bound("messages per rank", most, case.n - 1, case.n - 1, "Each x goes once around: n - 1 steps")]
 
 
 RING = CommCard(
@@ -177,7 +177,7 @@ RING = CommCard(
     ring,
     (
         'show("11.ring") draws who waits for whom. What is different in the tests that pass?',
-        "A small message leaves though nobody waits for it, a large one only when its receiver is there.",
+        "A small message is sent although no rank waits for it, a large one only when its receiver is ready.",
         "x = comm.sendrecv(x, dest=right, source=left)",
     ),
     mistakes=MISTAKES["11.ring"],
@@ -185,10 +185,11 @@ RING = CommCard(
     causes=(
         ("One rank makes a step less than the others.", "All make n - 1 steps. In which step does it hang?"),
         (
-            "All ranks send first, and a large message does not leave before somebody receives it.",
-            "Each waits for its neighbour's recv, round the ring. It passes with small arrays, for MPI keeps those "
-            "until they are wanted, how small is up to MPI. So never rely on it: use sendrecv, let somebody receive "
-            "first, or begin with Isend and wait later. Cutting x into small pieces only moves the limit.",
+            "All ranks send first, and a large message is not sent before another rank receives it.",
+            "Each waits for its neighbour's recv, round the ring. It passes with small arrays, because MPI stores "
+            "those until they are received; the limit depends on the MPI library. So never rely on it: use sendrecv, "
+            "let one rank receive first, or begin with Isend and wait later. Cutting x into small pieces only moves "
+            "the limit.",
         ),
         (
             "The array is larger than a message may be.",

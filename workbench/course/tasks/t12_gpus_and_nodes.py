@@ -1,4 +1,4 @@
-"""Lesson 12, GPUs and nodes: a rank's number on its node, and an allreduce that spares the slow links."""
+"""Lesson 12, GPUs and nodes: a rank's number on its node, and an allreduce that uses the slow links little."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def local_ranks(hosts: Any) -> Any:
 def hierarchical(comm: Any, nodes: Any, x: Any) -> Any:
     """Return the sum of all ranks' x on every rank; nodes[rank] is the name of the rank's node.
 
-    First add up inside each node, then among the nodes' first ranks, by ring_among(comm, leaders, x), then hand the
-    result on inside each node. x is a one-dimensional array.
+    First add up inside each node, then among the nodes' first ranks, by ring_among(comm, leaders, x), then send the
+    result to the other ranks inside each node. x is a one-dimensional array.
     """
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
     leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
@@ -76,18 +76,18 @@ def _numbers(function: Callable[..., Any], cases: Iterable[list[str]], which: sl
     for hosts in cases:
         mine, wanted = function(list(hosts)), _placed(hosts)
         if mine is None:
-            return f"hosts = {hosts}: yours is None. Is there a return?"
+            return f"hosts = {hosts}: your result is None. Is there a return?"
         if not isinstance(mine, _ROWS):
-            return f"hosts = {hosts}: yours is of type {type(mine).__name__}, expected a list"
+            return f"hosts = {hosts}: your result is of type {type(mine).__name__}, expected a list"
         if len(mine) != len(wanted):
-            return f"hosts = {hosts}: yours has {len(mine)} items, expected one for each of {len(wanted)} ranks"
+            return f"hosts = {hosts}: your result has {len(mine)} items, expected one for each of {len(wanted)} ranks"
         for rank, (yours, right) in enumerate(zip(mine, wanted, strict=True)):
             if not isinstance(yours, _ROWS) or len(yours) != len(right):
-                return f"hosts = {hosts}, rank {rank}: yours {yours!r}, expected four numbers"
+                return f"hosts = {hosts}, rank {rank}: your result is {yours!r}, expected four numbers"
             pairs: Iterable[tuple[str, Any, int]] = zip(names, list(yours)[which], list(right)[which], strict=True)
             for name, a, b in pairs:
                 if a != b:
-                    return f"hosts = {hosts}, rank {rank}: {name} is {a!r} in yours, expected {b}"
+                    return f"hosts = {hosts}, rank {rank}: {name} is {a!r} in your result, expected {b}"
     return ""
 
 
@@ -105,7 +105,7 @@ def cross_in_order(function: Callable[..., Any]) -> str:
 
 
 def round_robin(function: Callable[..., Any]) -> str:
-    """Ranks that are dealt out to the nodes in turns."""
+    """Ranks that are placed on the nodes in turns."""
     return _numbers(function, [["a", "b", "a", "b"], ["b", "a", "b", "a"], ["a", "b", "c"] * 2], slice(0, 4))
 
 
@@ -161,7 +161,7 @@ _TWO_NODES = Coded(
 TASKS = [
     PlainTask(
         "12.local_ranks",
-        "who am I on my node?",
+        "the four numbers of a rank",
         local_ranks,
         (
             "hosts[:rank] are the nodes of the ranks that come before. How often is this rank's own among them?",
@@ -172,7 +172,7 @@ TASKS = [
         ),
         mistakes=(
             Mistake(
-                ("dealt out to the nodes in turns", "different numbers of ranks"),
+                ("placed on the nodes in turns", "different numbers of ranks"),
                 "Rank 5 is on the second node. How many ranks of its own node come before it? Count, do not divide.",
             ),
             Mistake(("local_size is",), "How many ranks are on this rank's own node? That is a count of its name."),
@@ -192,7 +192,7 @@ TASKS = [
         hierarchical,
         (
             "Three parts: to the first rank of the node, here[0]; a ring among the first ranks; back from here[0].",
-            "Whoever is not here[0] only sends x to it and receives the result from it. here[0] receives from the "
+            "Every rank except here[0] only sends x to it and receives the result from it. here[0] receives from the "
             "others of its node, adds, calls ring_among(comm, leaders, x), and sends the result to them.",
             "if comm.rank != here[0]: comm.send(x, dest=here[0]); return comm.recv(source=here[0]). Otherwise: for "
             "rank in here[1:]: x = x + comm.recv(source=rank); x = ring_among(comm, leaders, x); send x to each of "
@@ -205,7 +205,8 @@ TASKS = [
             ),
             Mistake(
                 ("no deadlock",),
-                "Who is the first rank of each node? It need not be rank 0, nor the same distance from the others.",
+                "Which is the first rank of each node? It need not be rank 0, and the distances between first ranks "
+                "may differ.",
             ),
             Mistake(
                 ("Rank 1 is not among",),

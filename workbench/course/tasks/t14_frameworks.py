@@ -1,4 +1,4 @@
-"""Lesson 14, every framework: the six steps for one that nobody has wrapped, with two verbs on plain arrays."""
+"""Lesson 14, every framework: the six steps for a framework without support, with two verbs on plain arrays."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ _WATCH = _Watch()
 TASKS = [
     PlainTask(
         "14.six_steps",
-        "the six steps for a framework that nobody has wrapped",
+        "the six steps for a framework without support",
         six_steps,
         (
             "All frameworks do it with two verbs: which one gives all ranks the same start, and which one averages?",
@@ -211,9 +211,9 @@ TASKS = [
         mistakes=(
             Mistake(
                 ("samples are seen",),
-                "Every rank takes the first samples of each step? Then which samples does nobody see?",
+                "Does every rank take the first samples of each step? Then which samples does no rank see?",
             ),
-            Mistake(("its machine has only GPU 0",), "Which number has the GPU on the rank's own machine?"),
+            Mistake(("its machine has only GPU 0",), "What is the number of the GPU on the rank's own machine?"),
             Mistake(("before hvd.init()",), "Which call comes before all others?"),
             Mistake(
                 ("the batches have",),
@@ -221,7 +221,7 @@ TASKS = [
             ),
             Mistake(
                 ("begins with other weights",),
-                "Every rank has weights of its own. Whose should all have, and which verb gives them?",
+                "Every rank has its own weights. Which rank's weights should all have, and which verb sends them?",
             ),
             Mistake(
                 ("in the end all have the weights",),

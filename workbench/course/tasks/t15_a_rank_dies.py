@@ -1,4 +1,4 @@
-"""Lesson 15, a rank dies: how often to commit, and who takes over the shards of the dead."""
+"""Lesson 15, a rank dies: how often to commit, and which rank takes the shards of a dead rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LLAMA_S = 54 * 86400 * 16384 / 419  # one GPU's mean time between failures, fro
 
 
 def commit_every(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
-    """Return after how many steps to commit, so that as little time as possible is lost.
+    """Return after how many steps to commit, so that the least time is lost.
 
     The result is a whole number, at least 1. All times are in seconds: of a step, of a
     commit, from a failure to the next step, and the mean time between failures of one
@@ -34,7 +34,7 @@ _GROWTH = [
     ("ranks", 4, 0.5, "n ranks fail n times as often as one, and the interval goes with the square root of the MTBF"),
     ("mtbf_s", 4, 2.0, "the interval goes with the square root of the MTBF"),
     ("commit_s", 4, 2.0, "the interval goes with the square root of what a commit costs"),
-    ("step_s", 2, 0.5, "the interval in seconds stays, and is half as many steps. Is yours in seconds?"),
+    ("step_s", 2, 0.5, "the interval in seconds stays, and is half as many steps. Is your result in seconds?"),
     ("restart_s", 4, 1.0, "a restart is paid once for each failure, however often you commit"),
 ]
 _JOBS: list[dict[str, Any]] = [
@@ -81,8 +81,8 @@ def _scales(function: Callable[..., Any]) -> str:
         if abs(many - factor * few) > 0.05 * factor * few + 1:
             wanted = {0.5: "half as many", 1.0: "the same", 2.0: "twice as many"}[factor]
             return (
-                f"with {key}={_BASE[key]:.6g} yours is {few:,}, with {key}={other[key]:.6g} it is {many:,}; expected "
-                f"{wanted}: {why}"
+                f"with {key}={_BASE[key]:.6g} your result is {few:,}, with {key}={other[key]:.6g} it is {many:,}; "
+                f"expected {wanted}: {why}"
             )
     return ""
 
@@ -113,13 +113,13 @@ def _hardly_worse(function: Callable[..., Any]) -> str:
 
 
 def reshard(held: Any, alive: Any) -> Any:
-    """Return who holds which shards now: {rank: its shards in increasing order}.
+    """Return which rank holds which shards now: {rank: its shards in increasing order}.
 
     held: {rank: list of its shards} before, with the dead ranks.
-    alive: the ranks that live, in any order. The result has all of them, and no other.
-    Every shard has one holder. No rank has two shards more than another. A rank that
-    lives keeps the shards that it has. Each survivor calls this function for itself, and
-    all have to come to the same answer. held must not change.
+    alive: the ranks that live, in any order.
+    The result has all of them, and no other. Every shard has one holder. No rank has two
+    shards more than another. A living rank keeps its shards. Each survivor calls this
+    function for itself, and all must get the same result. held must not change.
     """
     ### BEGIN SOLUTION
     now = {rank: sorted(held[rank]) for rank in sorted(alive)}
@@ -171,7 +171,7 @@ def _the_living(function: Callable[..., Any]) -> str:
     """It has an entry for each living rank, and for nobody else."""
     for words, held, alive in _deaths():
         if sorted(found := _answer(function, held, alive)) != sorted(alive):
-            return f"{words}: yours has the ranks {sorted(found)}, alive are {sorted(alive)}"
+            return f"{words}: your result has the ranks {sorted(found)}, alive are {sorted(alive)}"
     return ""
 
 
@@ -202,24 +202,25 @@ def _balanced(function: Callable[..., Any]) -> str:
 
 
 def _kept(function: Callable[..., Any]) -> str:
-    """Who lives keeps what it has."""
+    """A living rank keeps its shards."""
     for words, held, alive in _deaths():
         found = _answer(function, held, alive)
         for rank in sorted(alive):
             if gone := sorted(set(held[rank]) - set(found[rank])):
                 return (
-                    f"{words}: rank {rank} lives and held shard {gone[0]}; yours moves it, and its state, for nothing"
+                    f"{words}: rank {rank} lives and held shard {gone[0]}; your function moves it and its state "
+                    "without need"
                 )
     return ""
 
 
 def _same_everywhere(function: Callable[..., Any]) -> str:
-    """All ranks come to the same answer, in whatever order they know each other."""
+    """All ranks get the same result, for any order of held and alive."""
     for words, held, alive in _deaths():
         mine = {rank: list(shards) for rank, shards in held.items()}
         found = {rank: list(shards) for rank, shards in function(mine, list(alive)).items()}
         if mine != held:
-            return f"{words}: held is another afterwards: copy the lists before you change them"
+            return f"{words}: your function changes held: copy the lists before you change them"
         for rank in sorted(found):
             if found[rank] != sorted(found[rank]):
                 return f"{words}: rank {rank} holds {found[rank]}, not in increasing order"
@@ -228,8 +229,8 @@ def _same_everywhere(function: Callable[..., Any]) -> str:
             if other != found:
                 one = next(rank for rank in sorted(found) if found[rank] != other[rank])
                 return (
-                    f"{words}: one rank finds that rank {one} holds {found[one]}, another one {other[one]}. They know "
-                    "held or alive in another order; sort before you deal"
+                    f"{words}: one rank finds that rank {one} holds {found[one]}, another rank {other[one]}. Their "
+                    "held or alive is in a different order; sort it first"
                 )
     return ""
 
@@ -282,7 +283,7 @@ TASKS = [
                 ("Too often.",),
                 "When in the interval does it fail, on average? At the beginning, in the middle or at the end?",
             ),
-            Mistake(("Is yours in seconds?",), "The formula gives seconds. How many steps are that?"),
+            Mistake(("Is your result in seconds?",), "The formula gives seconds. How many steps are that?"),
             Mistake(
                 ("with commit_s=",),
                 "If a commit costs four times as much, how much longer should one wait? It is no straight line.",
@@ -296,10 +297,11 @@ TASKS = [
     ),
     PlainTask(
         "15.reshard",
-        "who takes over the shards of the dead",
+        "which rank takes the shards of a dead rank",
         reshard,
         (
-            "Begin with what the living hold, copied. Which shards have nobody then? Each of them needs one taker.",
+            "Begin with a copy of the shards that the living ranks hold. Which shards have no holder then? Each of "
+            "them needs one.",
             "Go through the free shards in increasing order, and give each to the rank that holds the fewest; of "
             "several such ranks to the lowest. Then nothing depends on the order of a dict.",
             "now = {rank: sorted(held[rank]) for rank in sorted(alive)}; for each free shard: "
@@ -307,18 +309,24 @@ TASKS = [
         ),
         mistakes=(
             Mistake(
-                ("for nothing",),
-                "Which of the shards had to move? What moves with them? Deal out only the dead rank's.",
+                ("without need",),
+                "Which shards had to move? What moves with them? Give new holders only to the dead rank's shards.",
             ),
             Mistake(
-                ("in another order; sort",),
-                "Each survivor deals for itself. What may it not depend on? A dict's order, or a random number.",
+                ("in a different order; sort",),
+                "Each survivor computes the result for itself. It must not depend on a dict's order or a random "
+                "number.",
             ),
-            Mistake(("is held by nobody",), "Which shards had the dead rank? Each needs a taker."),
-            Mistake(("its samples would count",), "A shard needs one taker. How do the survivors agree who it is?"),
-            Mistake(("every step would wait",), "Who holds the fewest shards at this moment? Ask anew for each shard."),
+            Mistake(("is held by nobody",), "Which shards did the dead rank hold? Each needs a new holder."),
+            Mistake(
+                ("its samples would count",),
+                "A shard needs one new holder. How do the survivors agree which rank it is?",
+            ),
+            Mistake(
+                ("every step would wait",), "Which rank holds the fewest shards now? Ask this again for each shard."
+            ),
             Mistake(("alive are",), "The result has the living ranks under their old numbers, and nobody else."),
-            Mistake(("held is another afterwards",), "Lists in a dict are the caller's own: copy them first."),
+            Mistake(("your function changes held",), "Lists in a dict are the caller's own: copy them first."),
             Mistake(("not in increasing order",), "Sort each rank's list at the end."),
         ),
         properties=[_the_living, _once, _balanced, _kept, _same_everywhere, _same_bits],

@@ -88,7 +88,7 @@ def _links_exact(function: Callable[..., Any]) -> str:
         if not _alike(yours, wanted):
             times = " and ".join(f"{nbytes:,} bytes in {took[0]:.4g} s" for nbytes, took in _exact(ranks, wire))
             return (
-                f"{ranks} ranks, {times}: yours is {yours[0]:.3g}, {yours[1]:.3g}, expected {wanted[0]:.3g}, "
+                f"{ranks} ranks, {times}: your result is {yours[0]:.3g}, {yours[1]:.3g}, expected {wanted[0]:.3g}, "
                 f"{wanted[1]:.3g}{named(_links_explained(function))}"
             )
     return ""
@@ -123,8 +123,9 @@ def _links_disturbed(function: Callable[..., Any]) -> str:
         yours, wanted = _answer(function, ranks, *pair), (wire.latency_s, wire.per_byte_s)
         if not _alike(yours, wanted):
             return (
-                f"{ranks} ranks, 3 of 15 repetitions disturbed: yours is {yours[0]:.3g}, {yours[1]:.3g}, expected "
-                f"{wanted[0]:.3g}, {wanted[1]:.3g}. A mean follows each slow repetition; what does not?"
+                f"{ranks} ranks, 3 of 15 repetitions disturbed: your result is {yours[0]:.3g}, {yours[1]:.3g}, "
+                f"expected {wanted[0]:.3g}, {wanted[1]:.3g}. Every slow repetition changes a mean; what does it not "
+                "change?"
             )
     return ""
 
@@ -136,7 +137,8 @@ def _links_positive(function: Callable[..., Any]) -> str:
         yours = _answer(function, 2, short, long)
         if min(yours) < 0:
             return (
-                f"short {short[1][0]} s, long {long[1][0]} s: yours is {yours}. A link with less than nothing is none"
+                f"short {short[1][0]} s, long {long[1][0]} s: your result is {yours}. Latency and time per byte cannot "
+                "be negative: return 0 instead"
             )
     return ""
 
@@ -194,9 +196,9 @@ def _step_mistakes(layers: Sequence[Span], reduce_s: Network) -> Iterator[tuple[
     sent = [(one, reduce_s(4 * one.values)) for one in layers if one.values]
     network_s = sum(seconds for _, seconds in sent)
     total_s = reduce_s(4 * sum(one.values for one in layers))
-    yield compute_s, "that is computing alone: the gradients do not travel in no time"
-    yield compute_s + network_s, "that is without overlap: a gradient travels while backward goes on"
-    yield compute_s + total_s, "that sends all gradients at the end, together: each may leave when its backward ends"
+    yield compute_s, "that is computing alone: sending the gradients takes time, too"
+    yield compute_s + network_s, "that is without overlap: a gradient is sent while backward goes on"
+    yield compute_s + total_s, "that sends all gradients at the end, together: each may be sent when its backward ends"
     for wire_s in (network_s, total_s):
         yield max(compute_s, wire_s), "the network has nothing to send before the last layer's backward has ended"
         yield forward_s + max(compute_s - forward_s, wire_s), "no gradient is ready at the beginning of backward"
@@ -245,7 +247,7 @@ def _simulated(function: Callable[..., Any]) -> str:
         yours, wanted = number(function, layers, reduce_s), simulate(layers, reduce_s, Policy(fusion_bytes=0)).step_s
         if not np.isclose(yours, wanted, rtol=1e-6):
             why = named(explained(function, _step_mistakes))
-            return f"{words}, {shown(layers, reduce_s)}: yours is {yours:.4g}, expected {wanted:.4g}{why}"
+            return f"{words}, {shown(layers, reduce_s)}: your result is {yours:.4g}, expected {wanted:.4g}{why}"
     return ""
 
 
@@ -266,8 +268,8 @@ TASKS = [
         (
             "First one number for each size, that a few slow repetitions do not move. Then a line through two points: "
             "what does it cost when the bytes grow from the short to the long array?",
-            "An allreduce takes 2 (ranks - 1) * (latency_s + per_byte_s * bytes / ranks). Take the short one's time "
-            "from the long one's, and the latencies are gone.",
+            "An allreduce takes 2 (ranks - 1) * (latency_s + per_byte_s * bytes / ranks). Subtract the short array's "
+            "time from the long array's, and the latencies cancel.",
             "per_byte_s = max(0, (slow - quick) / (many - few)) * ranks / steps with steps = 2 * (ranks - 1), and "
             "medians for quick and slow; latency_s = max(0, quick / steps - per_byte_s * few / ranks).",
         ),
@@ -280,7 +282,7 @@ TASKS = [
         "a training step, from its layers and a network",
         step_time,
         (
-            "Two clocks: when the ranks have computed, and when the network is free again. Where does each stand after "
+            "Two clocks: when the ranks have computed, and when the network is free again. What does each show after "
             "forward?",
             "Go through the layers from the last to the first. Backward moves the first clock. Then the layer's "
             "message begins when both its gradients are ready and the network is free: at the later of the two clocks.",

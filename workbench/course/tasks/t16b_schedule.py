@@ -60,12 +60,12 @@ def _bound_mistakes(layers: Sequence[Span], reduce_s: Network) -> Iterator[tuple
         "that is the bound of the first layer alone: the largest of all i is asked for",
     )
     own = max(sum(compute[i:]) + reduce_s(4 * layers[i].values) for i in count)
-    yield own, "the gradients of all layers up to i have to pass, not those of layer i alone"
+    yield own, "the gradients of all layers up to i must be sent, not only those of layer i"
     backward = max(
         sum(one.backward_s for one in layers[i:]) + reduce_s(4 * sum(one.values for one in layers[: i + 1]))
         for i in count
     )
-    yield backward, "the next forward of layer i, and of those behind it, belongs to the step as well"
+    yield backward, "the next forward of layer i and of the later layers belongs to the step as well"
 
 
 def _rivals(layers: Sequence[Span]) -> Iterator[Messages]:
@@ -91,8 +91,8 @@ def _no_rival_is_faster(function: Callable[..., Any]) -> str:
             if (step_s := play(layers, messages, reduce_s).step_s) < yours - _CLOSE:
                 why = named(explained(function, _bound_mistakes))
                 return (
-                    f"{words}, {shown(layers, reduce_s)}: yours says that no step is shorter than {yours:.4g}. With "
-                    f"the messages {_short(messages)} it takes {step_s:.4g}{why}"
+                    f"{words}, {shown(layers, reduce_s)}: your bound says that no step is shorter than {yours:.4g}. "
+                    f"With the messages {_short(messages)} it takes {step_s:.4g}{why}"
                 )
     return ""
 
@@ -107,7 +107,9 @@ def _no_bound_is_larger(function: Callable[..., Any]) -> str:
         yours, wanted = number(function, layers, reduce_s), least_step(layers, reduce_s)
         if not np.isclose(yours, wanted, rtol=_CLOSE):
             why = named(explained(function, _bound_mistakes))
-            return f"{words}, {shown(layers, reduce_s)}: yours is {yours:.4g}, proved is {wanted:.4g}{why}"
+            return (
+                f"{words}, {shown(layers, reduce_s)}: your result is {yours:.4g}, the proved bound is {wanted:.4g}{why}"
+            )
     return ""
 
 
@@ -162,7 +164,7 @@ def _tried(function: Callable[..., Any], layers: Sequence[Span], reduce_s: Netwo
 
 
 def _each_once(function: Callable[..., Any]) -> str:
-    """Each gradient travels once."""
+    """Each gradient is sent once."""
     for words, layers, reduce_s in list(models())[:_TRIED]:
         if wrong := mistake(layers, _tried(function, layers, reduce_s)):
             return f"{words}, {shown(layers, reduce_s)}: {wrong}"
@@ -170,13 +172,13 @@ def _each_once(function: Callable[..., Any]) -> str:
 
 
 def _same_on_all_ranks(function: Callable[..., Any]) -> str:
-    """Called again it is the same: each rank calls it for itself."""
+    """A second call gives the same result: each rank calls the function for itself."""
     for words, layers, reduce_s in list(models())[:_TRIED:4]:
         first, again = (_tried(function, layers, reduce_s) for _ in range(2))
         if first != again:
             return (
                 f"{words}: the first call gives {_short(first)}, the second one {_short(again)}. Ranks that do not "
-                "agree wait for different messages, for ever"
+                "agree wait for different messages, and never end"
             )
     return ""
 
@@ -223,8 +225,8 @@ def _why_slow(layers: Sequence[Span], messages: Messages, reduce_s: Network, pla
     event = max(carried, key=lambda event: min(event.end_s, longest.end_s) - max(event.begin_s, longest.begin_s))
     what = f"{size(BYTES * event.values)} of {_of(event.names)} in one message"
     if longest.names[0] in event.names:
-        return f"{text}, which travel late, with {what}. What does the next forward need first?"
-    return f"{text}, while the network carries {what}. What is urgent can only pass between two messages"
+        return f"{text}, which are sent late, with {what}. What does the next forward need first?"
+    return f"{text}, while the network carries {what}. Urgent gradients can be sent only between two messages"
 
 
 def _of(names: Sequence[str]) -> str:
@@ -261,7 +263,7 @@ TASKS = [
         "what no schedule can beat",
         lower_bound,
         (
-            "One number for each layer i, then the largest. Each has two parts: bytes that have to pass between two "
+            "One number for each layer i, then the largest. Each has two parts: bytes that must be sent between two "
             "moments, and computing that cannot run between them.",
             "Bytes: 4 * (values of the layers 0 to i). Computing: forward_s + backward_s of the layers i to the last.",
             "reduce_s(4 * sum(each.values for each in layers[: i + 1])) + sum(each.forward_s + each.backward_s for "
@@ -278,8 +280,8 @@ TASKS = [
         (
             "Which layer's gradients does the next forward need first? They are ready last. Then draw a step: what "
             "does the network carry while the ranks wait?",
-            "The front layers first; a large layer in pieces, so that others can pass between them; small neighbours "
-            "in one message, since each message pays the latencies.",
+            "The front layers first; a large layer in pieces, so that others can be sent between them; small "
+            "neighbours in one message, since each message pays the latencies.",
             "Write a function cut(largest, together) that does this for a largest piece and a largest message of "
             "small ones. Try some twenty pairs of sizes with play(layers, messages, reduce_s).step_s, keep the best.",
         ),

@@ -1,4 +1,4 @@
-"""Lesson 17, the same job on every engine: who starts a rank, who it is, and where hosts are."""
+"""Lesson 17, the same job on every engine: what starts a rank, which rank it is, and where the hosts are."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def table() -> Any:
 
     starts: what starts the processes of the ranks on a host?
         "agent by ssh", "agent by srun" or "torchrun".
-    finds: who knows on which hosts? "the user", "Slurm", "the operator" or "DNS".
+    finds: what knows the hosts? "the user", "Slurm", "the operator" or "DNS".
     slots: the name of the option, key or variable that says how many ranks a host gets.
-    replaces: who starts a rank in place of a lost one, while the others train?
+    replaces: what starts a rank instead of a lost one, while the others train?
         "the launcher" or "nobody".
     """
     ### BEGIN SOLUTION
@@ -83,7 +83,10 @@ def discover(pods: Any, service: Any) -> Any:
 _QUESTIONS = {
     "starts": {
         "ssh": ({"agent by ssh"}, "-H names hosts, and workbench run reaches them"),
-        "slurm": ({"agent by srun"}, "in a Slurm job workbench run needs no ssh: what has Slurm for this?"),
+        "slurm": (
+            {"agent by srun"},
+            "in a Slurm job workbench run needs no ssh: which program does Slurm have for this?",
+        ),
         "mpijob": ({"agent by ssh"}, "which command does the launcher's pod run, and what does a worker's pod run?"),
         "jobset": ({"torchrun"}, "no pod runs workbench run: look at args"),
     },
@@ -115,11 +118,11 @@ def _answers(question: str) -> Callable[[Callable[..., Any]], str]:
     def judge(function: Callable[..., Any]) -> str:
         mine = function()
         if not isinstance(mine, Mapping):
-            return f"yours is {mine!r}, expected a dict with the engines {', '.join(_QUESTIONS[question])}"
+            return f"your result is {mine!r}, expected a dict with the engines {', '.join(_QUESTIONS[question])}"
         for engine, (right, where) in _QUESTIONS[question].items():
             row = mine.get(engine)
             if not isinstance(row, Mapping) or question not in row:
-                return f"{engine} has no {question!r} in yours"
+                return f"your result has no {question!r} for {engine}"
             said = str(row[question])
             plain = said.strip().lstrip("-").lower() if question == "slots" else said
             if plain not in right:
@@ -151,7 +154,7 @@ def _known(cases: Iterable[tuple[str, dict[str, str], tuple[int, int, int]]]) ->
         for what, env, right in listed:
             mine = function(dict(env))
             if mine != right:
-                return f"{what}, {_short(env)}: yours {mine!r}, expected {right}{_which(mine, right)}"
+                return f"{what}, {_short(env)}: your result is {mine!r}, expected {right}{_which(mine, right)}"
         return ""
 
     return judge
@@ -194,7 +197,7 @@ def no_launcher(function: Callable[..., Any]) -> str:
 
 
 def two_launchers(function: Callable[..., Any]) -> str:
-    """One launcher inside of another: what started the process itself counts."""
+    """One launcher inside another: the launcher that started the process itself counts."""
     return _known(
         [
             ("mpiexec in a batch script of Slurm", {**_BATCH, **_MPIEXEC}, (2, 3, 0)),
@@ -220,11 +223,11 @@ def _printed(function: Callable[..., Any], cases: Iterable[tuple[str, list[Pod],
     for what, pods, right in cases:
         mine = function([{**pod, "limits": dict(pod["limits"])} for pod in pods], "train")
         if mine is None:
-            return "yours returns None. Is there a return?"
+            return "your result is None. Is there a return?"
         if isinstance(mine, str):
-            return f"{what}: yours is one text, {mine!r}, expected a list with a text for each host"
+            return f"{what}: your result is one text, {mine!r}, expected a list with a text for each host"
         if list(mine) != right:
-            return f"{what}: yours {list(mine)}, expected {right}"
+            return f"{what}: your result is {list(mine)}, expected {right}"
     return ""
 
 
@@ -243,7 +246,7 @@ def names_and_slots(function: Callable[..., Any]) -> str:
 
 
 def only_who_can(function: Callable[..., Any]) -> str:
-    """Pods that are not ready, that are deleted, and the launcher take no rank."""
+    """Pods that are not ready, deleted pods and the launcher take no rank."""
     pods = [
         _pod(0, ready=False, limits=_gpus(2)),
         _pod(1, deleted=True, limits=_gpus(2)),
@@ -275,10 +278,10 @@ TASKS = [
         "read four job descriptions",
         table,
         (
-            "Each answer stands in the description, or in the lesson's text below it. Begin with what the container or "
-            "script runs: it starts the ranks, or starts what starts them.",
-            "Where workbench run is, an agent on each host starts the ranks: it gets there by srun in a Slurm job, by "
-            "ssh else, in pods too. Where torchrun is, it starts them itself.",
+            "Each answer is in the description, or in the lesson's text below it. Begin with the command that the "
+            "container or script runs: it starts the ranks, or the program that starts them.",
+            "With workbench run, an agent on each host starts the ranks. In a Slurm job srun starts the agent; "
+            "otherwise ssh does, in pods too. torchrun starts the ranks itself.",
             "ssh: agent by ssh, the user, -H, nobody. slurm: agent by srun, Slurm, ntasks-per-node, nobody. mpijob: "
             "agent by ssh, the operator, slots-per-host, the launcher. jobset: torchrun, DNS, PET_NPROC_PER_NODE, "
             "nobody.",
@@ -288,12 +291,12 @@ TASKS = [
     ),
     PlainTask(
         "17.who_am_i",
-        "who am I, whoever has started me",
+        "which rank is this process, with any launcher?",
         who_am_i,
         (
             "For each launcher: are all three of its variables there? Then they count, as numbers.",
-            "In which order are they asked? Slurm's variables are inherited by whatever a job starts, so Slurm comes "
-            "last. And SLURM_STEP_NUM_TASKS is there in a step alone, that is under srun.",
+            "In which order must you test them? Slurm's variables are inherited by whatever a job starts, so Slurm "
+            "comes last. And SLURM_STEP_NUM_TASKS is there in a step alone, that is under srun.",
             "for names in (MPICH's three, torchrun's three, Slurm's three): if all(name in env for name in names): "
             "return tuple(int(env[name]) for name in names). At the end: return 0, 1, 0.",
         ),

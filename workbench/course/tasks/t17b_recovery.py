@@ -10,11 +10,11 @@ from workbench.course.mistakes.engines import MISTAKES
 
 
 def recovery(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
-    """One of n ranks is lost amid step failed_at (0 is the first). Return (processes started, steps done again).
+    """One of n ranks is lost during step failed_at (0 is the first). Return (processes started, steps done again).
 
     engine "elastic": the survivors keep their processes and go on from the last commit, which all have in memory.
     engine "restart": all ranks are started again and go on from the last checkpoint on disk, or from step 0 where
-    checkpoint_every is 0. So it is with an elastic job of one rank: nobody has survived.
+    checkpoint_every is 0. This also holds for an elastic job of one rank, because no rank survives.
     A commit is made after each commit_every steps, a checkpoint likewise. Step failed_at itself is done again, too.
     """
     ### BEGIN SOLUTION
@@ -50,10 +50,10 @@ def _recovered(function: Callable[..., Any], cases: Iterable[tuple[int, int, str
             f"n={n}, failed_at={failed_at}, {engine}, commit_every={commit_every}, checkpoint_every={checkpoint_every}"
         )
         if mine is None:
-            return "yours returns None. Is there a return?"
+            return "your result is None. Is there a return?"
         for name, yours, wanted in zip(("processes started", "steps done again"), mine, right, strict=False):
             if yours != wanted:
-                return f"{what}: {name} is {yours} in yours, expected {wanted}"
+                return f"{what}: {name} is {yours} in your result, expected {wanted}"
     return ""
 
 
@@ -90,9 +90,9 @@ TASKS = [
         "what a lost rank costs",
         recovery,
         (
-            "First: does anybody survive? Then: after which step was the last commit, or checkpoint, made?",
-            "Amid step failed_at, failed_at steps are complete. The last multiple of every that is not above that is "
-            "failed_at // every * every.",
+            "First: does any rank survive? Then: after which step was the last commit, or checkpoint, made?",
+            "During step failed_at, failed_at steps are complete. The last multiple of every that is not above that "
+            "is failed_at // every * every.",
             "survive = engine == 'elastic' and n > 1; every = commit_every if survive else checkpoint_every; last = "
             "failed_at // every * every if every else 0; return (1 if survive else n), failed_at - last + 1",
         ),

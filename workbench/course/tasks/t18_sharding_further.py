@@ -1,4 +1,4 @@
-"""Lesson 18, sharding further: who owns what, a step on one's own part, and parameters that come for a layer's turn."""
+"""Lesson 18, sharding further: which rank owns what, a step on its own part, and parameters gathered layer by layer."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ USE_S = 1e-3
 def owners(sizes: Any, n: Any) -> Any:
     """Return a list: for each of n ranks, its parts, a list of (parameter, start, stop).
 
-    sizes: how many elements each parameter has. All parameters lie one behind the other in one array, which is cut into
-    n chunks; the first (sum of sizes) % n of them get one element more. Rank r owns chunk r. (2, 5, 9) means elements
-    5 to 8 of parameter number 2. Parts in order, none of them empty.
+    sizes: how many elements each parameter has. All parameters are stored one after the other in one array, which is
+    cut into n chunks; the first (sum of sizes) % n of them get one element more. Rank r owns chunk r. (2, 5, 9) means
+    elements 5 to 8 of parameter number 2. Parts in order, none of them empty.
     """
     ### BEGIN SOLUTION
     total = sum(sizes)
@@ -46,7 +46,7 @@ def _told(function: Callable[..., Any], sizes: list[int], n: int) -> str:
     """Nothing, or the first rank whose parts are wrong and what is wrong with them."""
     yours, about = function(list(sizes), n), f"sizes {sizes}, {text.count(n, 'rank')}"
     if not isinstance(yours, (list, tuple)) or len(yours) != n:
-        return f"{about}: yours is {yours!r}, and it should be a list with an entry for each rank"
+        return f"{about}: your result is {yours!r}, and it should be a list with an entry for each rank"
     odd = next((part for parts in yours for part in parts if not _is_part(part)), None)
     if odd is not None:
         return f"{about}: {odd!r} is no part; (parameter, start, stop) is"
@@ -66,7 +66,7 @@ def _told(function: Callable[..., Any], sizes: list[int], n: int) -> str:
         if any(start >= stop for _, start, stop in parts):
             return f"{where}: one of these parts is empty"
         if len({number for number, _, _ in parts}) < len(parts):
-            return f"{where}: two parts of one parameter lie side by side; make them one"
+            return f"{where}: two parts of one parameter are next to each other; make them one"
     return ""
 
 
@@ -84,7 +84,7 @@ def _why(sizes: list[int], yours: Sequence[Any], lengths: list[int]) -> str:
     if any(stop > sizes[number % len(sizes)] for number, _, stop in parts) and all(at >= 0 for _, at, _ in from_start):
         return ". Start and stop count from the parameter's own first element, and not from that of the whole array"
     if len(sizes) > 1 and all((start, stop) == (0, sizes[number % len(sizes)]) for number, start, stop in parts):
-        return ". Every parameter is whole: the array is cut, also amid a parameter"
+        return ". Every parameter is whole: the array is cut, also in the middle of a parameter"
     if sum(stop + 1 - start for _, start, stop in parts) == sum(sizes):
         return ". Is the last element missing? Stop is the element behind it, as in a slice"
     got = [sum(stop - start for _, start, stop in mine) for mine in yours]
@@ -92,7 +92,7 @@ def _why(sizes: list[int], yours: Sequence[Any], lengths: list[int]) -> str:
     if in_order == list(range(sum(sizes))):
         return f". All elements are there, in order, but the chunks have lengths {got} and not {lengths}"
     if sorted(in_order) == list(range(sum(sizes))) and len(yours) > 1:
-        return ". Each parameter was cut by itself: they lie one behind the other, and that array is cut"
+        return ". Each parameter was cut by itself: put them one after the other, and cut that array"
     return ""
 
 
@@ -176,7 +176,7 @@ def _other_steps(case: Case) -> Iterator[tuple[list[Array], str]]:
     )
     yield (
         steps(lambda rank: chunks[(rank + 1) % n][rank] / n),
-        "what came has taken the place of this rank's own values: it is to be added to them",
+        "the received chunk has replaced this rank's own values: add it to them",
     )
     yield [2 * shard - new for shard, new in zip(shards, right, strict=True)], "a step goes against the gradient"
 
@@ -199,9 +199,9 @@ def _half(case: Case, run: Run) -> Sequence[Bound]:
 def gather_parameters(comm: Any, shards: Any, x: Any) -> Any:
     """Return what a network gives for x: each layer is x = np.tanh(W @ x). Hold one layer's whole W at a time.
 
-    shards: for each layer, this rank's rows of W: part number rank of np.array_split(W, n). Gather W when the layer's
-    turn comes, in a ring: n - 1 messages, in each of which a rank passes on what came last. comm.compute(0.001) stands
-    for using a layer: call it once for each, when W is there. After that W is let go of.
+    shards: for each layer, this rank's rows of W: part number rank of np.array_split(W, n). Gather W right before the
+    layer is used, in a ring: n - 1 messages, in each of which a rank sends the rows that it received last.
+    comm.compute(0.001) stands for using a layer: call it once for each, when W is there. After that free W.
     """
     n, rank = comm.size, comm.rank
     ### BEGIN SOLUTION
@@ -246,7 +246,7 @@ def _other_outputs(case: Case) -> Iterator[tuple[list[Array], str]]:
         xs = [np.tanh(whole @ x) for whole, x in zip(came, xs, strict=True)]
         linear = [np.concatenate(rows) @ x for x in linear]
         together = [np.concatenate([np.tanh(mine @ x) for mine, x in zip(rows, together, strict=True)])] * n
-    yield xs, "the rows of W stand in the order in which they came: put rank 0's first, then rank 1's, and so on"
+    yield xs, "the rows of W are in the order in which they arrived: put rank 0's first, then rank 1's, and so on"
     yield linear, "np.tanh is missing"
     yield together, "the ranks' results were gathered, but each rank has an x of its own: gather the rows of W"
     if len(layers) == 1:
@@ -255,7 +255,7 @@ def _other_outputs(case: Case) -> Iterator[tuple[list[Array], str]]:
 
 
 def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
-    """What is held is seen from outside: a layer has come when its messages have, and is let go of when it is used."""
+    """What is held is seen from outside: a layer has arrived when its messages have, and is freed when it is used."""
     shards = case.inputs[0][0]
     whole = sum(sum(np.asarray(one[0][layer]).nbytes for one in case.inputs) for layer in range(len(shards)))
     best = (case.n - 1) / case.n * whole
@@ -263,9 +263,7 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     wrong_uses = max(abs(len(shards) - count) for count in uses)
     sent = max(size for _, size in run.sent())
     told = [
-        Bound(
-            "calls of comm.compute too many or too few", wrong_uses, 0, 0, "Each layer is computed once on each rank"
-        ),
+        Bound("calls of comm.compute missing or in excess", wrong_uses, 0, 0, "Call it once for each layer"),
         Bound.busiest(run, best, best * 1.02, "In a ring each rank's rows pass once"),
     ]
     if sent > best * 1.02:  # then bytes do not tell which layers have come
@@ -274,13 +272,17 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     return [
         *told,
         Bound(
-            "layers held at once", held, 1, 1, "A layer's W is gathered when its turn comes, and let go before the next"
+            "layers held at once",
+            held,
+            1,
+            1,
+            "Gather a layer's W right before you use it, and free it before the next one",
         ),
     ]
 
 
 def _held(case: Case, run: Run, rank: int) -> int:
-    """At most so many whole layers are on a rank, if each is let go of when it has been used."""
+    """At most so many whole layers are on a rank, if each is freed when it has been used."""
     if case.n == 1:
         return 1
     sizes = [
@@ -307,7 +309,8 @@ TASKS = [
         (
             "Forget the parameters first: rank r owns elements low to high of one long array, with lengths as "
             "np.array_split makes them.",
-            "Each parameter lies from start to start + size in that array. What of it lies between low and high?",
+            "Each parameter is stored from start to start + size in that array. Which part of it is between low and "
+            "high?",
             "first, last = max(low, start), min(high, start + size); if first < last: (number, first - start, last - "
             "start)",
         ),
@@ -320,8 +323,8 @@ TASKS = [
         "a step on the part that a rank owns",
         reduce_scatter_step,
         (
-            "It is the first half of the ring of lesson 03. There rank r ended with chunk r + 1; here it must be chunk "
-            "r, for that is what it owns. What has to be sent first, then?",
+            "It is the first half of the ring of lesson 03. There rank r ended with chunk r + 1; here it must be "
+            "chunk r, because rank r owns that one. Which chunk must be sent first, then?",
             "In step s rank r sends chunk r - s - 1, and adds what comes from the left to chunk r - s - 2; all modulo "
             "n.",
             "for step in range(n - 1): chunks[(rank - step - 2) % n] += comm.sendrecv(chunks[(rank - step - 1) % n], "
@@ -338,7 +341,7 @@ TASKS = [
     ),
     CommTask(
         "18.gather_parameters",
-        "a layer's parameters, when its turn comes",
+        "a layer's parameters, when it is used",
         gather_parameters,
         (
             "A loop over the layers. In it: gather this layer's W, use it, and go on to the next.",

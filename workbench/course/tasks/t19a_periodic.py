@@ -194,7 +194,7 @@ TASKS = [
     ),
     CommTask(
         "19.outer_step",
-        "what the ranks have changed is a gradient",
+        "the ranks' change is a gradient",
         outer_step,
         (
             "How far has this rank come from start, and in which direction would a gradient point that leads there?",

@@ -1,4 +1,4 @@
-"""Lesson 19, second half: a gradient sent as two factors, and what they leave out."""
+"""Lesson 19, second half: a gradient sent as two factors, and the part that they leave out."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _other_rounds(case: Case) -> Iterator[tuple[list[Any], str]]:
     yield _project(less, _orthonormal(np.mean(less, axis=0) @ q)), "the error is added, not taken off"
     yield (
         [(average, error - left) for (average, error), (_, left, _) in zip(right, case.inputs, strict=True)],
-        "the new error is measured from the gradient: take gradient + error, for that is what is sent",
+        "the new error is measured from the gradient: take gradient + error, because that is what is sent",
     )
     zeros = np.zeros_like(sent[0])
     for found in (right, plain):
@@ -103,12 +103,12 @@ def _other_rounds(case: Case) -> Iterator[tuple[list[Any], str]]:
 
 
 def _two_factors(case: Case, run: Run) -> Sequence[Bound]:
-    """Two factors of the ranks; whoever sends the matrix has compressed nothing."""
+    """Two factors are sent; to send the whole matrix is no compression."""
     (m, n), rank = case.inputs[0][0].shape, case.inputs[0][2].shape[1]
     nbytes = 8 * rank * (m + n)
     return [
         Bound.busiest(
-            run, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes, "Only the two thin matrices have to travel"
+            run, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes, "Only the two thin matrices must be sent"
         )
     ]
 
@@ -119,7 +119,7 @@ TASKS = [
         "one round of PowerSGD, with error feedback",
         powersgd,
         (
-            "Two sums over the ranks: of (m, r), then of (n, r). Whatever else a rank computes, it computes alone.",
+            "Two sums over the ranks: of (m, r), then of (n, r). Each rank computes everything else alone.",
             "The order counts: average first, then np.linalg.qr. Keep this rank's own sent.T @ p for its error, and "
             "average a copy of it for q.",
             "sent = gradient + error; p = np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0]; mine = sent.T @ p; "

@@ -1,4 +1,4 @@
-"""Lesson 20, first half: a layer cut by rows, and two layers of which only the ends talk."""
+"""Lesson 20, first half: a layer cut by rows, and two layers of which only the ends communicate."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _other_outputs(case: Case) -> Iterator[tuple[list[Any], str]]:
 
 
 def _one_sum(case: Case, run: Run) -> Sequence[Bound]:
-    """A sum of outputs; whoever gathers inputs and weights has cut nothing."""
+    """A sum of outputs; to gather inputs and weights is no cut."""
     output = case.inputs[0][0].shape[0] * case.inputs[0][2].nbytes
     return [
         Bound.busiest(

@@ -22,7 +22,7 @@ _SHOWN = 4, 8  # stages, micro-batches
 def one_f_one_b(stage: Any, stages: Any, microbatches: Any) -> Any:
     """Return the operations of a stage in their order: ("F", i) and ("B", i) for each micro-batch i.
 
-    First as many forwards as there are stages behind this one (fewer if there are not so many micro-batches). Then one
+    First as many forwards as there are stages after this one (fewer if there are fewer micro-batches). Then one
     forward, one backward, in turns, while there are forwards. Then the backwards that are left.
     """
     ### BEGIN SOLUTION
@@ -49,7 +49,9 @@ def _each_once(function: Callable[..., Any]) -> str:
         for stage in range(stages):
             plan = function(stage, stages, count)
             if not isinstance(plan, (list, tuple)):
-                return f"yours is of type {type(plan).__name__}, expected a list of operations. Is there a return?"
+                return (
+                    f"your result is of type {type(plan).__name__}, expected a list of operations. Is there a return?"
+                )
             if wrong := mistake(plan, count):
                 return f"{_about(stages, count)}, stage {stage}: {wrong}"
     return ""
@@ -70,8 +72,8 @@ def _bubble(function: Callable[..., Any]) -> str:
         if played.step_s > least + 1e-9:
             yours, bubble = 100 * played.bubble, 100 * (stages - 1) / (count + stages - 1)
             return (
-                f"{_about(stages, count)}: the step takes {played.step_s:g}, and the stages idle {yours:.1f} % of it; "
-                f"{least:g} and {bubble:.1f} % are possible"
+                f"{_about(stages, count)}: the step takes {played.step_s:g}, and the stages are idle for {yours:.1f} % "
+                f"of it; the best schedule takes {least:g} and is idle for {bubble:.1f} %"
             )
     return ""
 
@@ -96,7 +98,7 @@ def _played(function: Callable[..., Any]) -> Iterator[tuple[int, int, PlayedSche
 
 def _drawn(function: Callable[..., Any]) -> Figure:
     """The step of four stages and eight micro-batches; of a schedule that deadlocks, until nobody can go on."""
-    return pipeline_picture(play(function, *_SHOWN), "yours")
+    return pipeline_picture(play(function, *_SHOWN), "Your schedule")
 
 
 def pipeline(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
@@ -171,7 +173,7 @@ def _other_gradients(case: Case) -> Iterator[tuple[list[Any], str]]:
     yield _serial(case, tanh=False), "backward has to go through tanh as well: dz = dh * (1 - h ** 2)"
     yield (
         _serial(case, order=-1),
-        "the last stage answers the micro-batches in another order than the stages before it take the answers",
+        "the last stage sends gradients in another order than the stages before it receive them",
     )
     for at, which in ((-1, "last"), (0, "first")):
         one = [(w, xs and [xs[at]], ts and [ts[at]]) for w, xs, ts in case.inputs]
@@ -179,7 +181,7 @@ def _other_gradients(case: Case) -> Iterator[tuple[list[Any], str]]:
 
 
 def _neighbours(case: Case, run: Run) -> Sequence[Bound]:
-    """One activation and one gradient for each micro-batch between neighbours; a number for all may be told besides."""
+    """One activation and one gradient for each micro-batch between neighbours; one number for all may be sent, too."""
     xs = case.inputs[0][1]
     return [
         Bound.busiest(
@@ -213,10 +215,10 @@ TASKS = [
         "a pipeline that trains, by send and recv",
         pipeline,
         (
-            "Forward: x comes from the rank before, h goes to the rank behind. Backward is the same the other way "
-            "round, with dh and dx. The ends have no such neighbour.",
-            "Only ranks 0 and n - 1 know how many micro-batches there are: let rank 0 tell. Keep x and h of each for "
-            "its backward, and answer the micro-batches in the same order on all stages.",
+            "Forward: x comes from the previous rank, h is sent to the next rank. Backward is mirrored, with dh and "
+            "dx. The ends have no such neighbour.",
+            "Only ranks 0 and n - 1 know how many micro-batches there are: let rank 0 send it. Keep x and h of each "
+            "for its backward, and do the backwards in the same order on all stages.",
             "for each: x = xs[i] or recv(rank - 1); keep (x, np.tanh(x @ w)); send h to rank + 1. Then for each: dh = "
             "h - ts[i] or recv(rank + 1); dz = dh * (1 - h**2); total = total + x.T @ dz; send dz @ w.T to rank - 1.",
         ),

@@ -1,4 +1,4 @@
-"""Lesson 21, follow one gradient: what happened when, and who was late, from what the recorders keep."""
+"""Lesson 21, follow one gradient: what happened when, and which rank was late, from the records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TENSORS = ("allreduce.conv.weight", "allreduce.head.bias", "allreduce.head.weig
 def order(snapshots: Any, name: Any) -> Any:
     """Return what happened to a tensor, in the order of time: a list of (what, rank).
 
-    snapshots: by rank, what its recorder keeps: a dict with "collectives" and "answers". All times are of one clock.
+    snapshots: by rank, its records: a dict with "collectives" and "answers". All times are of one clock.
     collectives: dicts, the oldest first. Look at the newest one that has the tensor among its "names". Its "submitted"
     is a pair, of which the first counts; "announced", "arrived", "begun", "done" are times. These five, of each rank.
     answers: (tensor, rank that was last, when rank 0 heard it); only rank 0 has any. The sixth is ("complete", 0): the
@@ -92,13 +92,13 @@ def _ordered(function: Function, snapshots: Snapshots, about: str) -> str:
 def _unlike(yours: Any, wanted: Sequence[Any]) -> str:
     """Where two lists differ first."""
     if yours is None:
-        return "yours is None. Is there a return?"
+        return "your result is None. Is there a return?"
     if not isinstance(yours, (list, tuple)):
-        return f"yours is of type {type(yours).__name__}, expected a list"
+        return f"your result is of type {type(yours).__name__}, expected a list"
     for place, (mine, right) in enumerate(zip(yours, wanted, strict=False)):
         if wrong := unlike(mine, right):
             return f"place {place}{wrong}"
-    return "" if len(yours) == len(wanted) else f"yours has {len(yours)} items, expected {len(wanted)}"
+    return "" if len(yours) == len(wanted) else f"your result has {len(yours)} items, expected {len(wanted)}"
 
 
 def _order_made_up(function: Function) -> str:
@@ -204,7 +204,7 @@ TASKS = [
         "which rank was last, and how long the others waited",
         late,
         (
-            "For each rank a dict from index to announced makes it easy to find what belongs together.",
+            "For each rank a dict from index to announced makes it easy to find the records that belong together.",
             "set.intersection(*map(set, dicts)) has the indices that all ranks remember.",
             "times = [mine[index] for mine in dicts]; last = times.index(max(times)); waits = [(max(times) - at) / "
             "1000 for at in times]",

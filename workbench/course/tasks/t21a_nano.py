@@ -1,4 +1,4 @@
-"""Lesson 21, the coordinator of ``nano.py``: what is ready, and who keeps the others waiting."""
+"""Lesson 21, the coordinator of ``nano.py``: what is ready, and which ranks are missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ready(size: Any, announcements: Any) -> Any:
     """Return the names of the tensors in the order in which they become ready.
 
     size: how many ranks there are.
-    announcements: (rank, name), in the order in which rank 0 hears of them. A tensor is ready when all ranks have
+    announcements: (rank, name), in the order in which rank 0 receives them. A tensor is ready when all ranks have
     announced it. From then on the same name stands for the tensor of the next step, which all announce again.
     """
     ### BEGIN SOLUTION
@@ -146,13 +146,13 @@ def _culprit_mistakes(size: int, announcements: Timed, now: int, deadline_s: int
     )
     yield (
         _culprits(size, announcements, now, deadline_s, keep_ready=True),
-        "what is ready waits for nobody: leave it out",
+        "a tensor that is ready is not late: leave it out",
     )
-    yield {name: ranks[:1] for name, ranks in right.items()}, "that is one rank of each, and there may be more"
+    yield {name: ranks[:1] for name, ranks in right.items()}, "that is one rank for each tensor, and there may be more"
     strict = {
         name: ranks for name, ranks in right.items() if _culprits(size, announcements, now - 1, deadline_s).get(name)
     }
-    yield strict, "what was first announced just so long ago is late, too"
+    yield strict, "a tensor that was first announced exactly deadline_s ago is late, too"
 
 
 def _told_culprits(function: Function, cases: Iterable[tuple[int, Timed, int, int]]) -> str:
@@ -163,12 +163,12 @@ def _told_culprits(function: Function, cases: Iterable[tuple[int, Timed, int, in
             continue
         about = f"{size} ranks, deadline {deadline_s} s, at {now} s, {_timed(announcements)}"
         if yours is None:
-            return f"{about}: yours is None. Is there a return?"
+            return f"{about}: your result is None. Is there a return?"
         if not isinstance(yours, dict):
-            return f"{about}: yours is of type {type(yours).__name__}, expected a dict"
+            return f"{about}: your result is of type {type(yours).__name__}, expected a dict"
         others = _culprit_mistakes(size, announcements, now, deadline_s)
         why = next((f"{words}; " for other, words in others if yours == other), "")
-        return f"{about}: {why}yours {yours}, expected {right}"
+        return f"{about}: {why}your result is {yours}, expected {right}"
     return ""
 
 
@@ -212,10 +212,10 @@ def _culprits_many(function: Function) -> str:
 
 def _unlike(yours: Any, wanted: Sequence[str]) -> str:
     if yours is None:
-        return "yours is None. Is there a return?"
+        return "your result is None. Is there a return?"
     if not isinstance(yours, (list, tuple)):
-        return f"yours is of type {type(yours).__name__}, expected a list"
-    return f"yours {[*yours]}, expected {[*wanted]}" if unlike([*yours], [*wanted]) else ""
+        return f"your result is of type {type(yours).__name__}, expected a list"
+    return f"your result is {[*yours]}, expected {[*wanted]}" if unlike([*yours], [*wanted]) else ""
 
 
 def _listed(announcements: Announcements) -> str:
@@ -238,7 +238,9 @@ TASKS = [
             "announced_by[name]; names.append(name)",
         ),
         mistakes=(
-            Mistake(("here it counts once",), "What does your dict know of a name after it was ready? It comes again."),
+            Mistake(
+                ("here it counts once",), "What does your dict keep of a name after it was ready? The name comes again."
+            ),
             Mistake(("first announced",), "Append a name when its last rank has announced it, not its first."),
             Mistake(("wait for a rank", "does not make a tensor ready"), "How many ranks have announced it so far?"),
             Mistake(("what rank 0 has announced",), "Rank 0 is one of the ranks. Which others must have announced it?"),
@@ -250,7 +252,7 @@ TASKS = [
     ),
     PlainTask(
         "21.culprits",
-        "the coordinator: who keeps the others waiting",
+        "the coordinator: which ranks are missing",
         culprits,
         (
             "Two dicts: when a name was first announced, and by which ranks.",
@@ -259,14 +261,15 @@ TASKS = [
             "rank is missing.",
         ),
         mistakes=(
-            Mistake(("and wait",), "The culprit is who has not announced it."),
+            Mistake(("and wait",), "The ranks that have not announced it are missing."),
             Mistake(("waited for so long yet",), "Compare now with the time of the first announcement."),
             Mistake(
-                ("and not with the last",), "Who announced it first waits longest. Which time does your dict keep?"
+                ("and not with the last",),
+                "The rank that announced it first waits longest. Which time does your dict keep?",
             ),
-            Mistake(("waits for nobody",), "A name of which no rank is missing is ready. It is not late."),
-            Mistake(("one rank of each",), "Several ranks may be missing. Go through all of range(size)."),
-            Mistake(("just so long ago",), "At the deadline it is over: >=, not >."),
+            Mistake(("that is ready is not late",), "A name of which no rank is missing is ready. It is not late."),
+            Mistake(("one rank for each",), "Several ranks may be missing. Go through all of range(size)."),
+            Mistake(("exactly deadline_s ago",), "At the deadline it is over: >=, not >."),
             Mistake(("Is there a return",), "The dict is to be returned."),
         ),
         properties=[_culprits_small, _culprits_at_the_deadline, _culprits_many],

@@ -161,7 +161,7 @@ def each_sample_once(alone: Seen, ranks: Sequence[Seen]) -> str:
         if (wrong := np.flatnonzero(counts != 1)).size:
             return f"epoch {epoch}: sample {wrong[0]} was seen {_times(int(counts[wrong[0]]))}"
     if epochs > 1 and np.array_equal(parts[0][0], parts[1][0]):
-        return "epoch 1 has the order of epoch 0: the sampler must hear of each epoch, set_epoch(epoch)"
+        return "epoch 1 has the order of epoch 0: call the sampler's set_epoch(epoch) before each epoch"
     return ""
 
 

@@ -1,8 +1,8 @@
 """A long training that fails now and then and goes on from its last commit: where does the time go?
 
-Failures come without memory: the time from one to the next is exponential, with the mean MTBF/n for n ranks, for each
-of them fails once in an MTBF and any of them stops the job. After a failure the job restarts, which takes
-``restart_s``, and does again what it had done since its last commit.
+Failures come without memory: the time from one to the next is exponential, with the mean MTBF/n for n ranks, because
+each of them fails once in an MTBF and any of them stops the job. After a failure the job restarts, which takes
+``restart_s``, and repeats the work since its last commit.
 
 Nothing is drawn but the times between failures. So the time between two of them is divided without a loop: restart,
 whole segments of ``every`` steps and a commit, and a rest that is lost.
