@@ -49,8 +49,8 @@ def _why(fault: Fault) -> str:
     only = ", and only optimizers of torch pass it" if fault.state == STEP else ""
     return (
         f"; the next would have been {fault.words}, but rank {fault.rank} did not reach {fault.state!r} {fault.nth} "
-        f"time(s) after the last fault{only}, nor received {PATIENCE} responses. So later faults could not happen: train "
-        "for more steps, or leave this state out with states="
+        f"time(s) after the last fault{only}, nor received {PATIENCE} responses. So later faults could not happen: "
+        "train for more steps, or leave this state out with states="
     )
 
 
