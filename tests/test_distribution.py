@@ -102,8 +102,11 @@ def needed(names: list[str]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def clean_python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a fresh environment: the wheel, and links to what pyproject.toml declares as dependencies."""
-    return environment(built, tmp_path_factory.mktemp("clean"), PROJECT["dependencies"])
+    """The Python of a fresh environment: the wheel, and links to what pyproject.toml declares as dependencies.
+
+    Its path has what paths of learners have: spaces and umlauts.
+    """
+    return environment(built, tmp_path_factory.mktemp("Übung für zwei"), PROJECT["dependencies"])
 
 
 def environment(built: Path, place: Path, names: list[str]) -> Path:
@@ -139,9 +142,9 @@ import importlib.metadata, sys
 import numpy as np
 import workbench as wb
 sums = wb.run_threads(2, lambda: wb.allreduce(np.full(3, wb.rank() + 1.0), op=wb.Sum).tolist())
-print(wb.__file__, importlib.metadata.version(sys.argv[1]), sums)
+print(wb.__file__, importlib.metadata.version(sys.argv[1]), sums, sep="|")
 """
-    where, version, sums = run([clean_python, "-c", code, PROJECT["name"]], tmp_path).split(maxsplit=2)
+    where, version, sums = run([clean_python, "-c", code, PROJECT["name"]], tmp_path).split("|")
     assert Path(where).is_relative_to(clean_python.parent.parent)
     assert (version, sums.strip()) == (PROJECT["version"], "[[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]")
     said = run([clean_python.with_name("workbench"), "--help"], tmp_path)
@@ -168,6 +171,43 @@ def test_numpy_alone_is_enough_for_two_ranks(clean_python: Path, tmp_path: Path,
     said = run([*here, clean_python.with_name("workbench"), "run", "-np", "2", *words, clean_python, script], tmp_path)
     lines = sorted(line.partition(":")[2] for line in said.splitlines())
     assert lines == [f"{rank} 2 [1, 2] [9.0, 900000.0]" for rank in range(2)]
+
+
+NOWHERE = "http://127.0.0.1:9"
+PROXIES = [f"{name}={NOWHERE}" for low in ("http_proxy", "https_proxy", "all_proxy") for name in (low, low.upper())]
+POOR = {
+    "home": ["env", "HOME=/dev/null"],
+    "proxy": ["env", "-u", "no_proxy", "-u", "NO_PROXY", *PROXIES],
+    "network": ["unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("missing", POOR)
+def test_ranks_need_no_home_no_network_and_no_proxy(missing: str, clean_python: Path, tmp_path: Path) -> None:
+    """Without an mpiexec and torch either: the doctor finds no failure, two ranks talk, and lessons can be copied."""
+    if missing == "network" and subprocess.run([*POOR[missing], "true"], capture_output=True).returncode:
+        pytest.skip("only root makes a network without a way out")
+    (tmp_path / "adds.py").write_text(ADDS)
+    workbench_here = ["env", f"PATH={clean_python.parent}:/usr/bin:/bin:/usr/sbin:/sbin", *POOR[missing]]
+    workbench_here += [str(clean_python.with_name("workbench"))]
+    assert "0 2 [1, 2]" in run([*workbench_here, "run", "-np", "2", clean_python, "adds.py"], tmp_path)
+    assert "✗" not in run([*workbench_here, "doctor"], tmp_path)
+    assert "files in copied" in run([*workbench_here, "lessons", "copied"], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["demo", "lab"])
+def test_what_a_command_misses_is_named_first(command: str, clean_python: Path, tmp_path: Path) -> None:
+    """With what installs it; nothing is begun or copied."""
+    done = subprocess.run([clean_python.with_name("workbench"), command], cwd=tmp_path, capture_output=True, text=True)
+    needs = {"demo": "torch, nbclient, matplotlib", "lab": "jupyterlab"}[command]
+    assert done.returncode == 1
+    assert f"`workbench {command}` needs {needs}: " in done.stderr
+    assert f"pip install '{PROJECT['name']}[torch,lessons,lab,mpich]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -76,3 +76,26 @@ def test_the_short_name_goes_when_jupyterlab_is_killed(tmp_path: Path, lab: subp
     found = subprocess.run(["pgrep", "-P", str(lab.pid)], capture_output=True, text=True, check=True).stdout.split()
     os.kill(int(found[0]), signal.SIGKILL)
     wait(lambda: not short.parent.exists())
+
+
+HOMELESS = """#!/usr/bin/env bash
+case "$1" in
+--runtime-dir) echo "$HOME/runtime" ;;
+lab) echo "$HOME $JUPYTER_RUNTIME_DIR"; mkdir "$JUPYTER_RUNTIME_DIR/kernel" ;;
+esac
+"""
+
+
+@pytest.mark.process
+def test_a_home_that_cannot_be_written_is_replaced(tmp_path: Path) -> None:
+    """JupyterLab starts with a home of its own, is told why, and leaves nothing in /tmp."""
+    (tmp_path / "notebooks").mkdir()
+    jupyter = tmp_path / "jupyter"
+    jupyter.write_text(HOMELESS)
+    jupyter.chmod(0o755)
+    words = ["bash", str(ROOT / "workbench" / "cli" / "lab.sh"), str(tmp_path), str(jupyter)]
+    done = subprocess.run(words, env={**os.environ, "HOME": "/dev/null"}, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, "/dev/null/runtime cannot be written" in done.stderr) == (0, True), done.stderr
+    home, runtime = done.stdout.split()
+    assert runtime == f"{home}/r"
+    wait(lambda: not Path(home).exists())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,22 @@ def test_what_is_newer_is_found(tmp_path: Path) -> None:
     found = newer_than_oldest(path, tmp_path / "cache")
     named = {re.findall(r'"([^"]*)"', each)[-1] for each in found}
     assert named == {"tomllib", "UTC", "Self", "chdir", "ExceptionGroup"}
+
+
+def older() -> list[str]:
+    """Those that are installed here, and start."""
+    there = [shutil.which(f"python3.{minor}") for minor in (7, 8, 9)]
+    there += map(str, Path.home().glob(".pyenv/versions/3.[789].*/bin/python"))
+    return [each for each in there if each and subprocess.run([each, "-c", ""], capture_output=True).returncode == 0]
+
+
+@pytest.mark.process
+def test_an_older_python_is_told_which_one_is_needed() -> None:
+    """In one sentence, whichever of them imports a clone."""
+    found = older()
+    for python in found:
+        words = [python, "-B", "-c", "import workbench"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30)
+        assert done.stderr.splitlines()[-1].startswith(f"ImportError: workbench needs Python {OLDEST} or newer; ")
+    if not found:
+        pytest.skip("no older Python is installed here")

@@ -168,6 +168,22 @@ def test_conda_gives_every_dependency_in_the_same_range() -> None:
             assert packages.get(name) == requirement.specifier, f"{requirement} and conda's {name} differ"
 
 
+def test_the_recipe_for_conda_says_what_pyproject_says() -> None:
+    """Name, version, command, and each dependency with its range; no more."""
+    recipe = yaml.safe_load((ROOT / "deploy" / "conda" / "recipe.yaml").read_text())
+    assert (recipe["package"]["name"], recipe["context"]["version"]) == (PROJECT["name"], PROJECT["version"])
+    (script,) = recipe["build"]["python"]["entry_points"]
+    assert dict([script.split(" = ")]) == PROJECT["scripts"]
+    assert recipe["about"]["summary"] == PROJECT["description"]
+    wanted = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
+    wanted["python"] = SpecifierSet(PROJECT["requires-python"])
+    found = [line.replace(" ", "") for line in recipe["requirements"]["run"]]
+    assert conda_specs(found) == wanted
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    host = conda_specs([line.replace(" ", "") for line in recipe["requirements"]["host"]])
+    assert {each.name: each.specifier for each in map(Requirement, build)}.items() <= host.items()
+
+
 def test_conda_has_nothing_that_pyproject_does_not_know() -> None:
     """environment.yml lists no package beyond pyproject's, except conda's own switches and the project itself."""
     known = {CONDA_NAMES.get(each.name, each.name) for each in REQUIREMENTS}

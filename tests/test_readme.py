@@ -12,14 +12,13 @@ from typing import Any
 
 import nbformat
 import pytest
+from doc_blocks import ROOT, blocks, commands, unknown_extras
 
 from workbench.course.links import course
 
-ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-PYTHON = [code for kind, code in BLOCKS if kind == "python"]
-COMMANDS = [line[2:] for kind, text in BLOCKS if kind == "console" for line in text.splitlines() if line[:2] == "$ "]
+PYTHON = [block.code for block in blocks(ROOT / "README.md", "python")]
+COMMANDS = commands(ROOT / "README.md")
 
 
 def test_it_is_one_page() -> None:
@@ -40,8 +39,8 @@ def run(folder: Path, *command: str) -> str:
 def test_the_training_prints_what_stands_below_it(tmp_path: Path) -> None:
     """On two ranks, whose lines come in any order."""
     pytest.importorskip("torch")
-    (block,) = [text for kind, text in BLOCKS if kind == "console" and "train.py" in text]
-    command, *expected = block.splitlines()
+    (block,) = [block for block in blocks(ROOT / "README.md", "console") if "train.py" in block.text]
+    command, *expected = block.text.splitlines()
     (tmp_path / "train.py").write_text(PYTHON[0])
     words = command.removeprefix("$ workbench ").replace("python ", f"{sys.executable} ").split()
     assert sorted(run(tmp_path, *words).splitlines()) == sorted(expected)
@@ -69,12 +68,9 @@ def test_engines_come_up_as_it_says(tmp_path: Path) -> None:
 def test_every_command_is_run_by_a_test() -> None:
     """Those above, or where its own tests are: `make demo` in tests/course, `make lab` in tests/browser."""
     ours = {"workbench run -np 2 python train.py", 'pip install ".[torch]"'}
-    rest = [each.partition("#")[0].strip() for each in COMMANDS]
-    assert {each for each in rest if each not in ours and "--as-horovod" not in each} == {"make demo", "make lab"}
-    extras = set(re.findall(r'"\.\[(\w+)\]"', TEXT))
-    known = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert extras
-    assert all(re.search(rf"^{extra} = \[", known, re.MULTILINE) for extra in extras)
+    assert {each for each in COMMANDS if each not in ours and "--as-horovod" not in each} == {"make demo", "make lab"}
+    assert '".[torch]"' in TEXT
+    assert unknown_extras(TEXT) == set()
 
 
 def test_each_link_leads_somewhere() -> None:

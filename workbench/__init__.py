@@ -13,8 +13,12 @@ calls a function on ranks that it starts:
 The public names are those that ``dir(workbench)`` lists, and ``dir()`` of each module in it. Other names may change.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 10):  # noqa: UP036 - a clone on an older one, which pip would have refused
+    raise ImportError(f"workbench needs Python 3.10 or newer; {sys.executable} is {sys.version.split()[0]}.")
 
 from workbench._version import __version__ as __version__
 from workbench.core.verbs import VERBS, forms

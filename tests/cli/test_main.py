@@ -568,25 +568,20 @@ def printed(story: Sequence[tuple[int, str, bytes]], **options: object) -> tuple
 @check(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["stdout", "stderr"]), TEXT.filter(len)), max_size=15))
 def test_lines_of_different_ranks_never_mix(story: list[tuple[int, str, bytes]]) -> None:
-    """Every line on the screen has one prefix, and the lines behind a prefix are those that its rank wrote."""
+    r"""Every line on the screen has one prefix, and the lines behind a prefix are those that its rank wrote.
+
+    Of a line that was written over, what stood there last.
+    """
     screen, _ = printed(story)
     for rank in range(3):
         for stream in ("stdout", "stderr"):
             wrote = b"".join(data for who, where, data in story if (who, where) == (rank, stream))
             prefix = f"[{rank}]<{stream}>:"
             shown = [line.removeprefix(prefix) for line in screen if line.startswith(prefix)]
-            assert shown == wrote.decode().splitlines()
+            lines = [([part for part in line.split("\r") if part] or [""])[-1] for line in wrote.decode().split("\n")]
+            lines = lines if lines[-1] else lines[:-1]
+            assert shown in (lines, [*lines, ""])  # an empty one for a \r at the very end
     assert all(re.match(r"\[[012]\]<std(out|err)>:[ab]*$", line) or not line for line in screen)
-
-
-def test_a_progress_bar_stays_on_its_line_until_another_rank_prints() -> None:
-    r"""Lines that end with \r overwrite each other; another rank's line does not overwrite them."""
-    screen = io.TextIOWrapper(io.BytesIO(), newline="")
-    printer = Printer(screen, screen, 2)
-    printer.feed(0, "stderr", b"10%\r20%\r30%")
-    printer.feed(1, "stdout", b"loss\n")
-    assert isinstance(screen.buffer, io.BytesIO)
-    assert screen.buffer.getvalue() == b"[0]<stderr>:10%\r[0]<stderr>:20%\r\n[1]<stdout>:loss\n"
 
 
 def test_files_hold_what_each_rank_wrote(tmp_path: Path) -> None:

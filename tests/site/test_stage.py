@@ -18,6 +18,7 @@ from workbench.course.links import Lesson, course, navigation
 from workbench.course.site import command_line, notebooks, stage, texts
 from workbench.course.site.__main__ import main
 from workbench.course.site.pictures import Pictures
+from workbench.course.site.reference import api_pages
 
 pytestmark = pytest.mark.course
 
@@ -229,3 +230,11 @@ def test_each_setting_is_on_its_page() -> None:
     page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `WORKBENCH_([A-Z_]+)`", page.partition("## Not in this list")[0], re.MULTILINE))
     assert named == {name.upper() for name in Settings.__dataclass_fields__}
+
+
+def test_the_api_lists_spark_and_ray_wherever_it_is_built() -> None:
+    """With a page where they are installed, and always with the way to their how-to."""
+    index = api_pages()["api/index.md"]
+    for name in ("spark", "ray"):
+        assert f"(../how-to/{name}.md)" in index
+        assert f"workbench.{name}" in index

@@ -8,6 +8,8 @@
 #
 # This shell becomes JupyterLab, so that signals and Ctrl-C reach it. Another one, at the other end of a pipe that
 # JupyterLab keeps open, removes the short name as soon as JupyterLab has ended, however it has ended.
+#
+# Where the home cannot be written, the folder of the short name is JupyterLab's home.
 set -euo pipefail
 jupyter=$2
 extensions=$(cd "$(dirname "${BASH_SOURCE[0]}")/../labextensions" && pwd)
@@ -15,9 +17,16 @@ cd "$1"
 shift 2
 
 short=$(mktemp -d /tmp/workbench-lab-XXXXXX)
-exec 9> >(trap '' INT TERM HUP; exec >/dev/null 2>&1; cat; rm -f "$short/r"; rmdir "$short")
+exec 9> >(trap '' INT TERM HUP; exec >/dev/null 2>&1; cat; rm -rf "$short")
 runtime=$("$jupyter" --runtime-dir)
-mkdir -p "$runtime"
+if ! mkdir -p "$runtime" 2>/dev/null || [ ! -w "$runtime" ]; then
+    echo "workbench: $runtime cannot be written. JupyterLab works, with $short as its home: its settings last until it" \
+        "ends. Notebooks are saved where they are. To keep the settings, set HOME to a folder of yours." >&2
+    export HOME=$short
+    unset JUPYTER_RUNTIME_DIR JUPYTER_DATA_DIR JUPYTER_CONFIG_DIR IPYTHONDIR XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME
+    runtime=$("$jupyter" --runtime-dir)
+    mkdir -p "$runtime"
+fi
 chmod go= "$runtime"
 ln -s "$runtime" "$short/r"
 

@@ -11,7 +11,9 @@ A fault happens at a *protocol state*, which a rank passes again and again:
 
 The faults of a plan happen one after the other, each once in a job: the rank of one, whichever process that is by then,
 counts how often it passes the state after the last fault, and fails at the n-th time. The same seed and the same number
-of ranks give the same plan.
+of ranks give the same plan. Some trainings never pass some states: without an optimizer of torch there is no step, and
+small tensors are sent within announcements. After :data:`PATIENCE` responses such a fault happens at the next one; a
+fault that was named by ``at=`` waits for its state.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ STATES = (
     "in commit",
     "in join",
 )
-STEP, COMMIT, JOIN = STATES[3:]
+RESPONSE, _, STEP, COMMIT, JOIN = STATES[1:]
 KILL, STOP, DELAY, CUT = ACTS = ("kill", "stop", "delay", "cut")
 """SIGKILL; SIGSTOP and, some time later, SIGCONT; a pause of the thread alone; the end of its connections to others."""
+PATIENCE = 50
+"""A rank that receives so many responses and never comes to the state of a planned fault fails at the next response."""
 _USUAL_S = {STOP: 1.0, DELAY: 0.25}
 _OFTEN = 4  # a rank passes a state so many times at most before it fails
 _MOST = 10_000
@@ -202,4 +206,19 @@ def _fault(text: str) -> Fault:
     return Fault(act, _state(state), _number("at, rank", rank), max(1, _number("at, nth", nth)), _USUAL_S.get(act, 0.0))
 
 
-__all__ = ["ACTS", "COMMIT", "CUT", "DELAY", "JOIN", "KILL", "STATES", "STOP", "Chaos", "Fault", "parse"]
+__all__ = [
+    "ACTS",
+    "COMMIT",
+    "CUT",
+    "DELAY",
+    "JOIN",
+    "KILL",
+    "PATIENCE",
+    "RESPONSE",
+    "STATES",
+    "STEP",
+    "STOP",
+    "Chaos",
+    "Fault",
+    "parse",
+]

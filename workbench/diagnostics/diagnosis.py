@@ -131,6 +131,9 @@ def disk(name: str, path: str, free_bytes: int, writable: bool = True) -> Findin
     variable = {"temp": "TMPDIR", "cache": "XDG_CACHE_HOME"}.get(name, "TMPDIR")
     text = f"{_size(free_bytes)} free in {path}"
     move = f"set {variable} to a folder on another disk"
+    if not writable and name == "cache":
+        text = f"{path} cannot be written, so downloaded data is not kept; all else works"
+        return Finding(Severity.WARNING, name, text, f"Become its owner, or {move}.")
     if not writable:
         return Finding(Severity.FAILURE, name, f"{path} cannot be written", f"Become its owner, or {move}.")
     if free_bytes < FULL_BYTES:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from workbench import config
-from workbench.common.chaos import STEP, Fault, parse
+from workbench.common.chaos import PATIENCE, STEP, Fault, parse
 from workbench.common.text import count
 from workbench.launch.start.starters import JobSpec
 
@@ -49,7 +49,8 @@ def _why(fault: Fault) -> str:
     only = ", and only optimizers of torch pass it" if fault.state == STEP else ""
     return (
         f"; the next would have been {fault.words}, but rank {fault.rank} did not reach {fault.state!r} {fault.nth} "
-        f"time(s) after the last fault{only}. So later faults could not happen: leave this state out with states="
+        f"time(s) after the last fault{only}, nor received {PATIENCE} responses. So later faults could not happen: "
+        "train for more steps, or leave this state out with states="
     )
 
 

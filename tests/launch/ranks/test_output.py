@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import re
+import time
 import tracemalloc
 from collections.abc import Iterator
 
@@ -136,3 +137,112 @@ def test_long_output_takes_linear_time_and_bounded_memory(piece: bytes, name: st
     tracemalloc.stop()
     assert screen.count > LONG * 0.9
     assert peak < 10_000_000
+
+
+class Terminal(Screen):
+    """A screen on which a line can be replaced."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def seen(screen: Screen) -> list[str]:
+    """What a terminal shows of what was written to it."""
+    lines = screen.text().decode().split("\n")
+    return [re.split("\r\x1b\\[K", line)[-1] for line in lines]
+
+
+def test_bars_of_several_ranks_are_one_line_of_a_terminal() -> None:
+    """It is replaced, also by lines, below which it is drawn again; the last state of each bar stays."""
+    screen = Terminal()
+    printer = Printer(screen, screen, 2)
+    for percent in range(3):
+        for rank in range(2):
+            printer.feed(rank, "stderr", b"%d%%\r" % percent)
+    printer.feed(1, "stderr", b"3%\r")
+    assert seen(screen) == ["[1]<stderr>:2%"]
+    printer.feed(0, "stdout", b"loss\n")
+    printer.feed(1, "stderr", b"4%\r")
+    assert seen(screen) == ["[0]<stdout>:loss", "[1]<stderr>:3%"]
+    for rank in range(2):
+        printer.feed(rank, "stderr", b"100%\n")
+        printer.feed(rank, "stderr", b"")
+    printer.close()
+    assert seen(screen)[1:] == ["[0]<stderr>:100%", "[1]<stderr>:100%", ""]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_in_a_file_the_last_state_of_each_bar_stays(end: bytes) -> None:
+    """Also of a bar that is broken off."""
+    screen = Screen()
+    printer = Printer(screen, screen, 2)
+    for percent in range(100):
+        for rank in range(2):
+            printer.feed(rank, "stderr", b"\r%d%%" % percent)
+            printer.flush()
+    for rank in range(2):
+        printer.feed(rank, "stderr", end)
+        printer.feed(rank, "stderr", b"")
+    printer.close()
+    assert screen.text() == b"[0]<stderr>:99%\n[1]<stderr>:99%\n"
+
+
+def trace(line: int, message: str = "ValueError: no") -> bytes:
+    """As Python prints it."""
+    return f'Traceback (most recent call last):\n  File "x.py", line {line}\n    f()\n{message}\n'.encode()
+
+
+def test_a_traceback_of_several_ranks_is_shown_once() -> None:
+    """With all lines of its message; another one, and what each rank printed after it, is the rank's own."""
+    screen = Screen()
+    printer = Printer(screen, screen, 4)
+    for rank in range(4):
+        text = trace(9 if rank == 3 else 7, "ValueError: no\n  rank 0: 1") + b"rank %d left\n" % rank
+        printer.feed(rank, "stdout", b"before\n")
+        printer.feed(rank, "stderr", text)
+        printer.feed(rank, "stdout", b"after\n")
+    assert screen.text().count(b"before") == 4
+    assert b"Traceback" not in screen.text()
+    assert printer.pause_s(9.0) < 0.3
+    printer.close()
+    text = screen.text().decode()
+    assert text.count("[0-2]<stderr>:Traceback") == text.count("[3]<stderr>:Traceback") == 1
+    assert "[0-2]<stderr>:ValueError: no\n[0-2]<stderr>:  rank 0: 1\n[0]<stderr>:rank 0 left\n[0]<stdout>:after" in text
+    assert [f"[{rank}]<stderr>:rank {rank} left\n[{rank}]<stdout>:after\n" in text for rank in range(4)] == [True] * 4
+
+
+def test_a_traceback_that_comes_later_is_named() -> None:
+    """Once for each rank: what a rank prints again is shown again."""
+    screen = Screen()
+    printer = Printer(screen, screen, 3)
+    for rank in (2, 0, 0):
+        printer.feed(rank, "stderr", trace(7, "ValueError: no\n  really") + b"rank %d left\n" % rank)
+        time.sleep(printer.pause_s(9.0))
+        printer.flush()
+    printer.close()
+    one, two, *again = re.split("(?=\\[0\\]<stderr>:T)", screen.text().decode())
+    assert one.count("[2]<stderr>:") == 6
+    assert two == ("[0]<stderr>:The same traceback as that of rank 2, above: ValueError: no\n[0]<stderr>:rank 0 left\n")
+    assert "".join(again) == one.replace("2", "0")
+
+
+def test_a_traceback_waits_for_a_moment() -> None:
+    """Where no other rank prints it, it is there soon, and whole."""
+    screen = Screen()
+    printer = Printer(screen, screen, 2)
+    printer.feed(0, "stderr", b"one\n" + trace(7))
+    time.sleep(printer.pause_s(9.0))
+    printer.flush()
+    assert screen.text() == labelled(b"one\n" + trace(7), b"[0]<stderr>:")
+
+
+def test_notices_of_tensorflow_are_shown_once() -> None:
+    """Whichever rank comes first."""
+    notice = "I0000 00:00:1795665530.281918    {} port.cc:153] oneDNN custom operations are on. You may see\n"
+    screen = Screen()
+    printer = Printer(screen, screen, 2)
+    for rank in range(2):
+        printer.feed(rank, "stderr", notice.format(rank).encode() + b"mine\n")
+    printer.close()
+    assert screen.text().count(b"oneDNN") == 1
+    assert screen.text().count(b"mine") == 2

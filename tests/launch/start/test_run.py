@@ -270,10 +270,10 @@ def test_nobody_reads_any_more(launch: Start, tmp_path: Path) -> None:
     line = f"{sys.executable} -m workbench.cli.main run -np 2 --gloo python {path} | head -n 1"
     job = launch(head=["bash", "-c", line], command=[""])
     assert job.finish()[0] == 0
-    assert re.fullmatch(r"\[[01]\]<stdout>:again\n", job.out)
+    assert re.fullmatch(r"\[(0|1|0-1)\]<stdout>:again\n", job.out)
     assert job.gone()
     assert "Exception ignored" not in job.err
-    assert "Traceback (most recent call last)" not in re.sub(r"\[[01]\]<stderr>:.*", "", job.err)
+    assert "Traceback (most recent call last)" not in re.sub(r"\[(?:0|1|0-1)\]<stderr>:.*", "", job.err)
 
 
 def test_a_line_is_shown_before_it_ends(launch: Start, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_line_is_shown_before_it_ends(launch: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--min-np", "1")], ids=["run", "elastic"])
-@pytest.mark.parametrize("text", ["'x' * 65536", "'y\\n' * 32768", "chr(13).join(map(str, range(9999)))"])
+@pytest.mark.parametrize("text", ["'x' * 65536", "'y\\n' * 32768", "chr(13).join(map(str, range(9999))) + chr(10)"])
 def test_a_signal_ends_a_job_whose_output_nobody_takes(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
     """``| less``, a stopped terminal: ranks print for ever, their launcher cannot, and SIGTERM still ends it."""
     script = tmp_path / "endless.py"

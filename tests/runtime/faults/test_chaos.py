@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.common.chaos import ACTS, JOIN, STATES, Fault, parse
+from workbench.common.chaos import ACTS, JOIN, PATIENCE, STATES, Fault, parse
 from workbench.runtime.faults.chaos import FaultInjector
 
 SCRIPT = str(Path(__file__).resolve().parent / "scripts" / "counts_samples.py")
@@ -131,6 +131,22 @@ def test_somebody_is_left(epochs: list[tuple[int, int, int]], happens: bool, tmp
     """In an elastic job a fault that ends an epoch leaves a rank that has what was trained."""
     rank = epochs[0][0]
     assert bool(played(f"at=cut:in-commit:{rank}:1", tmp_path, *epochs)) == happens
+
+
+@pytest.mark.parametrize("state", ["amid-reduction", "between-reduction-and-step", "in-commit"])
+def test_a_state_that_does_not_come_is_replaced(state: str) -> None:
+    """After many responses; a fault that was named waits for its own state."""
+    said: list[str] = []
+    for text in (f"delays=1,states={state}", f"at=delay:{state}:0:1"):
+        player = FaultInjector(parse(text), said.append)
+        player.begins(rank=0, size=1)
+        for _ in range(PATIENCE):
+            player.passes("announced")
+            player.passes("response received")
+        assert said == []
+        player.passes("response received")
+        assert ["'response received' (in place of" in line for line in said] == [True] * ("at=" not in text)
+        said.clear()
 
 
 def test_an_epoch_loses_one_rank(tmp_path: Path) -> None:

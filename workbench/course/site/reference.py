@@ -19,6 +19,10 @@ API = {
     "workbench.jax": "JAX",
     "workbench.elastic": "Jobs whose ranks come and go",
     "workbench.cluster": "Engines for a notebook",
+    "workbench.spark.run": "A function on ranks in Spark's tasks: [Run in Spark](../how-to/spark.md)",
+    "workbench.spark.torch": "An estimator for PyTorch in Spark",
+    "workbench.spark.keras": "An estimator for Keras in Spark",
+    "workbench.ray": "Ranks as actors of Ray: [Run in Ray](../how-to/ray.md)",
     "workbench.launch.function": "A function on ranks of its own",
     "workbench.collectives.ring": "Ring allreduce, over any link",
     "workbench.simulate.measured.prediction": "From a measurement to a prediction for more ranks",
@@ -28,8 +32,19 @@ API = {
     "workbench.config.variables": "Settings",
     "workbench.errors": "Errors",
 }
-_NEEDS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "keras", "jax": "jax", "cluster": "ipyparallel"}
-_FRAMEWORKS = {f"workbench.{name}" for name in ("torch", "tensorflow", "keras", "jax", "elastic")}
+_NEEDS = {
+    "torch": "torch",
+    "tensorflow": "tensorflow",
+    "keras": "keras",
+    "jax": "jax",
+    "cluster": "ipyparallel",
+    "spark": "pyspark",
+    "ray": "ray",
+}
+_CLUSTERS = ("workbench.spark", "workbench.ray")  # where these are not installed they are in the list without a page
+_FRAMEWORKS = {
+    f"workbench.{name}" for name in ("torch", "tensorflow", "keras", "jax", "elastic", "spark.torch", "spark.keras")
+}
 _OF_API = ("ProcessSet", "ReduceOp")
 # Each has the names of workbench.torch, so a reference by name alone means that one.
 _SAME_NAMES = {"workbench.tensorflow", "workbench.keras", "workbench.jax", "workbench.elastic"}
@@ -42,9 +57,12 @@ def api_pages(frameworks: bool = True) -> dict[str, str]:
     Args:
         frameworks: else no page of a module that imports one.
     """
-    there = {name: says for name, says in API.items() if _is_there(name) and (frameworks or name not in _FRAMEWORKS)}
+    asked = {name: says for name, says in API.items() if frameworks or name not in _FRAMEWORKS}
+    there = {name: says for name, says in asked.items() if _is_there(name)}
+    listed = {name: says for name, says in asked.items() if name in there or name.startswith(_CLUSTERS)}
     pages = {f"api/{name}.rst": _module_page(name) for name in there}
-    rows = "\n".join(f"| {{doc}}`{name} <{name}>` | {says} |" for name, says in there.items())
+    names = {name: f"{{doc}}`{name} <{name}>`" if name in there else f"`{name}`" for name in listed}
+    rows = "\n".join(f"| {names[name]} | {says} |" for name, says in listed.items())
     toctree = "\n".join(["```{toctree}", ":hidden:", "", *there, "```"])
     pages["api/index.md"] = (
         f"# API\n\nFrom the docstrings.\n\n| module | what it is for |\n|---|---|\n{rows}\n\n{toctree}\n"

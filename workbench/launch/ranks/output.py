@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from workbench.errors import LaunchError
+from workbench.launch.ranks.bars import Bars
+from workbench.launch.ranks.repeats import Repeats
 from workbench.machine import make_room
 
 _END = re.compile(rb"\r?\n|\r")  # a progress bar ends its lines with \r
@@ -27,6 +29,7 @@ _REMEMBERED, _REMEMBERED_BYTES = 200, 8192  # lines of stderr per rank, for its 
 _PIECE = 4096  # a pipe that can be written takes so much at once
 _STALLED_S = 2.0  # a screen that takes nothing for so long is waited for no more, once the launcher is to end
 
+_ERASE = b"\r\x1b[K"
 _TRACEBACK = b"Traceback (most recent call last):"
 _CHAINED = (b"The above exception was the direct cause", b"During handling of the above exception")
 # What a rank raises because another one has failed.
@@ -97,6 +100,12 @@ class Sink:
         self._is_file, self._complain = isinstance(stream, io.BufferedIOBase), complain
         self._urgent = urgent
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def redraws(self) -> bool:
+        """Can a line be replaced there? On a terminal, and in a notebook's stream."""
+        stream: Any = self._stream
+        return stream is not None and not self._is_file and (stream.isatty() or hasattr(stream, "pub_thread"))
 
     def write(self, data: bytes) -> None:
         """Write all of it.
@@ -179,6 +188,8 @@ class Printer:
     """Writes the ranks' lines to two streams, and each rank's own to files if wanted.
 
     A line without an end is shown after 0.2 s, and goes on where it stands unless another rank has written meanwhile.
+    Of several ranks, progress bars share a line that is replaced on a terminal; elsewhere the last state of each is
+    shown. A traceback that several print is shown once.
 
     Args:
         out, err: where the ranks' stdout and stderr go.
@@ -212,6 +223,9 @@ class Printer:
         self._last = defaultdict[int, deque[bytes]](lambda: deque(maxlen=_REMEMBERED))
         self._unfinished: tuple[int, str] | None = None  # whose line stands on the screen without a \\n
         self._midway = set[tuple[int, str]]()  # of whom a part of a line was written
+        self._cut = set[int]()  # whose stderr stands amid a line, as far as it is remembered
+        self._ranks, self._repeats, self._bars = n, Repeats(), Bars()
+        self._drawn = ""  # the stream on which a bar stands
         self._complaints: set[str] = set()
         self._files: dict[tuple[int, str], Sink] = {}
         self._folder, self._digits = Path(folder) if folder else None, len(str(n - 1))
@@ -222,6 +236,7 @@ class Printer:
 
     def add(self, rank: int, host: str = "") -> None:
         """One rank more, of an elastic job; raises as the constructor."""
+        self._ranks = max(self._ranks, rank + 1)
         if host:
             self._hosts[rank] = host
         self._open_files(rank)
@@ -235,9 +250,12 @@ class Printer:
         if file := self._files.get((rank, name)):
             file.write(data)
         lines = self._lines[rank, name]
-        self._write(rank, name, lines.feed(data))
-        if not data and ((rest := lines.rest()) or (rank, name) in self._midway):
-            self._write(rank, name, rest.rstrip(b"\r") + b"\n")
+        self._take(rank, name, lines.feed(data))
+        if data:
+            return
+        rest = lines.rest().rstrip(b"\r")
+        if rest or (rank, name) in self._midway or self._bars.state((rank, name)):
+            self._take(rank, name, rest + b"\n")
 
     def heed(self, urgent: Callable[[], bool]) -> None:
         """Do not wait for a reader once the launcher was asked to end, which ``urgent`` says."""
@@ -246,13 +264,15 @@ class Printer:
     def pause_s(self, most_s: float) -> float:
         """Seconds until :meth:`flush` has a line without an end to show, at most ``most_s``."""
         since = min((lines.since for lines in self._lines.values()), default=math.inf)
-        return max(0.0, min(most_s, since + _PARTIAL_S - time.monotonic()))
+        return max(0.0, min(most_s, min(since + _PARTIAL_S, self._repeats.due) - time.monotonic()))
 
     def flush(self) -> None:
         due = time.monotonic() - _PARTIAL_S
         for (rank, name), lines in self._lines.items():
             if lines.since <= due:
-                self._write(rank, name, lines.partial())
+                self._take(rank, name, lines.partial())
+        if self._repeats.due <= time.monotonic():
+            self._release()
         for stream in self._streams.values():
             stream.flush()
         for file in self._files.values():
@@ -266,6 +286,9 @@ class Printer:
     def close(self) -> None:
         """End the last line, and close the files."""
         with contextlib.suppress(BrokenPipeError):
+            self._release(everything=True)
+            for rank, name in self._bars.open():
+                self._show(rank, name, b"\n")
             self._finish()
             self.flush()
         for file in self._files.values():
@@ -283,16 +306,53 @@ class Printer:
         """Did the rank fail because another one had?"""
         return any(_FOLLOWS.match(line) for line in self._last[rank])
 
+    def _take(self, rank: int, name: str, text: bytes) -> None:
+        """Show it, or let it wait for what other ranks print."""
+        if name == "stderr":
+            self._remember(rank, text)
+        if self._ranks == 1:
+            self._write(rank, name, text)
+        else:
+            self._show(rank, name, self._repeats.feed(rank, name, text, (rank, name) not in self._midway))
+
+    def _release(self, everything: bool = False) -> None:
+        """Show what has waited."""
+        for ranks, name, text in self._repeats.release(everything):
+            if len(ranks) == 1:
+                self._show(ranks[0], name, text)
+            else:
+                self._finish()
+                self._put(name, labelled(text, self._label(_span(ranks), name)))
+
+    def _show(self, rank: int, name: str, text: bytes) -> None:
+        """Write lines, and the state of a bar where it can be replaced."""
+        who = rank, name
+        if not text:
+            return
+        first, end, _ = text.partition(b"\n")
+        if who in self._midway and b"\r" in (first.removesuffix(b"\r") if end else first):
+            text = b"\n" + text  # the bar gets a line of its own
+        self._write(rank, name, self._bars.feed(who, text))
+        if (state := self._bars.state(who)) and self._unfinished is None and self._streams[name].redraws:
+            self._erase()
+            self._put(name, self._label(rank, name) + state)
+            self._drawn = name
+
+    def _erase(self) -> None:
+        """Take away the bar that stands on the screen."""
+        if self._drawn:
+            self._put(self._drawn, _ERASE)
+            self._drawn = ""
+
     def _write(self, rank: int, name: str, text: bytes) -> None:
         """Write lines, of which the first may go on where the rank's last one was left, and the last have no end."""
         who = rank, name
-        if name == "stderr":
-            self._remember(rank, text)
         if who in self._midway and self._unfinished != who and (end := _END.match(text)):
             text = text[end.end() :]  # its line was ended for another's
             self._midway.discard(who)
         if not text:
             return
+        self._erase()
         if self._unfinished not in (None, who):
             self._finish()
         label = self._label(rank, name)
@@ -303,18 +363,21 @@ class Printer:
             self._midway.add(who)
         self._unfinished = None if text.endswith(b"\n") else who
 
-    def _label(self, rank: int, name: str) -> bytes:
+    def _label(self, rank: int | str, name: str) -> bytes:
         when = time.asctime() if self._timestamps else ""
-        label = f"{rank}@{self._hosts[rank]}" if rank in self._hosts else str(rank)
+        label = f"{rank}@{self._hosts[rank]}" if isinstance(rank, int) and rank in self._hosts else str(rank)
         return f"{when}[{label}]<{name}>:".encode()
 
     def _remember(self, rank: int, text: bytes) -> None:
         last, lines = self._last[rank], text.splitlines(keepends=True)
-        if (rank, "stderr") in self._midway and last and lines:
+        if rank in self._cut and last and lines:
             last[-1] = (last[-1] + lines.pop(0))[:_REMEMBERED_BYTES]
+        if text:
+            (self._cut.discard if text.endswith((b"\r", b"\n")) else self._cut.add)(rank)
         last.extend(line[:_REMEMBERED_BYTES] for line in lines[-_REMEMBERED:])
 
     def _finish(self) -> None:
+        self._erase()
         if self._unfinished is not None:
             self._put(self._unfinished[1], b"\n")
             self._unfinished = None
@@ -352,6 +415,11 @@ def labelled(text: bytes, label: bytes) -> bytes:
         b'[0]:one\r\n[0]:50%\r[0]:two\n'
     """
     return label + label.join(text.splitlines(keepends=True))
+
+
+def _span(ranks: list[int]) -> str:
+    joined = ranks == list(range(ranks[0], ranks[-1] + 1))
+    return f"{ranks[0]}-{ranks[-1]}" if joined else ",".join(map(str, ranks))
 
 
 def last_traceback(lines: list[bytes]) -> list[bytes]:

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from workbench.common.chaos import COMMIT, CUT, DELAY, JOIN, KILL, STOP, Chaos, Fault, parse
+from workbench.common.chaos import COMMIT, CUT, DELAY, JOIN, KILL, PATIENCE, RESPONSE, STOP, Chaos, Fault, parse
 from workbench.core.engine import Engine
 from workbench.core.messages import Response
 from workbench.core.pending import Entry
@@ -94,15 +94,17 @@ class FaultInjector:
     def __init__(self, chaos: Chaos, log: Callable[[str], None]) -> None:
         self._plan, self._record, self._log = chaos.plan(), Record(chaos.record), log
         self._rank = self._size = self._epoch = 0
+        self._named = len(chaos.named)  # these come first, and wait for their states
         self._next, self._ended_epoch = 0, 0
-        self._passed, self._commits = 0, 0
+        self._passed, self._responses, self._commits = 0, 0, 0
+        self._seen = set[str]()
         self.forget_steps: Callable[[], None] | None = None
         self.cut: Callable[[], None] = lambda: None
 
     def begins(self, rank: int, size: int, epoch: int = 0) -> None:
         """This process has this rank now, in this epoch; 0: the job is not elastic, and has one."""
         self._rank, self._size, self._epoch = rank, size, epoch
-        self._passed = self._commits = 0
+        self._passed = self._responses = self._commits = 0
 
     def stop(self) -> None:
         """No fault happens any more."""
@@ -113,18 +115,26 @@ class FaultInjector:
     def passes(self, state: str) -> None:
         """The rank passes a state, and perhaps fails."""
         fault = self._due()
-        if fault is not None and fault.state == state and fault.victim(self._size) == self._rank and self._may(fault):
-            self._passed += 1
-            if self._passed >= fault.nth and self._record.claim(self._next, self._epoch):
-                self._do(fault)
+        self._seen.add(state)
+        if fault is not None and fault.victim(self._size) == self._rank and self._may(fault):
+            self._passed += state == fault.state
+            self._responses += state == RESPONSE
+            here = self._passed >= fault.nth if state == fault.state else self._instead(fault, state)
+            if here and self._record.claim(self._next, self._epoch):
+                self._do(fault, state)
         self._commits += state == COMMIT
+
+    def _instead(self, fault: Fault, state: str) -> bool:
+        """Is a fault to happen at this response, for its own state does not come in this training?"""
+        never = self._next >= self._named and fault.state not in self._seen
+        return never and state == RESPONSE and self._responses > PATIENCE
 
     def _due(self) -> Fault | None:
         """The next fault; the count begins anew where another rank has done one meanwhile."""
         while self._next < len(self._plan) and (self._record.has(self._next) or self._others(self._plan[self._next])):
             if self._record.shared and self._plan[self._next].ends_epoch:
                 self._ended_epoch = self._record.epoch(self._next)
-            self._next, self._passed = self._next + 1, 0
+            self._next, self._passed, self._responses = self._next + 1, 0, 0
         return self._plan[self._next] if self._next < len(self._plan) else None
 
     def _others(self, fault: Fault) -> bool:
@@ -142,7 +152,7 @@ class FaultInjector:
         trained = self._rank or self._commits or fault.act == CUT
         return self._size > 1 and self._epoch > self._ended_epoch and bool(trained)
 
-    def _do(self, fault: Fault) -> None:
+    def _do(self, fault: Fault, state: str) -> None:
         how = {
             KILL: "kills itself",
             STOP: f"is stopped for {fault.seconds:g} s",
@@ -151,8 +161,10 @@ class FaultInjector:
         }[fault.act]
         epoch = f" of epoch {self._epoch}" if self._epoch else ""
         nth = f"passing {fault.nth} since the last fault; this one alone: --chaos {fault.words}"
+        if state != fault.state:
+            nth = f"in place of {fault.state!r}, to which this training has not come"
         who = f"fault {self._next + 1} of {len(self._plan)}: rank {self._rank}{epoch}"
-        self._log(f"chaos: {who} {how} at {fault.state!r} ({nth})")
+        self._log(f"chaos: {who} {how} at {state!r} ({nth})")
         match fault.act:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)

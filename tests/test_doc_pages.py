@@ -1,0 +1,210 @@
+"""The pages of docs/ are true: their blocks are run, or held to what there is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from doc_blocks import ROOT, Block, blocks, check_command, check_names, check_options, commands, found
+
+from workbench.cli import main as cli
+from workbench.cluster import Cluster
+
+PAGES = sorted(path for room in ("how-to", "reference", "explanation") for path in (ROOT / "docs" / room).glob("*.md"))
+PYTHON = {path.stem: blocks(path, "python") for path in PAGES}
+
+# What the text around a block says in words.
+TORCH = """
+import numpy as np
+import torch
+import workbench
+import workbench.torch as hvd
+from torch.utils.data import DataLoader, TensorDataset
+
+hvd.init()
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+loss_of = torch.nn.functional.cross_entropy
+
+def one_epoch(model, optimizer):
+    optimizer.zero_grad()
+    loss_of(model(torch.ones(2, 4)), torch.zeros(2, dtype=torch.long)).backward()
+    optimizer.step()
+"""
+BEFORE = {
+    "checkpoints": "sampler = hvd.elastic.ElasticSampler(range(8))\n"
+    "train = hvd.elastic.run(lambda state: state.commit())",
+    "debug": "loss = torch.ones(1)",
+    "exact-elastic": "data = TensorDataset(torch.ones(128, 4), torch.zeros(128, dtype=torch.long))\nsteps = 2",
+    "rank-dies": "",
+    "straggler": "one_epoch(model, optimizer)",
+}
+AFTER = {"exact-elastic": "train(hvd.elastic.TorchState(model=model, optimizer=optimizer))"}
+ENGINES = ("notebook", "start")
+FRAMEWORKS = ("frameworks",)
+ONLY_READ = {
+    "convert": "Lightning is no package of ours; a test of tests/examples would need it",
+    "gpus": "needs a GPU; tests/gpu does it",
+    "hosts": "needs other hosts; tests/launch/hosts has some",
+    "predict": "measures for seconds on an idle machine; tests/calibration does it",
+    "ray": "needs Ray; tests/on_ray does it",
+    "slurm": "needs Slurm; tests/cluster has a stand-in",
+    "spark": "needs Spark; tests/spark does it",
+}
+EXPLAINED = {
+    "RayExecutor": "workbench.ray.RayExecutor",
+    "TorchEstimator": "workbench.spark.torch.TorchEstimator",
+    "Store": "workbench.spark.common.store.Store",
+}
+ELSEWHERE = {"conda", "helm", "kubectl", "py-spy", "salloc", "srun"}
+
+
+def test_each_page_with_python_is_run_or_says_why_not() -> None:
+    """A new page is in one of these lists."""
+    assert {page for page, found in PYTHON.items() if found} == {*BEFORE, *ENGINES, *FRAMEWORKS, *ONLY_READ}
+
+
+# Those of other frameworks are run below; imported here, these leave threads.
+NAMES = [block for page, found in PYTHON.items() if page not in FRAMEWORKS for block in found]
+
+
+@pytest.mark.parametrize("block", NAMES, ids=lambda block: block.page)
+def test_what_python_names_exists(block: Block) -> None:
+    """Each block is valid Python, and takes of the workbench only what it has, with arguments that it takes."""
+    pytest.importorskip("torch")
+    check_names(block, EXPLAINED)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_commands_are_understood(path: Path) -> None:
+    """Each sub-command, option, target of make and extra exists; those within sentences, too."""
+    for command in commands(path):
+        check_command(command, ELSEWHERE)
+    for words in re.findall(r"`workbench ([a-z][^`]*)`", path.read_text(encoding="utf-8")):
+        check_options(words)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_names_within_sentences_exist(path: Path) -> None:
+    """Such as `hvd.barrier()`, `cluster.status()` and `engines.rescue()`."""
+    pytest.importorskip("torch")
+    text = path.read_text(encoding="utf-8")
+    for name in re.findall(r"`(?:workbench|cluster)\.([a-z]\w*(?:\.\w+)*)\(", text):
+        found(f"workbench.{name}" if f"`workbench.{name}(" in text else f"workbench.cluster.{name}")
+    for name in re.findall(r"`hvd\.([a-zA-Z]\w*(?:\.\w+)*)", text):
+        found(f"workbench.torch.{name}")
+    for name in re.findall(r"`engines\.(\w+)", text):
+        assert hasattr(Cluster, name) or f"self.{name} =" in inspect.getsource(Cluster)
+
+
+def run(folder: Path, code: str) -> str:
+    """What a script prints that must succeed."""
+    (folder / "page.py").write_text(code)
+    done = subprocess.run([sys.executable, "page.py"], cwd=folder, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def scripts(page: str) -> str:
+    """The blocks of a page, one behind the other, behind what its text takes for granted."""
+    return "\n".join([BEFORE[page], *(block.code for block in PYTHON[page]), AFTER.get(page, ""), f"print('{page}')"])
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_blocks_for_scripts_run(tmp_path: Path) -> None:
+    """Page by page on one rank, in a job of its own each."""
+    pytest.importorskip("torch")
+    (tmp_path / "checkpoints").mkdir()
+    pages = {page: TORCH + scripts(page) + "\nhvd.shutdown()\n" for page in BEFORE}
+    code = f"for code in {list(pages.values())!r}:\n    exec(code, {{'__name__': 'page'}})\n"
+    assert set(run(tmp_path, code).split()) >= set(pages)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_blocks_for_other_frameworks_run(tmp_path: Path) -> None:
+    """TensorFlow, Keras and JAX; in a process of their own, for these leave threads in it."""
+    for package in ("jax", "optax", "tensorflow"):
+        if find_spec(package) is None:
+            pytest.skip(f"needs the extra of {package}")
+    tensorflow, keras, jax = PYTHON["frameworks"]
+    step = "step(tf.ones([2, 64]), tf.zeros([2], tf.int32))\nhvd.shutdown()\n"
+    fit = "model.fit(tf.ones([2, 64]), tf.zeros([2]), callbacks=callbacks, verbose=0)\nhvd.shutdown()\n"
+    update = "optimizer.update(params, optimizer.init(params))\nprint('all')\n"
+    assert "all" in run(tmp_path, tensorflow.code + step + keras.code + fit + jax.code + update)
+
+
+@pytest.mark.process
+@pytest.mark.thorough
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("page", ENGINES)
+def test_blocks_for_notebooks_run(page: str, tmp_path: Path) -> None:
+    """As cells, one after the other."""
+    pytest.importorskip("torch")
+    cells = [block.text for block in PYTHON[page]]
+    code = f"""
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in {cells!r}:
+    shell.run_cell(cell).raise_error()
+shell.run_cell("engines.down()").raise_error()
+"""
+    run(tmp_path, code)
+
+
+# Without an optimizer, and of tensors that are sent within announcements: two states never come.
+ADDS = """
+import os
+from pathlib import Path
+import numpy as np
+import workbench as hvd
+from workbench import elastic
+from workbench.common.chaos import parse
+from workbench.job.objects import broadcast_object
+hvd.init()
+chaos = parse(os.environ.get("WORKBENCH_CHAOS", "delays=1"))
+
+def more(state):
+    left = chaos.record and len(list(Path(chaos.record).iterdir())) < len(chaos.plan())
+    return state.step < 20 or broadcast_object(left, root_rank=0, name="left")
+
+@elastic.run
+def train(state):
+    while more(state):
+        hvd.allreduce(np.ones(4), name="x")
+        state.step += 1
+        state.commit()
+
+train(elastic.ObjectState(broadcast_object, hvd.rank, step=0))
+"""
+HERE = [each for path in PAGES for each in commands(path) if each.startswith("workbench run -np")]
+
+
+@pytest.mark.process
+@pytest.mark.thorough
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("command", HERE)
+def test_commands_for_this_machine_run(command: str, tmp_path: Path) -> None:
+    """`workbench run` with a training that loses as many ranks as it is to; 3 for 20, since a host rests after each."""
+    (tmp_path / "train.py").write_text(ADDS)
+    words = [sys.executable if word == "python" else word for word in command.replace("kills=20", "kills=3").split()]
+    words[0] = str(Path(sys.executable).with_name("workbench"))
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kills=" not in command or "3 of 3 faults happened" in done.stderr
+
+
+def test_written_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests and batch scripts need nothing of the cluster that they are for."""
+    monkeypatch.chdir(tmp_path)
+    written = [each.partition(" | ")[0] for path in PAGES for each in commands(path)]
+    written = [each for each in written if each.startswith(("workbench k8s", "workbench slurm"))]
+    assert len(written) >= 3
+    assert [cli.main(each.split()[1:]) for each in written] == [0] * len(written)
