@@ -1,7 +1,7 @@
 // The panel of cluster.watch(): a row for each rank, two sparklines in it; a click on a row shows where it and those stand
 // for whom it waits.
 
-const HEAD = ["rank", "state", "", "step", "loss", "s/step", "GB/s", "cores", "MB", ""];
+const HEAD = ["rank", "state", "since, for", "step", "loss", "s/step", "GB/s", "cores", "MB", "cores and GB/s, last minute"];
 
 function element(kind, properties = {}, ...children) {
   const made = Object.assign(document.createElement(kind), properties);

@@ -1,0 +1,139 @@
+"""``%%px`` cells in JupyterLab: tabs of ranks while the cell runs, folding, filter, the live panel; in both themes."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from labs import Lab, Notebook, in_browser, needs_make
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300), needs_make, in_browser]
+
+CELLS = [
+    "from workbench import cluster\nc = cluster.up(4, quiet=True)",
+    "%%px\nimport pathlib, time, numpy as np, workbench as hvd\nhvd.init()",
+    "%%px\nprint('begun')\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.01)\nprint('rank', hvd.rank())",
+    "%%px\nfor i in range(1000):\n    print('line', i, 'of rank', hvd.rank())",
+    "%%px\nfrom IPython.display import HTML\nHTML(f'<table><tr><td>cell of {hvd.rank()}</td></tr></table>')",
+    "cluster.watch()",
+    "%%px\nfor step in range(5):\n    if hvd.rank() == 2 and step == 3:\n        time.sleep(120)\n"
+    "    hvd.allreduce(np.ones(100), name='grad')",
+    "%px print(int(hvd.allreduce(np.ones(1), op=hvd.Sum)[0]))",
+]
+
+
+@pytest.fixture
+def ranks(lab: Lab, browser: Any) -> Iterator[Notebook]:
+    """A notebook with these cells."""
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(made, lab.runtime.parent / "checkout" / "notebooks" / "ranks.ipynb")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield Notebook(page, lab, "notebooks/ranks.ipynb")
+    page.close()
+
+
+def begin(notebook: Notebook, cell: int) -> Any:
+    """Run a cell by Shift+Enter; return its place in the page without waiting for it."""
+    place = notebook.page.locator(".jp-Notebook .jp-CodeCell").nth(cell)
+    place.locator(".cm-content").click()
+    notebook.page.keyboard.press("Shift+Enter")
+    return place
+
+
+def ended(place: Any) -> Any:
+    """Wait until the cell has its number."""
+    place.locator(".jp-InputPrompt", has_text="]:").and_(place.locator(":text-matches('\\\\[\\\\d+\\\\]:')")).wait_for(
+        timeout=60_000
+    )
+    return place
+
+
+def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab, tmp_path: Path) -> None:
+    """Output comes while the cell runs; a tab for each rank, by mouse and keys; long text is folded and filtered."""
+    page = ranks.page
+    for cell in range(2):
+        ended(begin(ranks, cell))
+    running = begin(ranks, 2)
+    running.locator(".wb-panel", has_text="begun").wait_for()
+    assert running.locator(".jp-InputPrompt").inner_text() == "[*]:"
+    assert running.locator(".wb-panel b").all_inner_texts() == ["ranks 0-3"]
+    running.get_by_role("tab", name="2", exact=True).click()  # kept when the cell goes on
+    (lab.runtime.parent / "checkout" / "notebooks" / "go").touch()
+    ended(running)
+    assert running.locator(".wb-panel").inner_text().split() == ["begun", "rank", "2"]
+    page.keyboard.press("ArrowLeft")
+    assert running.locator("[role=tab][aria-selected=true]").inner_text() == "1"
+    page.keyboard.press("Home")
+    assert running.locator(".wb-panel b").all_inner_texts() == ["ranks 0-3", *(f"rank {rank}" for rank in range(4))]
+
+    flood = ended(begin(ranks, 3))
+    panel = flood.locator(".wb-panel")
+    assert len(panel.inner_text().split("\n")) <= 48  # 40 lines, and the names of four ranks twice
+    assert panel.locator("details").count() == 4
+    flood.get_by_role("tab", name="3", exact=True).click()
+    panel.locator("summary").click()
+    assert "line 500 of rank 3" in panel.inner_text()
+    flood.get_by_role("searchbox").fill("line 77")
+    assert panel.inner_text().split("\n") == [f"line {i} of rank 3" for i in (77, *range(770, 780))]
+
+    tables = ended(begin(ranks, 4))
+    assert tables.locator(".wb-panel td").all_inner_texts() == [f"cell of {rank}" for rank in range(4)]
+    assert page.locator(".jp-Notebook").evaluate("each => each.scrollWidth <= each.clientWidth")
+    look_at_both_themes(ranks, tmp_path, ".wb-ranks")
+    saved_without_a_kernel(ranks, lab)
+
+
+def test_the_panel(ranks: Notebook, tmp_path: Path) -> None:
+    """While a cell runs it names the missing rank and its line; its button interrupts; the next cell is right."""
+    page = ranks.page
+    for cell in (0, 1, 5):
+        ended(begin(ranks, cell))
+    running = begin(ranks, 6)
+    rows = page.locator(".wb-panel-root tbody tr")
+    rows.nth(0).locator("td", has_text="for 2 in allreduce.grad").wait_for()
+    assert rows.nth(2).locator("td").first.inner_text() == "computes"
+    rows.nth(0).get_by_role("button").click()
+    detail = page.locator(".wb-panel-detail")
+    assert "line 4: hvd.allreduce" in detail.inner_text() or "hvd.allreduce" in detail.inner_text()
+    assert "time.sleep(120)" in detail.inner_text()
+    look_at_both_themes(ranks, tmp_path, ".wb-panel-root")
+    page.get_by_role("button", name="interrupt", exact=True).click()
+    ended(running)
+    assert "Interrupted. What the ranks were at:" in running.inner_text()
+    assert "for rank 2 in 'allreduce.grad'" in running.inner_text()
+    following = ended(begin(ranks, 7))
+    assert following.locator(".wb-panel").inner_text().split() == ["ranks", "0-3", "4"]
+
+
+def look_at_both_themes(ranks: Notebook, folder: Path, part: str) -> None:
+    """axe-core has no finding in a part of the page, light and dark."""
+    found, page = importlib.util.find_spec("axe_playwright_python"), ranks.page
+    if found is None or found.origin is None:
+        pytest.skip("not installed: axe-playwright-python, which brings axe-core (make setup)")
+    page.evaluate((Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8"))
+    for theme, is_light in (("Dark", "false"), ("Light", "true")):
+        page.get_by_role("menuitem", name="Settings", exact=True).click()
+        page.locator(".lm-Menu-itemLabel").get_by_text("Theme", exact=True).hover()
+        page.locator(".lm-Menu-itemLabel").get_by_text(f"JupyterLab {theme}", exact=True).click()
+        page.wait_for_function("is => document.body.dataset.jpThemeLight == is", arg=is_light)
+        page.screenshot(path=folder / f"{part.strip('.')}-{theme}.png")
+        wrong = page.evaluate("part => axe.run(part, {resultTypes: ['violations']})", part)["violations"]
+        assert not wrong, [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in wrong]
+
+
+def saved_without_a_kernel(ranks: Notebook, lab: Lab) -> None:
+    """The saved notebook has text and HTML that need neither kernel nor extension."""
+    ranks.page.keyboard.press("Control+s")
+    path = lab.runtime.parent / "checkout" / "notebooks" / "ranks.ipynb"
+    while not (outputs := nbformat.read(path, 4).cells[3].outputs):
+        ranks.page.wait_for_timeout(100)
+    data = outputs[0]["data"]
+    assert "rank 3 │ line 999 of rank 3" in data["text/plain"]
+    assert len(data["text/plain"].split("\n")) <= 40
+    assert "<script" not in data["text/html"]
+    assert "<details>" in data["text/html"]

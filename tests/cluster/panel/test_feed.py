@@ -1,0 +1,114 @@
+"""The panel's rows, of real engines: who computes, who waits for whom, who is silent, and who is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench import cluster
+from workbench.cluster.panel.feed import Feed, Row, Watcher
+from workbench.cluster.panel.table import as_table
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+
+
+@pytest.fixture
+def engines() -> Iterator[Any]:
+    """Three ranks that have called ``init()``."""
+    with cluster.up(3, quiet=True) as engines:
+        engines.view.execute("import time, pathlib, numpy as np, workbench as hvd; hvd.init()", silent=False)
+        yield engines
+
+
+def until(feed: Feed, fits: Callable[[list[Row]], bool]) -> list[Row]:
+    """The first rows that fit; the test's time limit ends a wait in vain."""
+    while True:
+        rows = feed.rows()
+        if fits(rows):
+            return rows
+        time.sleep(0.05)
+
+
+def states(rows: list[Row]) -> list[str]:
+    """By rank."""
+    return [row["state"] for row in rows]
+
+
+def test_a_straggler_is_seen_with_its_line_and_step(engines: Any, tmp_path: Path) -> None:
+    """The others wait for it, in which tensor and which line; the straggler's line, step and loss are there."""
+    go = tmp_path / "go"
+    cell = f"""
+for step in range(3, 6):
+    loss = 1.5
+    if hvd.rank() == 1 and step == 4:
+        while not pathlib.Path({str(go)!r}).exists():
+            time.sleep(0.01)
+    total = hvd.allreduce(np.ones(1000), name="grad")
+"""
+    feed, view = Feed(engines.client, range(3)), engines.view
+    assert states(until(feed, lambda rows: states(rows) == ["idle"] * 3 and rows[0]["memory"] > 0)) == ["idle"] * 3
+    running = view.execute(cell, block=False)
+    rows = until(feed, lambda rows: states(rows) == ["waits", "computes", "waits"])
+    assert rows[0]["missing"] == [1]
+    assert rows[0]["detail"].startswith("for 1 in allreduce.grad, ")
+    assert "hvd.allreduce(np.ones(1000)" in rows[0]["line"]
+    assert "time.sleep(0.01)" in rows[1]["line"] or "exists()" in rows[1]["line"]
+    assert rows[1]["loop"] == {"step": 4, "loss": 1.5}
+    assert "ranks 0, 2 wait for rank 1 in 'allreduce.grad'" in feed.sentence()
+    assert any("waits" in line and "for 1 in allreduce.grad" in line for line in as_table(rows))
+    until(feed, lambda rows: "time.sleep" in feed.stacks().get("1", ""))
+    go.touch()
+    running.get()
+    until(feed, lambda rows: states(rows) == ["idle"] * 3)
+    assert feed.sentence() == ""
+
+
+def test_a_stopped_engine_is_silent_and_a_dead_one_gone(engines: Any) -> None:
+    """Each shows as what it is, and the others as before."""
+    feed, pids = Feed(engines.client, range(3)), engines.pids()
+    until(feed, lambda rows: all(row["memory"] for row in rows))
+    os.kill(pids[1], signal.SIGSTOP)
+    rows = until(feed, lambda rows: rows[1]["state"] == "silent")
+    assert rows[1]["detail"].startswith("no answer for ")
+    assert (rows[0]["state"], rows[2]["state"]) == ("idle", "idle")
+    os.kill(pids[1], signal.SIGCONT)
+    until(feed, lambda rows: rows[1]["state"] == "idle")
+    os.kill(pids[2], signal.SIGKILL)
+    assert states(until(feed, lambda rows: rows[2]["state"] == "gone")) == ["idle", "idle", "gone"]
+
+
+def test_rates_and_history(engines: Any) -> None:
+    """Bytes per second and cores in use are those of the work that is done; a minute of them is kept."""
+    feed = Feed(engines.client, range(3))
+    until(feed, lambda rows: all(row["memory"] for row in rows))
+    running = engines.view.execute("for step in range(2000): hvd.allreduce(np.ones(100_000), name='x')", block=False)
+    rows = until(feed, lambda rows: all(row["gb_s"] > 0 and row["cpu"] > 0 and row["step_s"] for row in rows))
+    for row in rows:
+        assert row["gb_s"] * 1e9 * (row["step_s"] or 0) == pytest.approx(100_000 * 8, rel=0.5)
+    until(feed, lambda rows: len(rows[0]["history"]["cpu"]) >= 2)
+    engines.client.send_signal("SIGINT", block=True)
+    running.wait(20)
+
+
+def test_the_watcher_ends_with_its_cluster() -> None:
+    """It shows rows on a thread, which ends when the client is closed."""
+    shown: list[list[Row]] = []
+    engines = cluster.up(2, quiet=True)
+    watcher = Watcher(Feed(engines.client, range(2)), lambda rows, note: shown.append(rows), every_s=0.02)
+    while len(shown) < 3:
+        time.sleep(0.01)
+    engines.down()
+    watcher._thread.join(20)
+    assert not watcher._thread.is_alive()
+
+
+def test_without_a_cluster() -> None:
+    """It says what to do."""
+    with pytest.raises(cluster.LaunchError, match="start one with"):
+        cluster.watch()
