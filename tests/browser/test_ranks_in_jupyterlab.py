@@ -77,7 +77,7 @@ def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab, tmp_path: Path) -> None
     assert panel.locator("details").count() == 4
     flood.get_by_role("tab", name="3", exact=True).click()
     panel.locator("summary").click()
-    assert "line 500 of rank 3" in panel.inner_text()
+    panel.locator("pre", has_text="line 500 of rank 3").wait_for()
     flood.get_by_role("searchbox").fill("line 77")
     assert panel.inner_text().split("\n") == [f"line {i} of rank 3" for i in (77, *range(770, 780))]
 
