@@ -121,6 +121,7 @@ def look_at_both_themes(ranks: Notebook, folder: Path, part: str) -> None:
         page.locator(".lm-Menu-itemLabel").get_by_text("Theme", exact=True).hover()
         page.locator(".lm-Menu-itemLabel").get_by_text(f"JupyterLab {theme}", exact=True).click()
         page.wait_for_function("is => document.body.dataset.jpThemeLight == is", arg=is_light)
+        page.locator("#jupyterlab-splash").wait_for(state="detached")
         page.screenshot(path=folder / f"{part.strip('.')}-{theme}.png")
         wrong = page.evaluate("part => axe.run(part, {resultTypes: ['violations']})", part)["violations"]
         assert not wrong, [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in wrong]

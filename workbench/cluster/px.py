@@ -25,6 +25,7 @@ from workbench.launch.ranks.questions import ASK
 
 _LOOK_S = 0.05
 _TOGETHER_S = 0.03  # what ranks print at one time is shown together
+_PAUSE_S = 0.07
 _SIGN_S = 2.0  # a cell that runs for so long says what its ranks are at, and so often
 _ASK_S = 0.5
 _AFTER_CTRL_C_S = 10.0
@@ -176,7 +177,7 @@ def _follow(
             note = first_line(note, _NOTE)
         if new:
             shown.refresh(note)
-            result.wait(min(1.0, _TOGETHER_S + 2 * (time.monotonic() - now)))  # what one costs sets how many there are
+            result.wait(min(1.0, _PAUSE_S + 4 * (time.monotonic() - now)))  # what one costs sets how many there are
 
 
 def somebody_answers() -> bool:

@@ -13,7 +13,7 @@ from workbench.cluster.output.collected import Collected
 from workbench.cluster.output.rows import Row, merged, one_bar
 from workbench.cluster.output.screen import Item, Line
 
-_LIVE_ITEMS = 300  # of a rank: while a cell runs its last ones are shown, and all when it has ended
+_LIVE_ITEMS = 50  # of a rank: while a cell runs its last ones are shown, and all when it has ended
 _MOST_ITEMS = 50_000  # of all ranks together, in the notebook's data
 
 
@@ -41,7 +41,7 @@ class BelowTheCell:
         self._widgets = 0
 
     def refresh(self, note: str) -> None:
-        items = {rank: each[-_LIVE_ITEMS:] for rank, each in self._collected.items().items()}
+        items = {rank: _last(each, _LIVE_ITEMS) for rank, each in self._collected.items().items()}
         self._put(merged(one_bar(items)), note, running=True)
 
     def finish(self, note: str) -> None:
@@ -109,6 +109,12 @@ class OnTerminal:
         if self._replaces and (text or self._note):
             print(f"\r\x1b[K{text}", end="", flush=True)
             self._note = bool(text)
+
+
+def _last(items: list[Item], most: int) -> list[Item]:
+    if len(items) <= most:
+        return items
+    return [Line(f"… {len(items) - most} lines before …"), *items[-most:]]
 
 
 def _both_ends(items: list[Item], most: int) -> list[Item]:

@@ -216,6 +216,7 @@
     .wb-panel > b { color: var(--jp-ui-font-color1); font: var(--jp-code-font-size) var(--jp-code-font-family);
       line-height: var(--jp-code-line-height); }
     .wb-items { min-width: 0; }
+    .wb-items .jp-RenderedHTMLCommon table { margin-left: 0; margin-right: 0; }
     .wb-items pre { overflow-wrap: anywhere; white-space: pre-wrap; }
     .wb-items pre.wb-err { background: var(--jp-rendermime-error-background); }
     .wb-items summary { color: var(--jp-ui-font-color1); cursor: pointer; font-size: var(--jp-ui-font-size1); }
