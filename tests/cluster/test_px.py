@@ -112,6 +112,14 @@ def test_an_error_comes_with_what_was_printed_before(kernel: LiveKernel) -> None
     assert "ranks 0, 1, 2:" in error.text
 
 
+def test_an_error_of_ours_names_its_page(kernel: LiveKernel) -> None:
+    """Once, below the error, and only where somebody reads it: compared outputs stay as they are."""
+    cell = "%%px\nif hvd.rank() == 0:\n    hvd.allreduce(np.ones(1))"
+    for asked in (True, False):
+        (error,) = [each for each in kernel.run(cell, asked=asked) if each.kind == "error"]
+        assert error.text.count("!workbench explain MissingRanksError") == asked
+
+
 def test_figures_of_ranks(kernel: LiveKernel) -> None:
     """Rich output belongs to its rank; what all ranks show alike is shown once."""
     cell = "%%px\nfrom IPython.display import HTML, display\ndisplay(HTML('<i>all</i>'))\nHTML(f'<b>{hvd.rank()}</b>')"

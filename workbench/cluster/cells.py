@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.common.text import by_rank
+from workbench.diagnostics.explain import names as explained
 from workbench.errors import TRAVELLING, PeerLostError
 
 Failure = tuple[int, str, str, str]
@@ -130,11 +131,33 @@ def watch(shell: Any, where: Where = nowhere) -> None:
     from ipyparallel.error import CompositeError, RemoteError
 
     def show(shell: Any, kind: type[BaseException], error: Any, trace: Any, tb_offset: int | None = None) -> list[str]:
-        lines = [f"PeerLostError: {error}"] if isinstance(error, PeerLostError) else message(failures(error), where)
+        from workbench.cluster.px import somebody_looks
+
+        gone = isinstance(error, PeerLostError)
+        lines = [f"PeerLostError: {error}"] if gone else message(failures(error), where)
+        if somebody_looks():
+            lines += page_of(["PeerLostError"] if gone else [name for _, name, _, _ in failures(error)])
         shell._showtraceback(kind, error, lines)
         return lines
 
     shell.set_custom_exc((CompositeError, RemoteError, PeerLostError), show)
+
+
+def page_of(classes: Sequence[str]) -> list[str]:
+    """The line that names the page about an error; none for an error that is not ours.
+
+    Args:
+        classes: by rank; a rank's own mistake has no page of ours, and what the others get because of it needs none.
+
+    Example:
+        >>> page_of(["MissingRanksError", "MissingRanksError"])[-1]
+        'More about it: !workbench explain MissingRanksError'
+        >>> page_of(["KeyError", "RankFailedError"])
+        []
+    """
+    own = [name for name in classes if name not in TRAVELLING]
+    name = (own or [*classes, ""])[0]
+    return ["", f"More about it: !workbench explain {name}"] if name in explained() else []
 
 
 def name_the_gone(client: Any, n: int, where: Where = nowhere) -> None:
