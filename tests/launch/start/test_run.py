@@ -142,10 +142,16 @@ def launch(tmp_path: Path) -> Iterator[Start]:
         launcher.process.wait()
 
 
+def numbers(text: str) -> set[int]:
+    """Those of "0,2-4": a traceback that several ranks print is shown once."""
+    spans = [each.partition("-") for each in text.split(",")]
+    return {rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)}
+
+
 def lines_of(text: str, rank: int, stream: str = "stdout") -> list[str]:
     """The lines that one rank wrote; without what a script is told that never calls init()."""
-    prefix = f"[{rank}]<{stream}>:"
-    lines = [line.removeprefix(prefix) for line in text.splitlines() if line.startswith(prefix)]
+    found = re.findall(rf"^\[([\d,-]+)\]<{stream}>:(.*)$", text, re.MULTILINE)
+    lines = [line for who, line in found if rank in numbers(who)]
     return [line for line in lines if not line.startswith("workbench: this script has ended without init()")]
 
 
