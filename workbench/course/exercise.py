@@ -13,8 +13,10 @@ Nothing here raises a traceback at a learner whose function is not done, wrong, 
 from __future__ import annotations
 
 import json
+import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -29,6 +31,7 @@ from workbench.course.judging import judge
 from workbench.course.judging.real_ranks import ClusterRanks
 from workbench.course.judging.task import CommTask, inserted, is_blank
 from workbench.course.predictions import book
+from workbench.course.predictions.ask import is_somebody_there
 from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.explain import replay
 from workbench.course.provenance.picture import grid
@@ -40,6 +43,8 @@ from workbench.observe.player import play
 
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _LEVELS = 3
+_LATE_S = 2.0
+_NAMED = re.compile(r"""^@exercise\(["']([\w.]+)["']\)""", re.MULTILINE)
 _LONGEST = 2000  # letters of a verdict that are kept
 
 
@@ -79,6 +84,7 @@ class ProgressBoard:
     """A learner's functions, and how far they are. Kept in a file, because each lesson has its own kernel."""
 
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)  # the newest cell of these has a SyntaxError
     entries: dict[str, ExerciseProgress] = field(default_factory=dict)
     path: Path | None = None
 
@@ -124,12 +130,27 @@ def exercise(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         ...     return value
     """
     task(name)  # raises where there is none
+    _watch_cells()
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         BOARD.functions[name] = function
+        BOARD.unread.discard(name)
         return _not_done(name, function) if is_blank(function) else function
 
     return register
+
+
+def _watch_cells() -> None:
+    """In a notebook, see which cells have a SyntaxError: the function in them is still the one before."""
+    shell = _shell()
+    if shell is None or _cell_has_ended in shell.events.callbacks["post_run_cell"]:
+        return
+    shell.events.register("post_run_cell", _cell_has_ended)
+
+
+def _cell_has_ended(result: Any) -> None:
+    if isinstance(result.error_before_exec, SyntaxError):
+        BOARD.unread.update(_NAMED.findall(result.info.raw_cell or ""))
 
 
 class NotDoneError(NotImplementedError):
@@ -195,13 +216,16 @@ def check(name: str) -> Figure | None:
     todo = task(name)
     function = BOARD.functions.get(name)
     print(name)
+    if name in BOARD.unread:
+        print(f"  – the last cell with {name} has a SyntaxError: nothing is judged. Mend it, and run that cell first.")
+        return None
     if function is None:
         print("  – " + _missing(name, function))
         return None
     entry, picture, passed, verdict = BOARD.entry(name), None, True, ""
     up = cluster.current()
     ranks = ClusterRanks(up) if up and up.mpi and up.healthy() else None
-    for stage in judge.judge(todo, function, ranks):
+    for stage in _announced(judge.judge(todo, function, ranks)):
         text = stage.text.replace("\n", "\n      ")
         print(f"  {_MARKS[stage.passed]} {stage.name}{f': {text}' if text else ''}")
         verdict = f"{stage.name}: {stage.text}"[:_LONGEST] if stage.passed is False else verdict
@@ -214,6 +238,23 @@ def check(name: str) -> Figure | None:
         entry.at = entry.at or (time.time() if passed else 0.0)
         BOARD.save(name)
     return picture
+
+
+def _announced(stages: Iterable[Any]) -> Iterator[Any]:
+    """The stages; one that runs for long is announced, where somebody waits for it."""
+    told = f"  … still running: a function that does not end is stopped after {judge.DEADLINE_S:g} s"
+    stages = iter(stages)
+    while True:
+        late = threading.Timer(_LATE_S, print, [told], {"flush": True})
+        if is_somebody_there():
+            late.start()
+        try:
+            stage = next(stages, None)
+        finally:
+            late.cancel()
+        if stage is None:
+            return
+        yield stage
 
 
 def hint(name: str) -> None:
