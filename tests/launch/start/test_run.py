@@ -683,7 +683,7 @@ def test_keywords_of_horovod(way: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_an_elastic_job_gives_results_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A rank dies, and the results are those of the ranks that train at the end; Horovod's keywords mean the same."""
+    """A rank dies, and the results are those of the ranks that train at the end; Horovod's keywords mean the same thing."""
 
     def train(steps: int) -> tuple[int, int]:
         import workbench as hvd
@@ -781,7 +781,7 @@ def test_every_other_end_is_an_error_too(capsys: pytest.CaptureFixture[str], new
 
 def test_wrong_calls_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contradictions, no ranks, another machine, and a call from a rank are refused."""
-    with pytest.raises(ValueError, match="same thing"):
+    with pytest.raises(ValueError, match="mean the same"):
         run(print, np=2, num_proc=3)
     with pytest.raises(ValueError, match="min_num_proc=1 and min_np=2 mean the same"):
         run(print, np=2, min_num_proc=1, min_np=2)
