@@ -14,11 +14,11 @@ RIGHT_BLANK = f"@exercise({NAME!r})\ndef tree_broadcast(comm, value, root):\n   
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[LiveKernel]:
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveKernel]:
     """A notebook of the course."""
-    kernel = LiveKernel()
+    kernel, path = LiveKernel(), tmp_path_factory.mktemp("progress") / "progress.json"
     kernel.run("import pathlib\nfrom workbench.course.exercise import BOARD, check, exercise")
-    kernel.run("BOARD.path = pathlib.Path('/dev/null')")
+    kernel.run(f"BOARD.path = pathlib.Path({str(path)!r})")
     yield kernel
     kernel.client.stop_channels()
     kernel.manager.shutdown_kernel(now=True)
