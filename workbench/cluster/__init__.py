@@ -35,7 +35,7 @@ from typing import Any
 
 from workbench import config
 from workbench.cluster import cells, places
-from workbench.cluster.cluster import RUNNING, Cluster, current, speaker
+from workbench.cluster.cluster import RUNNING, Cluster, Speaker, current
 from workbench.cluster.elastic_cluster import ElasticCluster
 from workbench.cluster.engines_here import Here
 from workbench.cluster.engines_on_hosts import OnHosts
@@ -110,7 +110,7 @@ def up(
     """
     if config.launch().size > 1:
         raise LaunchError("This process is a rank of a job. Call cluster.up() in the notebook, without %%px.")
-    log = speaker(quiet)
+    log = Speaker(quiet)
     place = places.find(places.Wish(n, hosts, slurm, ray, k8s, gpus, mpiexec, min_np), site.read(), log, release)
     for old in list(RUNNING):
         if places.fits(old._asked, place, gpus) and old.healthy():

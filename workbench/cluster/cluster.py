@@ -24,6 +24,8 @@ from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Gpu
 from workbench.machine import has_ended, why_stopped
 
+_SIGN_S = 2.0  # a start that takes longer says how far it is
+
 
 class Cluster:
     """``n`` ranks behind ``%px``; made by :func:`up`.
@@ -42,6 +44,7 @@ class Cluster:
 
     def __init__(self, place: places.AnyPlace, log: Callable[[str], None] = print) -> None:
         self.n, self._asked, self._place, self._log = place.n, place, place, log
+        self._now: Callable[[str], None] = getattr(log, "now", lambda text: None)
         self._new_job()
 
     def _new_job(self) -> None:
@@ -117,7 +120,7 @@ class Cluster:
         """
         if self._job.stopped():
             raise LaunchError("the cluster was stopped: call cluster.up().")
-        log = speaker(quiet)
+        log = Speaker(quiet)
         well = not self._gone() and self.healthy()
         if well and InPlaceRecovery(self.client, self.n, self._gone, log, self.mpi).run():
             return
@@ -161,7 +164,10 @@ class Cluster:
 
     def _start_or_stop(self, timeout_s: float) -> None:
         try:
-            self._start(timeout_s)
+            try:
+                self._start(timeout_s)
+            finally:
+                self._now("")
         except Exception as error:
             report, found = self._engines.report(), self.client
             self.down()
@@ -181,7 +187,8 @@ class Cluster:
         ) from error
 
     def _start(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
+        self._started_at = time.monotonic()
+        deadline = self._started_at + timeout_s
         profile = self._job.folder / "profile"
         engines.warn_if_readable()
         profile.mkdir()  # by now, for the engines do not wait for the controller to make it
@@ -193,7 +200,10 @@ class Cluster:
     def _registered(self) -> bool:
         if gone := self._engines.gone():
             raise LaunchError(f"{self._engines.describe_lost(gone)}.")
-        return len(self.client.ids) >= self.n
+        there, took = len(self.client.ids), time.monotonic() - self._started_at
+        if took >= _SIGN_S:
+            self._now(f"starting: {there} of {count(self.n, 'engine')} answer, {took:.0f} s")
+        return there >= self.n
 
     def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
         from workbench.cluster.client import Client  # half a second, which `import workbench.cluster` need not cost
@@ -239,13 +249,35 @@ def current() -> Cluster | None:
     return RUNNING[-1] if RUNNING else None
 
 
-def speaker(quiet: bool) -> Callable[[str], None]:
-    """What prints a line at once; with ``quiet`` it prints nothing."""
-    return (lambda line: None) if quiet else (lambda line: print(line, flush=True))
+class Speaker:
+    """Prints lines at once; and one that the next one replaces, where somebody looks.
+
+    Args:
+        quiet: print nothing.
+    """
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._shown = quiet, ""
+
+    def __call__(self, line: str) -> None:
+        if not self._quiet:
+            self.now("")
+            print(line, flush=True)
+
+    def now(self, text: str) -> None:
+        """Say what goes on; "" takes the last one away."""
+        if self._quiet or text == self._shown:
+            return
+        from workbench.cluster.px import somebody_looks  # loads ipyparallel
+
+        if text and not somebody_looks():
+            return
+        print("\r" + text.ljust(len(self._shown)) + ("" if text else "\r"), end="", flush=True)
+        self._shown = text
 
 
 def _left_s(deadline: float) -> float:
     return max(1.0, deadline - time.monotonic())
 
 
-__all__ = ["RUNNING", "Cluster", "current", "speaker"]
+__all__ = ["RUNNING", "Cluster", "Speaker", "current"]

@@ -25,7 +25,7 @@ from typing import Any
 
 from workbench.cluster import cells
 from workbench.cluster.answers import first_answers
-from workbench.cluster.cluster import Cluster, speaker
+from workbench.cluster.cluster import Cluster, Speaker
 from workbench.cluster.elastic.engines import ElasticEngines, ElasticHere
 from workbench.cluster.elastic.forgiving import Forgiving
 from workbench.cluster.elastic.history import CellHistory
@@ -118,9 +118,9 @@ class ElasticCluster(Cluster):
             raise ValueError(f"resize({n}): a training needs {self._place.least} at least (min_np).")
         self.n, self._asked = n, replace(self._place, n=n)
         if self._hub_is_gone():
-            speaker(quiet)(cells.HUB_GONE)
+            Speaker(quiet)(cells.HUB_GONE)
             self._place = self._asked
-            return self._start_anew(timeout_s, speaker(quiet))
+            return self._start_anew(timeout_s, Speaker(quiet))
         deadline, watch = time.monotonic() + timeout_s, self._engines.watch
         with self._lock:
             busy = bool(self._history.running())
@@ -134,7 +134,7 @@ class ElasticCluster(Cluster):
         if self._job.stopped():
             return  # meanwhile, on another thread
         for line in [*self._report(new, ended, busy), *([] if busy else self._late(new, timeout_s))]:
-            speaker(quiet)(line)
+            Speaker(quiet)(line)
 
     # --- the start and the end --------------------------------------------------------------------------
 
