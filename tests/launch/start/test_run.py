@@ -683,7 +683,7 @@ def test_keywords_of_horovod(way: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_an_elastic_job_gives_results_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A rank dies, and the results are those of the ranks that train at the end; Horovod's keywords mean the same thing."""
+    """A rank dies, and the results are those of the ranks that train at the end; Horovod's keywords mean the same."""
 
     def train(steps: int) -> tuple[int, int]:
         import workbench as hvd
