@@ -165,7 +165,7 @@ def test_first_lesson_in_the_browser(lab: Lab, notebook: Notebook, tmp_path: Pat
     notebook.type(OWN_CELL)
     notebook.page.keyboard.press("Shift+Enter")
     cells = notebook.wait(n + 1, counted=n + 2)
-    assert cells[1]["output"] == "[stdout:0] \nranks add up to [3]\n[stdout:1] \nranks add up to [3]\n"
+    assert cells[1]["output"].count("ranks add up to [3]") == 1  # of both ranks, for it is equal
     visible(outputs.filter(has_text="ranks add up to [3]"))
     notebook.picture(tmp_path / "lesson.png")
 

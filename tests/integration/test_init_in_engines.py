@@ -175,7 +175,7 @@ def test_who_runs_another_cell_is_named(engines: Any) -> None:
     for waits, function in ((begin, "init()"), (end, "shutdown()")):
         other = engines.client[1].apply_async(do_something_else)
         answer = view.apply_async(waits)
-        line = f"workbench: {function} waits until every rank calls it. Rank 1 runs another cell, sent apart"
+        line = f"workbench: {function} waits until every rank calls it. Rank 1 runs another cell, which was sent"
         while not all(line in each for each in said(answer)):
             assert not answer.ready()
             time.sleep(0.05)
