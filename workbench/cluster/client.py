@@ -1,4 +1,6 @@
-"""ipyparallel's client, with what notebooks of ranks need beside it. Tried with ipyparallel 9.0 to 9.2.
+"""ipyparallel's client, with what notebooks of ranks need beside it. Tried with ipyparallel 9.1 and 9.2.
+
+An engine of 9.0 does not answer with ipykernel 7.
 
 1. In an IPython that has no kernel, as a terminal's: what an engine's widgets send, such as the bar of ``tqdm.auto``,
    ipyparallel relays to the kernel of the notebook. It asks a terminal's IPython for one, too: that raises on the
