@@ -15,7 +15,7 @@ from workbench import config
 GROUPS = {
     "train": ("run", "slurm", "k8s"),
     "learn and teach": ("demo", "lab", "lessons", "grade"),
-    "when something is wrong": ("doctor", "explain", "check-build", "version", "completion"),
+    "when something is wrong": ("doctor", "watch", "explain", "check-build", "version", "completion"),
 }
 
 

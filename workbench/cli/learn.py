@@ -1,4 +1,4 @@
-"""``workbench demo``, ``lab`` and ``lessons``: the course, also where there is no clone of it.
+"""``workbench demo``, ``lab``, ``lessons`` and ``watch``: what belongs to notebooks, also without a clone.
 
 A wheel carries the built lessons; ``lessons FOLDER`` copies them to where a learner can write.
 """
@@ -23,7 +23,7 @@ _NEEDS = {"demo": ("torch", "nbclient", "matplotlib"), "lab": ("jupyterlab",)}
 
 
 def add(commands: Any) -> None:
-    """Add the three commands."""
+    """Add the commands."""
     demo = commands.add_parser(
         "demo",
         help="run the first lesson on two ranks, in a minute: its table and checks",
@@ -46,6 +46,15 @@ def add(commands: Any) -> None:
     )
     lessons.add_argument("folder", type=Path, metavar="COPY_TO")
     lessons.set_defaults(handle=_lessons)
+    watch = commands.add_parser(
+        "watch",
+        help="show what each rank of a notebook's cluster does, once a second",
+        description="A table of the ranks of a cluster that a notebook of yours has started on this machine: which "
+        "ranks compute, which wait, for which rank, in which line. cluster.watch() shows the same in the notebook.",
+    )
+    watch.add_argument("cluster", nargs="?", default="", help="which one, where there are several")
+    watch.add_argument("--once", action="store_true", help="print one table, and end")
+    watch.set_defaults(handle=_watch)
 
 
 def built() -> Path:
@@ -96,6 +105,11 @@ def _demo(args: argparse.Namespace) -> int:
         or (source / "build" if (source / "lessons").exists() else Path.cwd()) / "00_quickstart.executed.ipynb"
     )
     return subprocess.call([sys.executable, "-m", "workbench.course.demo", "--output", str(output)])
+
+
+def _watch(args: argparse.Namespace) -> int:
+    words = [*([args.cluster] if args.cluster else []), *(["--once"] if args.once else [])]
+    return subprocess.call([sys.executable, "-m", "workbench.cluster.panel.terminal", *words])
 
 
 def _lab(args: argparse.Namespace) -> NoReturn:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from workbench import cluster
 from workbench.cluster.panel.feed import Feed, Row, Watcher
 from workbench.cluster.panel.table import as_table
+from workbench.launch.ranks.job_folder import BEGINS
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -112,3 +115,15 @@ def test_without_a_cluster() -> None:
     """It says what to do."""
     with pytest.raises(cluster.LaunchError, match="start one with"):
         cluster.watch()
+
+
+def test_the_command_shows_the_same(engines: Any) -> None:
+    """Another process of the same user finds the cluster by its folder, and prints a row for each rank."""
+    name = engines._job.folder.name.removeprefix(BEGINS)
+    words = [sys.executable, "-m", "workbench.cli.main", "watch", name, "--once"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:4]] == [[str(rank), "idle"] for rank in range(3)]
+    wrong = subprocess.run([*words[:4], "nobody"], capture_output=True, text=True, timeout=50)
+    assert wrong.returncode == 1
+    assert "There is no cluster 'nobody'; there are: " in wrong.stdout

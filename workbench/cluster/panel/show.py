@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -21,16 +22,19 @@ def show_panel(cluster: Any) -> Any:
     return None
 
 
-def print_tables(feed: Feed, every_s: float = 1.0) -> None:
-    """One table after the other in the same place, until Ctrl-C."""
-    height = 0
+def print_tables(feed: Feed, every_s: float = 1.0, rounds: int = 0) -> None:
+    """One table after the other in the same place, until Ctrl-C, or so many ``rounds``."""
+    height = round_ = 0
     try:
-        while True:
+        while not rounds or round_ < rounds:
+            round_ += 1
             feed.rows()
             time.sleep(every_s)
             lines = [*as_table(feed.rows()), feed.sentence()]
-            up = f"\x1b[{height}A" if height else ""
-            print(up + "\n".join(f"\x1b[K{line}" for line in lines), flush=True)
+            if sys.stdout.isatty():
+                lines = [f"\x1b[K{line}" for line in lines]
+                print(f"\x1b[{height}A" if height else "", end="")
+            print("\n".join(lines), flush=True)
             height = len(lines)
     except KeyboardInterrupt:
         return
