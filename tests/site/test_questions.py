@@ -30,7 +30,7 @@ QUESTIONS = {
     "mpiexec not found": ["how-to/install"],
     "out of memory": ["how-to/faster"],
     "grade notebooks": ["how-to/grade"],
-    "windows": ["reference/compatibility"],
+    "windows": ["how-to/macos-windows", "reference/compatibility"],
     "more ranks are slower": ["how-to/faster", "notebooks/08_is_it_faster"],
     "predict speed": ["how-to/predict"],
     "teach a class": ["how-to/teach"],

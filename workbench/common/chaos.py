@@ -155,7 +155,7 @@ def parse(text: str, ranks: int | None = None, record: str = "") -> Chaos:
     Example:
         >>> parse("kils=3")
         Traceback (most recent call last):
-        ValueError: --chaos: 'kils' is no word of it: seed, kills, stops, delays, cuts, states and at are.
+        ValueError: --chaos: 'kils' is not known: seed, kills, stops, delays, cuts, states and at are.
     """
     text, _, noted = text.partition(",record=")
     found: dict[str, str] = {}

@@ -173,7 +173,7 @@ def slowest(speeds: Mapping[Pair, Speed]) -> list[str]:
 
     Example:
         >>> slowest({("a", "b"): Speed(80, 1000), ("b", "a"): Speed(85, 90)})
-        ['! b → a is the slowest: 90 MB/s, and the median is 545. Look at the cable, port and speed of both.']
+        ['! b → a is the slowest: 90 MB/s, and the median is 545. Check the cable, port and speed of both.']
     """
     pair, speed = min(speeds.items(), key=lambda item: item[1].megabytes_per_s)
     median = statistics.median(each.megabytes_per_s for each in speeds.values())

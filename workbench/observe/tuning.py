@@ -26,7 +26,7 @@ class AutotuneReport(Figure):
     Example:
         >>> print(AutotuneReport([TunerTrial(Choice(1 << 20, 0.001), 5e6)], Choice(1 << 22, 0.002), ""))
         1: 1 MiB and 1 ms: 5 MB/s
-        Autotune goes on; 4 MiB and 2 ms are tried now.
+        Autotune is running; it tries 4 MiB and 2 ms now.
     """
 
     def __init__(self, trials: Sequence[TunerTrial], choice: Choice, settled: str) -> None:

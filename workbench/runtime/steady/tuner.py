@@ -70,7 +70,7 @@ class Tuner:
     Example:
         >>> tuner = Tuner(Choice(64 << 20, 0.001), fixed=TUNED)
         >>> tuner.settled
-        'All that could be tuned was set by the user: 64 MiB and 1 ms stay.'
+        'All tunable settings were set by the user: 64 MiB and 1 ms stay.'
     """
 
     def __init__(
