@@ -98,7 +98,7 @@ def parse(text: str, path: str = NAME) -> Site:
         ('gcc', 'openmpi')
         >>> parse('partion = "gpu"')
         Traceback (most recent call last):
-        workbench.errors.LaunchError: workbench.toml: partion is not a known key. The keys are: engines, most_engines, ...
+        workbench.errors.LaunchError: workbench.toml: partion is not a known key. The keys are: engines, ...
     """
     try:
         found = tomllib.loads(text)
