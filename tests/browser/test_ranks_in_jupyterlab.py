@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,8 +132,11 @@ def saved_without_a_kernel(ranks: Notebook, lab: Lab) -> None:
     """The saved notebook has text and HTML that need neither kernel nor extension."""
     ranks.page.keyboard.press("Control+s")
     path = lab.runtime.parent / "checkout" / "notebooks" / "ranks.ipynb"
-    while not (outputs := nbformat.read(path, 4).cells[3].outputs):
+    outputs: list[Any] = []
+    while not outputs:
         ranks.page.wait_for_timeout(100)
+        with contextlib.suppress(nbformat.reader.NotJSONError):  # it is being written
+            outputs = nbformat.read(path, 4).cells[3].outputs
     data = outputs[0]["data"]
     assert "rank 3 │ line 999 of rank 3" in data["text/plain"]
     assert len(data["text/plain"].split("\n")) <= 40

@@ -295,4 +295,4 @@ def test_one_rank_looks_before_the_step(rank: int, n: int) -> None:
         if not rank:
             twins.model(x)
 
-    failing_cell(cell, MissingRanksError, "all run the same layers|equally many")
+    failing_cell(cell, MissingRanksError, "all run the same layers|make the same number")
