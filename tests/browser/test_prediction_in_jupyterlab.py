@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from labs import RING_EXERCISES, Notebook, in_browser, needs_make
+from labs import RING_EXERCISES, Notebook, dark, in_browser, needs_make
 
 pytestmark = [
     *[pytest.mark.integration, pytest.mark.course, pytest.mark.slow, pytest.mark.timeout(300)],
@@ -38,14 +37,6 @@ WEAK = """
     return weak
 }
 """
-
-
-def dark(page: Any) -> None:
-    """Choose the dark theme."""
-    page.get_by_role("menuitem", name="Settings", exact=True).click()
-    page.locator(".lm-Menu-itemLabel").get_by_text("Theme", exact=True).hover()
-    page.locator(".lm-Menu-itemLabel").get_by_text("JupyterLab Dark", exact=True).click()
-    page.wait_for_function("document.body.dataset.jpThemeLight == 'false'")
 
 
 @pytest.mark.parametrize("notebook", [RING_EXERCISES], indirect=True)

@@ -110,6 +110,7 @@
         this.trusted = model.trusted;
         this.note.textContent = this.data.note;
         this.show();
+        document.dispatchEvent(new CustomEvent("workbench-ranks", { detail: this.data })); // for the status bar
       }
 
       show() {
@@ -250,7 +251,8 @@
         tracker.widgetAdded.connect((_, panel) => add(panel));
       }
     };
-    return [ranks];
+    const course = await import("./course.js");
+    return [ranks, ...(await course.plugins(library, NAME))];
   }
 
   (window._JUPYTERLAB ??= {})[NAME] = {
