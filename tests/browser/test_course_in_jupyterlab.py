@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib.image
 import nbformat
 import pytest
-from labs import QUICKSTART, RING, RING_EXERCISES, Lab, dark, in_browser, needs_make
+from labs import QUICKSTART, RING, RING_EXERCISES, Lab, Notebook, dark, in_browser, needs_make
 
 from workbench.course import progress_file
 from workbench.course.tasks import names
@@ -22,6 +24,21 @@ pytestmark = [
 COPY, EXERCISES = f"my/{QUICKSTART}", f"my/{RING_EXERCISES}"
 # Of JupyterLab itself only what we put into it is looked at.
 AXE = "axe.run({include: [['#wb-course'], ['#wb-welcome']]}, {resultTypes: ['violations']})"
+
+FIGURE = "from workbench.course import drawing\ndrawing.ring_chunks(4)"
+QUESTION = """from workbench.course.predictions import predict
+
+predict(
+    "03.bytes",
+    "How many bytes? And here the line goes on, to far more than what a window has room for at 1,280 pixels, or at any",
+    choices=["2 MB", "8 MB", "12 MB"],
+)"""
+SIDEWAYS = """
+() => [...document.querySelectorAll('.jp-NotebookPanel *')]
+    .filter(each => each.scrollWidth > each.clientWidth + 1 && each.getClientRects().length)
+    .filter(each => ['auto', 'scroll'].includes(getComputedStyle(each).overflowX))
+    .map(each => each.outerHTML.slice(0, 200))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +166,39 @@ def test_everybody_can_use_it(page: Any) -> None:
             (each["id"], [node["html"][:200] for node in each["nodes"]]) for each in page.evaluate(AXE)["violations"]
         ]
         assert told == [], theme
+
+
+def scrolled(page: Any) -> list[str]:
+    """What in the open notebook is wider than its place, and can be scrolled sideways."""
+    found: list[str] = page.evaluate(SIDEWAYS)
+    return found
+
+
+def test_figures_follow_the_theme_and_nothing_scrolls_sideways(lab: Lab, browser: Any, tmp_path: Path) -> None:
+    """JupyterLab's theme, not that of the reader's system; and a question that is asked stands there once."""
+    code = nbformat.v4.new_code_cell
+    folded = code("#" * 300 + "\n1 + 1", metadata={"jupyter": {"source_hidden": True}})
+    cells = [code(FIGURE), code(QUESTION), folded, code("'last'")]
+    kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    written = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(written, lab.checkout / "my/exercises/own.ipynb")
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    notebook = Notebook(page, lab, "my/exercises/own.ipynb?reset")
+    notebook.choose("Run", "Run All Cells")
+    notebook.wait(4, counted=4)
+    page.locator(".jp-Notebook form.wbq").wait_for()
+    assert page.locator(".jp-Notebook").inner_text().count("How many bytes") == 1
+    grounds = {}
+    for theme in ("light", "dark"):
+        if theme == "dark":
+            dark(page)
+        for system in ("light", "dark"):
+            page.emulate_media(color_scheme=system)
+            figure = page.locator(".jp-Notebook .jp-RenderedSVG img").screenshot(
+                path=tmp_path / f"{theme}-{system}.png"
+            )
+            pixel = matplotlib.image.imread(io.BytesIO(figure))[8, 8, :3]
+            grounds[theme, system] = "light" if min(pixel) == 1 else "dark" if max(pixel) < 0.2 else str(pixel)
+        assert scrolled(page) == []
+    page.close()
+    assert grounds == {(theme, system): theme for theme in ("light", "dark") for system in ("light", "dark")}

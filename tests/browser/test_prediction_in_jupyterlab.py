@@ -75,7 +75,7 @@ def test_a_guess_is_made_by_keyboard(notebook: Notebook, tmp_path: Path) -> None
     order.get_by_role("button", name="Store my guess").click()
     order.get_by_text("Stored: b → c → a").wait_for()
 
-    (kept,) = tmp_path.glob("checkout/**/progress.json")
+    (kept,) = tmp_path.glob("checkout/exercises/**/progress.json")
     found = json.loads(kept.read_text())["predictions"]
     assert {name: one["last"] for name, one in found.items()} == {
         "03.bytes": "8 MB",

@@ -40,7 +40,7 @@ READ_CELLS = """
 () => [...document.querySelectorAll('.jp-Notebook .jp-CodeCell')].map(cell => {
     const text = selector => [...cell.querySelectorAll(selector)].map(each => each.innerText).join('')
     return {
-        prompt: text('.jp-InputPrompt'),
+        prompt: text('.jp-InputPrompt') || text('.jp-OutputPrompt'),  // of a folded cell that has run
         output: text('.jp-OutputArea-output'),
         complaint: text('[data-mime-type$=".error"], [data-mime-type$=".stderr"]'),
     }
@@ -170,7 +170,7 @@ class Notebook:
     def __init__(self, page: Any, lab: Lab, path: str) -> None:
         self.page = page
         page.set_default_timeout(30_000)
-        page.goto(f"{lab.url('lab/tree/' + path)}?token={lab.token}")
+        page.goto(f"{lab.url('lab/tree/' + path)}{'&' if '?' in path else '?'}token={lab.token}")
         page.locator(".jp-Notebook .jp-Cell").first.wait_for()
         page.locator("#jp-main-statusbar", has_text="| Idle").wait_for()
 

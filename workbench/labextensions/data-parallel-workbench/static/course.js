@@ -264,6 +264,10 @@ const STYLE = `
   .wb-welcome ul { margin: 0; padding-left: 1.3em; }
   .wb-welcome .wb-link { display: inline; text-decoration: underline; }
   .wb-welcome code { font-family: var(--jp-code-font-family); font-size: 0.95em; }
+  /* The first line of a folded cell ends where its place ends; else it makes the whole notebook scroll sideways. */
+  .jp-Placeholder-content { min-width: 0; overflow: hidden; }
+  .jp-Placeholder-contentContainer { min-width: 0; }
+  .jp-PlaceholderText { overflow: hidden; text-overflow: ellipsis; }
   /* A figure is an image that follows the colour scheme of its place: that of JupyterLab, not that of the system. */
   [data-jp-theme-light="false"] .jp-RenderedSVG img { color-scheme: dark; }
   [data-jp-theme-light="true"] .jp-RenderedSVG img { color-scheme: light; }
@@ -399,6 +403,12 @@ export async function plugins(library, extension) {
       }
     },
     {
+      id: `${extension}:predict`,
+      description: "Folds the source of a question when its form is there.",
+      autoStart: true,
+      activate: () => NotebookActions.executed.connect((_, { cell, success }) => success && foldQuestion(cell))
+    },
+    {
       id: `${extension}:status`,
       description: "What the ranks of the last %%px cell do, in the status bar.",
       autoStart: true,
@@ -406,6 +416,13 @@ export async function plugins(library, extension) {
       activate: (app, statusBar) => statusBar?.registerStatusItem(`${extension}:status`, statusItem(Widget))
     }
   ];
+}
+
+/** A cell that asks for a guess and does nothing else: below stands its form then, so the question need not stand above it. */
+function foldQuestion(cell) {
+  const lines = cell.model.sharedModel.source.split("\n").filter(line => !/^(\s*|#.*|(import|from) .*)$/.test(line));
+  const asks = lines[0]?.startsWith("predict(") && lines.slice(1).every(line => /^(\s|\)$)/.test(line));
+  if (asks && cell.model.outputs.length) cell.inputHidden = true;
 }
 
 /** Something to see from the first cell on that runs; a saved output alone says nothing of ranks that are there now. */

@@ -251,8 +251,10 @@
         tracker.widgetAdded.connect((_, panel) => add(panel));
       }
     };
-    const course = await import("./course.js");
-    return [ranks, ...(await course.plugins(library, NAME))];
+    const course = await import("./course.js")
+      .then(found => found.plugins(library, NAME))
+      .catch(error => (console.warn("The course is not shown:", error), [])); // a frontend may lack what only it needs
+    return [ranks, ...course];
   }
 
   (window._JUPYTERLAB ??= {})[NAME] = {
