@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib.image
 import nbformat
 import pytest
-from labs import QUICKSTART, RING, RING_EXERCISES, Lab, Notebook, dark, in_browser, needs_make
+from labs import QUICKSTART, RING, RING_EXERCISES, Lab, Notebook, choose_theme, in_browser, needs_make
 
 from workbench.course import progress_file
 from workbench.course.tasks import names
@@ -151,6 +151,15 @@ def test_a_copy_is_reset_and_the_old_one_kept(lab: Lab, page: Any) -> None:
         assert page.locator(".jp-NotebookPanel").count() == 1
 
 
+def test_a_removed_copy_comes_back(lab: Lab, page: Any) -> None:
+    """When its lesson is opened."""
+    (lab.checkout / "my" / RING).unlink()
+    lesson(page, "03").get_by_role("button", name="03 Ring allreduce", exact=True).click()
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+    assert opened(page) == [f"my/{RING}"]
+    assert (lab.checkout / "my" / RING).exists()
+
+
 def test_everybody_can_use_it(page: Any) -> None:
     """axe-core finds nothing in the side bar and the page, in the light and in the dark theme."""
     found = importlib.util.find_spec("axe_playwright_python")
@@ -160,8 +169,7 @@ def test_everybody_can_use_it(page: Any) -> None:
     for details in lesson(page, "03").locator("summary").all():
         details.click()
     for theme in ("light", "dark"):
-        if theme == "dark":
-            dark(page)
+        choose_theme(page, theme)
         told = [
             (each["id"], [node["html"][:200] for node in each["nodes"]]) for each in page.evaluate(AXE)["violations"]
         ]
@@ -190,8 +198,7 @@ def test_figures_follow_the_theme_and_nothing_scrolls_sideways(lab: Lab, browser
     assert page.locator(".jp-Notebook").inner_text().count("How many bytes") == 1
     grounds = {}
     for theme in ("light", "dark"):
-        if theme == "dark":
-            dark(page)
+        choose_theme(page, theme)
         for system in ("light", "dark"):
             page.emulate_media(color_scheme=system)
             figure = page.locator(".jp-Notebook .jp-RenderedSVG img").screenshot(

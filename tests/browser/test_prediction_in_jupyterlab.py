@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from labs import RING_EXERCISES, Notebook, dark, in_browser, needs_make
+from labs import RING_EXERCISES, Notebook, choose_theme, in_browser, needs_make
 
 pytestmark = [
     *[pytest.mark.integration, pytest.mark.course, pytest.mark.slow, pytest.mark.timeout(300)],
@@ -83,7 +83,6 @@ def test_a_guess_is_made_by_keyboard(notebook: Notebook, tmp_path: Path) -> None
         "03.order": ["b", "c", "a"],
     }
     for theme in ("light", "dark"):
-        if theme == "dark":
-            dark(page)
+        choose_theme(page, theme)
         assert page.evaluate(WEAK) == []
         notebook.picture(tmp_path / f"{theme}.png")

@@ -246,9 +246,9 @@ def visible(spot: Any) -> Any:
     return spot
 
 
-def dark(page: Any) -> None:
-    """Choose the dark theme."""
+def choose_theme(page: Any, theme: str) -> None:
+    """``light`` or ``dark``, by the menu; JupyterLab keeps the choice."""
     page.get_by_role("menuitem", name="Settings", exact=True).click()
     page.locator(".lm-Menu-itemLabel").get_by_text("Theme", exact=True).hover()
-    page.locator(".lm-Menu-itemLabel").get_by_text("JupyterLab Dark", exact=True).click()
-    page.wait_for_function("document.body.dataset.jpThemeLight == 'false'")
+    page.locator(".lm-Menu-itemLabel").get_by_text(f"JupyterLab {theme.title()}", exact=True).click()
+    page.wait_for_function(f"document.body.dataset.jpThemeLight == '{str(theme == 'light').lower()}'")

@@ -90,7 +90,10 @@ def main(root: Path) -> None:
     try:
         written = prepare(root)
     except OSError as error:
-        raise SystemExit(f"{root / FOLDER} cannot be written: {error.strerror}.") from None
+        raise SystemExit(
+            f"workbench: {root / FOLDER} cannot be written: {error.strerror}. JupyterLab works, without your own "
+            "copies of the lessons and without the course in its side bar."
+        ) from None
     if written:
         print(f"Your own copies of the lessons, without outputs: {root / FOLDER}")
 

@@ -31,12 +31,14 @@ chmod go= "$runtime"
 ln -s "$runtime" "$short/r"
 
 root=$PWD
-(cd / && exec "$(dirname "$jupyter")/python" -m workbench.cli.copies "$root") # a folder workbench/ may lie here
+# From elsewhere, for a folder workbench/ may lie here. Then our side bar is told where the copies are; their hidden progress
+# file is allowed below. The same folder says that nobody is asked about news.
+if (cd / && exec "$(dirname "$jupyter")/python" -m workbench.cli.copies "$root"); then
+    export JUPYTER_CONFIG_PATH=$here/lab_config${JUPYTER_CONFIG_PATH:+:$JUPYTER_CONFIG_PATH}
+fi
 "$jupyter" trust notebooks/*.ipynb >/dev/null # else it shows no figures before the cells are run
 [ "$(id -u)" != 0 ] || set -- --allow-root "$@"      # it refuses to run as root unless told
 export JUPYTER_RUNTIME_DIR=$short/r
-# No question about news, and the place of the learner's copies for our side bar, which reads their hidden progress file.
-export JUPYTER_CONFIG_PATH=$here/lab_config${JUPYTER_CONFIG_PATH:+:$JUPYTER_CONFIG_PATH}
 exec "$jupyter" lab --ip=127.0.0.1 --KernelManager.transport=ipc --ServerApp.root_dir="$root" \
     --Application.log_level=ERROR --ContentsManager.allow_hidden=True \
     --LabApp.extra_labextensions_path="$here/../labextensions" --LabApp.default_url=/lab "$@"

@@ -58,10 +58,9 @@ class Course {
     const files = ["notebooks", "exercises"].map(kind => `${this.folder}/${kind}/.workbench/progress.json`);
     const found = await Promise.all(files.map(path => get(path, { type: "file", format: "text", content: true })));
     this.progress = Object.assign({}, ...found.map(parsed));
-    for (const lesson of this.lessons.filter(each => !each.exercises.length)) {
+    for (const lesson of this.lessons.filter(each => !each.exercises.length && !this.read.has(each.stem))) {
       const code = (await get(this.path("notebooks", lesson)))?.cells?.filter(cell => cell.cell_type === "code") ?? [];
       if (code.at(-1)?.execution_count) this.read.add(lesson.stem);
-      else this.read.delete(lesson.stem);
     }
     this.watchers.forEach(watcher => watcher());
   }
@@ -308,7 +307,10 @@ export async function plugins(library, extension) {
     const shown = act => (...args) => act(...args).catch(error => showErrorMessage("The course", error));
     const actions = {
       open: shown(async (kind, lesson, exercise) => {
-        const panel = await commands.execute("docmanager:open", { path: course.path(kind, lesson), factory: "Notebook" });
+        const path = course.path(kind, lesson);
+        const isThere = await course.contents.get(path, { content: false }).then(() => true, () => false);
+        if (!isThere) await reset(course, kind, lesson, tracker); // it was removed, or the lesson is new
+        const panel = await commands.execute("docmanager:open", { path, factory: "Notebook" });
         if (exercise) await scroll(panel, exercise);
       }),
       reset: shown(async (kind, lesson) => {
@@ -382,6 +384,7 @@ export async function plugins(library, extension) {
       await panel.context.sessionContext.shutdown();
       panel.dispose();
     }
+    course.read.delete(lesson.stem);
     const names = (await contents.get(`${course.folder}/${kind}`)).content.map(each => each.name);
     if (names.includes(`${lesson.stem}.ipynb`)) {
       let i = 1;
