@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +45,8 @@ def lab(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     shutil.copy(ROOT / ".ci" / "lab", tmp_path / ".ci")
     shutil.copy(ROOT / "workbench" / "cli" / "lab.sh", tmp_path / "workbench" / "cli")
     (tmp_path / "workbench" / "labextensions").symlink_to(ROOT / "workbench" / "labextensions")
-    for path, text in ((".ci/setup", "#!/bin/sh\n"), (".venv/bin/jupyter", JUPYTER)):
+    python = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+    for path, text in ((".ci/setup", "#!/bin/sh\n"), (".venv/bin/jupyter", JUPYTER), (".venv/bin/python", python)):
         (tmp_path / path).write_text(text)
         (tmp_path / path).chmod(0o755)
     process = subprocess.Popen(["make", "lab"], cwd=tmp_path, stdin=subprocess.DEVNULL, start_new_session=True)

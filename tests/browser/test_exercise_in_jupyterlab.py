@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labs import RING, RING_EXERCISES, Notebook, in_browser, needs_make
+from labs import RING, RING_EXERCISES, Notebook, choose_theme, in_browser, needs_make
 
 from workbench.course.tasks import task
 
@@ -163,11 +163,7 @@ def test_the_player_in_a_lesson(notebook: Notebook, tmp_path: Path) -> None:
     messages.get_by_role("slider", name="Time").fill("110")
     assert messages.locator(".wbp-clock").inner_text() == "726 µs of 1.32 ms"
     for theme in ("light", "dark"):
-        if theme == "dark":
-            page.get_by_role("menuitem", name="Settings", exact=True).click()
-            page.locator(".lm-Menu-itemLabel").get_by_text("Theme", exact=True).hover()
-            page.locator(".lm-Menu-itemLabel").get_by_text("JupyterLab Dark", exact=True).click()
-            page.wait_for_function("document.body.dataset.jpThemeLight == 'false'")
+        choose_theme(page, theme)
         for i, player in enumerate((ring, messages)):
             player.scroll_into_view_if_needed()
             examine(player)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from labs import RING_EXERCISES, Notebook, in_browser, needs_make
+from labs import RING_EXERCISES, Notebook, choose_theme, in_browser, needs_make
 
 pytestmark = [
     *[pytest.mark.integration, pytest.mark.course, pytest.mark.slow, pytest.mark.timeout(300)],
@@ -38,14 +37,6 @@ WEAK = """
     return weak
 }
 """
-
-
-def dark(page: Any) -> None:
-    """Choose the dark theme."""
-    page.get_by_role("menuitem", name="Settings", exact=True).click()
-    page.locator(".lm-Menu-itemLabel").get_by_text("Theme", exact=True).hover()
-    page.locator(".lm-Menu-itemLabel").get_by_text("JupyterLab Dark", exact=True).click()
-    page.wait_for_function("document.body.dataset.jpThemeLight == 'false'")
 
 
 @pytest.mark.parametrize("notebook", [RING_EXERCISES], indirect=True)
@@ -84,7 +75,7 @@ def test_a_guess_is_made_by_keyboard(notebook: Notebook, tmp_path: Path) -> None
     order.get_by_role("button", name="Store my guess").click()
     order.get_by_text("Stored: b → c → a").wait_for()
 
-    (kept,) = tmp_path.glob("checkout/**/progress.json")
+    (kept,) = tmp_path.glob("checkout/exercises/**/progress.json")
     found = json.loads(kept.read_text())["predictions"]
     assert {name: one["last"] for name, one in found.items()} == {
         "03.bytes": "8 MB",
@@ -92,7 +83,6 @@ def test_a_guess_is_made_by_keyboard(notebook: Notebook, tmp_path: Path) -> None
         "03.order": ["b", "c", "a"],
     }
     for theme in ("light", "dark"):
-        if theme == "dark":
-            dark(page)
+        choose_theme(page, theme)
         assert page.evaluate(WEAK) == []
         notebook.picture(tmp_path / f"{theme}.png")

@@ -35,16 +35,12 @@ MARK = "WORKBENCH_TEST_LAB"  # in the environment of JupyterLab and of every pro
 # No GPU, nothing in the background, and no sandbox, which root cannot have. It meets only pages of this test.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-# 1. Cells out of sight stay in the page, where the test reads them. 2. No question about news, no look for updates.
-SETTINGS: dict[str, dict[str, object]] = {
-    "notebook-extension/tracker": {"windowingMode": "none"},
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-}
+SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}  # cells out of sight stay in the page, to be read
 READ_CELLS = """
 () => [...document.querySelectorAll('.jp-Notebook .jp-CodeCell')].map(cell => {
     const text = selector => [...cell.querySelectorAll(selector)].map(each => each.innerText).join('')
     return {
-        prompt: text('.jp-InputPrompt'),
+        prompt: text('.jp-InputPrompt') || text('.jp-OutputPrompt'),  // of a folded cell that has run
         output: text('.jp-OutputArea-output'),
         complaint: text('[data-mime-type$=".error"], [data-mime-type$=".stderr"]'),
     }
@@ -59,16 +55,19 @@ class Lab:
         port: the free one that JupyterLab found.
         token: the one that it drew.
         runtime: the folder of its kernels' files and sockets.
+        checkout: the folder that looks like one.
+        log: what it has written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._mark, self._log = uuid.uuid4().hex, folder / "lab.log"
-        checkout = folder / "checkout"
+        self._mark, self.log = uuid.uuid4().hex, folder / "lab.log"
+        self.checkout = checkout = folder / "checkout"
         for each in ("notebooks", "exercises", ".ci", "workbench/cli"):
             (checkout / each).mkdir(parents=True)
         shutil.copy(ROOT / "Makefile", checkout)
         shutil.copy(ROOT / ".ci" / "lab", checkout / ".ci")
         shutil.copy(ROOT / "workbench" / "cli" / "lab.sh", checkout / "workbench" / "cli")
+        (checkout / "workbench" / "cli" / "lab_config").symlink_to(ROOT / "workbench" / "cli" / "lab_config")
         (checkout / "workbench" / "labextensions").symlink_to(ROOT / "workbench" / "labextensions")
         (checkout / ".ci" / "setup").write_text("#!/bin/sh\n")
         (checkout / ".ci" / "setup").chmod(0o755)
@@ -79,7 +78,7 @@ class Lab:
             path = folder / "config" / "lab" / "user-settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(values))
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 ["make", "lab", "ARGS=--no-browser"],
                 cwd=checkout,
@@ -139,7 +138,7 @@ class Lab:
         while not done():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                pytest.fail(f"JupyterLab did not start:\n{self._log.read_text()[-4000:]}")
+                pytest.fail(f"JupyterLab did not start:\n{self.log.read_text()[-4000:]}")
             time.sleep(0.05)
 
 
@@ -171,7 +170,7 @@ class Notebook:
     def __init__(self, page: Any, lab: Lab, path: str) -> None:
         self.page = page
         page.set_default_timeout(30_000)
-        page.goto(f"{lab.url('lab/tree/' + path)}?token={lab.token}")
+        page.goto(f"{lab.url('lab/tree/' + path)}{'&' if '?' in path else '?'}token={lab.token}")
         page.locator(".jp-Notebook .jp-Cell").first.wait_for()
         page.locator("#jp-main-statusbar", has_text="| Idle").wait_for()
 
@@ -245,3 +244,11 @@ def visible(spot: Any) -> Any:
     """The place in the page, scrolled into sight; nothing lies over it."""
     spot.click(trial=True)
     return spot
+
+
+def choose_theme(page: Any, theme: str) -> None:
+    """``light`` or ``dark``, by the menu; JupyterLab keeps the choice."""
+    page.get_by_role("menuitem", name="Settings", exact=True).click()
+    page.locator(".lm-Menu-itemLabel").get_by_text("Theme", exact=True).hover()
+    page.locator(".lm-Menu-itemLabel").get_by_text(f"JupyterLab {theme.title()}", exact=True).click()
+    page.wait_for_function(f"document.body.dataset.jpThemeLight == '{str(theme == 'light').lower()}'")

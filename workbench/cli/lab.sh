@@ -11,8 +11,8 @@
 #
 # Where the home cannot be written, the folder of the short name is JupyterLab's home.
 set -euo pipefail
-jupyter=$2
-extensions=$(cd "$(dirname "${BASH_SOURCE[0]}")/../labextensions" && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+jupyter=$(cd "$(dirname "$2")" && pwd)/jupyter
 cd "$1"
 shift 2
 
@@ -30,8 +30,15 @@ fi
 chmod go= "$runtime"
 ln -s "$runtime" "$short/r"
 
+root=$PWD
+# From elsewhere, for a folder workbench/ may lie here. Then our side bar is told where the copies are; their hidden progress
+# file is allowed below. The same folder says that nobody is asked about news.
+if (cd / && exec "$(dirname "$jupyter")/python" -m workbench.cli.copies "$root"); then
+    export JUPYTER_CONFIG_PATH=$here/lab_config${JUPYTER_CONFIG_PATH:+:$JUPYTER_CONFIG_PATH}
+fi
 "$jupyter" trust notebooks/*.ipynb >/dev/null # else it shows no figures before the cells are run
 [ "$(id -u)" != 0 ] || set -- --allow-root "$@"      # it refuses to run as root unless told
 export JUPYTER_RUNTIME_DIR=$short/r
-exec "$jupyter" lab --ip=127.0.0.1 --KernelManager.transport=ipc --ServerApp.root_dir="$PWD" \
-    --LabApp.extra_labextensions_path="$extensions" --LabApp.default_url=/lab/tree/notebooks "$@"
+exec "$jupyter" lab --ip=127.0.0.1 --KernelManager.transport=ipc --ServerApp.root_dir="$root" \
+    --Application.log_level=ERROR --ContentsManager.allow_hidden=True \
+    --LabApp.extra_labextensions_path="$here/../labextensions" --LabApp.default_url=/lab "$@"

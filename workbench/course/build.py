@@ -26,6 +26,7 @@ from nbclient import NotebookClient
 from traitlets.config import Config
 
 from workbench.config import child_environment
+from workbench.course import contents
 from workbench.course.links import course, navigation
 from workbench.course.outputs import joined, keep_equal, patterns
 from workbench.course.tasks import task
@@ -192,6 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
             write(notebook if kind == "exercises" else execute(notebook, target.parent), target)
     if options.kind in (None, "exercises"):  # for the AI assistants of those who do the exercises
         shutil.copyfile(ROOT / "instructors" / "ai-policy.md", ROOT / "exercises" / "AGENTS.md")
+    contents.write(ROOT / "lessons")  # for the side bar in JupyterLab
 
 
 if __name__ == "__main__":

@@ -110,6 +110,7 @@
         this.trusted = model.trusted;
         this.note.textContent = this.data.note;
         this.show();
+        document.dispatchEvent(new CustomEvent("workbench-ranks", { detail: this.data })); // for the status bar
       }
 
       show() {
@@ -250,7 +251,10 @@
         tracker.widgetAdded.connect((_, panel) => add(panel));
       }
     };
-    return [ranks];
+    const course = await import("./course.js")
+      .then(found => found.plugins(library, NAME))
+      .catch(error => (console.warn("The course is not shown:", error), [])); // a frontend may lack what only it needs
+    return [ranks, ...course];
   }
 
   (window._JUPYTERLAB ??= {})[NAME] = {
