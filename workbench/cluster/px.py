@@ -71,8 +71,9 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
             for engine, future in zip(result._targets, result._children, strict=False):
                 kept = {name: collected.text(engine, name) for name in ("stdout", "stderr")}
                 future.output.metadata.update(kept, outputs=collected.outputs(engine))
-            if collected.file is not None:
-                print(f"This cell printed too much for a notebook: the rest is in {collected.file}", file=sys.stderr)
+            if collected.full:
+                rest = f"is in {collected.file}" if collected.file else "is lost, for no file could be written"
+                print(f"This cell printed too much for a notebook: the rest {rest}", file=sys.stderr)
             if not live:
                 result.display_outputs(groupby)
 
@@ -117,7 +118,8 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         at = lines(states.known, _done(result), states.silent())
         print("\n".join(["Interrupted. What the ranks were at:", *(f"  {each}" for each in at)]), file=sys.stderr)
         running = [each for each in result._targets if each not in _done(result)]
-        self.view.client.send_signal(signal, targets=running, block=True)
+        if running:
+            self.view.client.send_signal(signal, targets=running, block=True)
         result.wait(_AFTER_CTRL_C_S)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -28,7 +29,8 @@ class Collected:
         changed: set when something has come.
         version: grows with what comes.
         questions: by engine what it asks the user, and waits for the answer.
-        file: what came later is in it; None if all is kept.
+        full: was there more than is kept?
+        file: what came later is in it; None if all is kept, or the disk is full.
 
     Example:
         >>> cell = Collected()
@@ -40,7 +42,7 @@ class Collected:
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self.changed = threading.Event()
-        self.version = 0
+        self.version, self.full = 0, False
         self.questions: dict[int, Mapping[str, Any]] = {}
         self.file: Path | None = None
         self._lock, self._room = threading.Lock(), kept_bytes
@@ -107,7 +109,8 @@ class Collected:
     def close(self) -> None:
         """Nothing more comes."""
         if self._rest is not None:
-            self._rest.close()
+            with contextlib.suppress(OSError):
+                self._rest.close()
 
     def _print(self, engine: int, screen: Screen, content: Mapping[str, Any]) -> None:
         text = content["text"]
@@ -141,11 +144,13 @@ class Collected:
             self._outputs.setdefault(engine, []).append(dict(content))
 
     def _to_file(self, engine: int, text: str) -> None:
-        if self._rest is None:
-            number, name = tempfile.mkstemp(prefix="workbench-output-", suffix=".txt")
-            self._rest, self.file = os.fdopen(number, "w", encoding="utf-8", errors="replace"), Path(name)
-        self._rest.write(f"[rank {engine}] {text}")
-        self._rest.flush()
+        self.full = True
+        with contextlib.suppress(OSError):  # a full disk must not end the thread that gets messages
+            if self._rest is None:
+                number, name = tempfile.mkstemp(prefix="workbench-output-", suffix=".txt")
+                self._rest, self.file = os.fdopen(number, "w", encoding="utf-8", errors="replace"), Path(name)
+            self._rest.write(f"[rank {engine}] {text}")
+            self._rest.flush()
 
 
 __all__ = ["KEPT_BYTES", "Collected"]
