@@ -120,6 +120,14 @@ def test_an_error_of_ours_names_its_page(kernel: LiveKernel) -> None:
         assert error.text.count("!workbench explain MissingRanksError") == asked
 
 
+def test_init_in_the_notebook_itself(kernel: LiveKernel) -> None:
+    """Its user is told, once, that this process is no engine."""
+    told = "init() was called in the notebook's own process"
+    found = kernel.run("import workbench\nworkbench.init()")
+    assert [told in each.text for each in found] == [True]
+    assert kernel.run("workbench.shutdown()") == []
+
+
 def test_figures_of_ranks(kernel: LiveKernel) -> None:
     """Rich output belongs to its rank; what all ranks show alike is shown once."""
     cell = "%%px\nfrom IPython.display import HTML, display\ndisplay(HTML('<i>all</i>'))\nHTML(f'<b>{hvd.rank()}</b>')"

@@ -47,6 +47,21 @@ def test_names_on_engines(engines: Cluster, capsys: pytest.CaptureFixture[str]) 
     assert "✓ ranks" not in text
 
 
+def test_all_names(engines: Cluster) -> None:
+    """Each variable of the user: one line where all ranks have the same, else one for each value."""
+    engines.view.execute("import numpy as np\nsame = np.arange(9.)\nown = 10 + mpi_rank\ndef f(): pass", block=True)
+    engines.client[1].execute("only_here = 'yes'", block=True)
+    table = who_has()
+    found = [row for row in table.rows if {"same", "own", "only_here"} & {row[0]} or row[:2] == ("", "1")]
+    assert [row[:3] for row in found if row[0] == "same"] == [("same", "0, 1", "numpy.ndarray")]
+    assert [(row[0], row[1], row[5]) for row in found if row[5] in ("10", "11")] == [
+        ("own", "0", "10"),
+        ("", "1", "11"),
+    ]
+    assert [row[1] for row in found if row[0] == "only_here"] == ["1"]
+    assert not {"np", "f", "get_ipython", "In", "Out"} & set(table.column("name"))
+
+
 def test_a_busy_engine_holds_nobody_up(engines: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Its line says busy after 2 s, the others' are there; when it has finished, it answers as before."""
     engines.view.execute("x = 1", block=True)

@@ -53,13 +53,15 @@ def forget_magics(view: Any) -> None:
     if view is None or (shell := _shell()) is None:
         return
     shell.set_custom_exc((), None)
+    owners = set[Any]()
     for table in shell.magics_manager.magics.values():
         for name, magic in list(table.items()):
-            owner = getattr(magic, "__self__", None)
+            owner: Any = getattr(magic, "__self__", None)
             if getattr(owner, "view", None) is view:
                 del table[name]
-                if (names := getattr(owner, "names", None)) is not None:
-                    names.forget()
+                owners.add(owner)
+    for owner in owners:
+        getattr(owner, "forget", lambda: None)()  # ipyparallel's own, if the user has called view.activate()
     explain_magics()
 
 

@@ -20,7 +20,8 @@ from workbench.cluster.names import EngineNames
 from workbench.cluster.output.collected import Collected
 from workbench.cluster.output.shown import BelowTheCell, OnTerminal, Shown
 from workbench.cluster.questions import Asker
-from workbench.common.text import first_line, rank_list, spans
+from workbench.common.text import count, first_line, rank_list, spans
+from workbench.job.context import HOLDER
 from workbench.launch.ranks.questions import ASK
 
 _LOOK_S = 0.05
@@ -36,6 +37,7 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
     """The magics of one view; see the module."""
 
     names: EngineNames | None = None
+    warned = False
     stream_output = None  # as the frontend is
     progress_after_seconds = -1
 
@@ -87,6 +89,22 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         targets = ranks_of(",".join(ranks), self.view.client.ids)
         options = [each for each in words if each.startswith("-")]
         return self.cell_px(" ".join([*options, f"--targets={targets}".replace(" ", "")]), cell)
+
+    def forget(self) -> None:
+        """Take back what :func:`activate` has changed in the notebook's kernel."""
+        if self.names is not None:
+            self.names.forget()
+            self.shell.events.unregister("post_run_cell", self.own_init)
+
+    def own_init(self, result: Any) -> None:
+        """After a cell of the notebook itself: was ``init()`` meant for the engines?"""
+        if HOLDER.find() is not None and not self.warned and somebody_looks():
+            self.warned = True
+            print(
+                "workbench: init() was called in the notebook's own process, which is rank 0 of 1 and no engine. Begin "
+                f"the cell with %%px: it then runs on the {count(len(self.view.client.ids), 'engine')}.",
+                file=sys.stderr,
+            )
 
     def _shown(self, collected: Collected, engines: Any) -> Shown:
         engines = [engines] if isinstance(engines, int) else list(engines)
@@ -218,6 +236,7 @@ def activate(view: Any, shell: Any) -> None:
     shell.magics_manager.register(magics)
     if (kernel := getattr(shell, "kernel", None)) is not None:
         magics.names = EngineNames(view.client, kernel)
+        shell.events.register("post_run_cell", magics.own_init)
 
 
 __all__ = ["Px", "activate", "somebody_looks"]
