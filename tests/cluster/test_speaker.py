@@ -7,8 +7,11 @@ import pytest
 from workbench.cluster.cluster import Speaker
 
 
-def test_a_line_takes_the_place_of_the_notice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_takes_the_place_of_the_notice(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a screen nothing of the notice is left: each text is written over the one before."""
+    monkeypatch.setenv("WORKBENCH_STREAM", "1")
     say = Speaker(quiet=False)
     say.now("starting: 2 of 4")
     say.now("starting: 3 of 4")
@@ -34,8 +37,8 @@ def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
 def test_outputs_that_are_compared_have_no_notice(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where output is not shown as it comes, a start says the same however long it takes."""
-    monkeypatch.setenv("WORKBENCH_STREAM", "0")
+    """Where nobody looks, as with a pipe, a start says the same however long it takes."""
+    monkeypatch.delenv("WORKBENCH_STREAM", raising=False)
     say = Speaker(quiet=False)
     say.now("starting")
     say("ready")

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from workbench import config
 from workbench.cluster import cells, places
 from workbench.cluster import engine_commands as engines
 from workbench.cluster.answers import first_answers
@@ -268,9 +269,9 @@ class Speaker:
         """Say what goes on; "" takes the last one away."""
         if self._quiet or text == self._shown:
             return
-        from workbench.cluster.px import somebody_looks  # loads ipyparallel
+        from workbench.cluster.px import somebody_answers  # loads ipyparallel
 
-        if text and not somebody_looks():
+        if text and not (somebody_answers() if (asked := config.stream()) is None else asked):
             return
         print("\r" + text.ljust(len(self._shown)) + ("" if text else "\r"), end="", flush=True)
         self._shown = text
