@@ -193,7 +193,8 @@ def main(arguments: list[str] | None = None) -> None:
             write(notebook if kind == "exercises" else execute(notebook, target.parent), target)
     if options.kind in (None, "exercises"):  # for the AI assistants of those who do the exercises
         shutil.copyfile(ROOT / "instructors" / "ai-policy.md", ROOT / "exercises" / "AGENTS.md")
-    contents.write(ROOT / "lessons")  # for the side bar in JupyterLab
+    if contents.FILE.is_relative_to(ROOT):
+        contents.write(ROOT / "lessons")  # for the side bar in JupyterLab
 
 
 if __name__ == "__main__":
