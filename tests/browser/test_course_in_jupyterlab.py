@@ -70,7 +70,11 @@ def lesson(page: Any, number: str) -> Any:
 
 
 def opened(page: Any) -> list[str]:
-    """The notebooks that are open."""
+    """The notebooks that are open. A new tab gets its path a moment later."""
+    page.wait_for_function(
+        "() => document.querySelectorAll('.jp-NotebookPanel').length ==="
+        " document.querySelectorAll('#jp-main-dock-panel .lm-TabBar-tab[title*=\"Path: \"]').length"
+    )
     titles = [tab.get_attribute("title") or "" for tab in page.locator("#jp-main-dock-panel .lm-TabBar-tab").all()]
     return [line.removeprefix("Path: ") for title in titles for line in title.splitlines() if line.startswith("Path: ")]
 
