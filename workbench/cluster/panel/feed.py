@@ -167,7 +167,7 @@ class Watcher:
         every_s: how often.
     """
 
-    def __init__(self, feed: Feed, show: Callable[[list[Row], str], None], every_s: float = 0.2) -> None:
+    def __init__(self, feed: Feed, show: Callable[[list[Row], str], None], every_s: float = 0.5) -> None:
         self._feed, self._show, self._every_s = feed, show, every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="workbench-watch", daemon=True)

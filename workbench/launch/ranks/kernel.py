@@ -22,6 +22,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from ipykernel.iostream import OutStream
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from workbench.common.cell_numbers import KEY, STATE, CellNumbers
@@ -50,8 +51,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self.control_handlers[KEY] = self._receive_numbers
         self.control_handlers[STATE] = self._say_state
         self._activity = Activity()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush_interval = _PRINT_S  # type: ignore[union-attr]  # ipykernel's
+        OutStream.flush_interval = _PRINT_S  # the engine makes its streams when it has this kernel
         self.control_handlers[NAMES] = self._say_names
         self.shell.Completer.use_jedi = False
         self.shell.set_hook("show_in_pager", print_page, 0)
