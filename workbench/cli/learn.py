@@ -109,7 +109,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 def _watch(args: argparse.Namespace) -> int:
     words = [*([args.cluster] if args.cluster else []), *(["--once"] if args.once else [])]
-    return subprocess.call([sys.executable, "-m", "workbench.cluster.panel.terminal", *words])
+    return subprocess.call([sys.executable, "-m", "workbench.cluster.terminal", *words])
 
 
 def _lab(args: argparse.Namespace) -> NoReturn:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from workbench.cluster.frontend import somebody_looks
+from workbench.common.notebook import running_shell
 from workbench.common.text import by_rank
 from workbench.diagnostics.explain import names as explained
 from workbench.errors import TRAVELLING, PeerLostError
@@ -41,7 +43,7 @@ def ready_magics(view: Any, where: Where = nowhere) -> None:
         view: on all engines.
         where: the host with which ranks are gone, and why.
     """
-    if (shell := _shell()) is not None:
+    if (shell := running_shell()) is not None:
         from workbench.cluster import px  # loads ipyparallel
 
         px.activate(view, shell)
@@ -50,7 +52,7 @@ def ready_magics(view: Any, where: Where = nowhere) -> None:
 
 def forget_magics(view: Any) -> None:
     """Take ``%px`` and its kin away: a cell after ``down`` says that there is no cluster."""
-    if view is None or (shell := _shell()) is None:
+    if view is None or (shell := running_shell()) is None:
         return
     shell.set_custom_exc((), None)
     owners = set[Any]()
@@ -67,7 +69,7 @@ def forget_magics(view: Any) -> None:
 
 def explain_magics() -> None:
     """Without a cluster ``%px`` and its kin say what to do, in a notebook; elsewhere do nothing."""
-    if (shell := _shell()) is None:
+    if (shell := running_shell()) is None:
         return
 
     def no_cluster(line: str = "", cell: str = "") -> None:
@@ -78,13 +80,6 @@ def explain_magics() -> None:
     for kind, names in {"line": ("px",), "cell": ("px", "rank")}.items():
         for name in names:
             shell.magics_manager.magics[kind].setdefault(name, no_cluster)
-
-
-def _shell() -> Any:
-    """The running IPython, or None in a plain script."""
-    from IPython import get_ipython
-
-    return get_ipython()
 
 
 def failures(error: Any) -> list[Failure]:
@@ -133,8 +128,6 @@ def watch(shell: Any, where: Where = nowhere) -> None:
     from ipyparallel.error import CompositeError, RemoteError
 
     def show(shell: Any, kind: type[BaseException], error: Any, trace: Any, tb_offset: int | None = None) -> list[str]:
-        from workbench.cluster.px import somebody_looks
-
         gone = isinstance(error, PeerLostError)
         lines = [f"PeerLostError: {error}"] if gone else message(failures(error), where)
         if somebody_looks():

@@ -15,6 +15,7 @@ from workbench.cluster import cells, places
 from workbench.cluster import engine_commands as engines
 from workbench.cluster.answers import first_answers
 from workbench.cluster.engines_on_hosts import EnginesOnHosts, OnHosts
+from workbench.cluster.frontend import somebody_answers
 from workbench.cluster.recovery import InPlaceRecovery, unknown
 from workbench.cluster.sent_cells import SentCells
 from workbench.cluster.stopped import StoppedEngines
@@ -269,8 +270,6 @@ class Speaker:
         """Say what goes on; "" takes the last one away."""
         if self._quiet or text == self._shown:
             return
-        from workbench.cluster.px import somebody_answers  # loads ipyparallel
-
         if text and not (somebody_answers() if (asked := config.stream()) is None else asked):
             return
         print("\r" + text.ljust(len(self._shown)) + ("" if text else "\r"), end="", flush=True)

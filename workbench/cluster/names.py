@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.cluster.output.as_text import who
+from workbench.common.text import rank_spans
 from workbench.launch.ranks.names import NAMES
 
 _COMPLETE_S, _INSPECT_S = 0.15, 0.5
@@ -83,7 +83,7 @@ class EngineNames:
         if len(by_text) == 1:
             data = next(each["data"] for each in answers.values() if each.get("data"))
         else:
-            data = {"text/plain": "\n\n".join(f"{who(ranks)}:\n{text}" for text, ranks in by_text.items())}
+            data = {"text/plain": "\n\n".join(f"{rank_spans(ranks)}:\n{text}" for text, ranks in by_text.items())}
         return {"status": "ok", "found": bool(by_text), "data": data if by_text else {}, "metadata": {}}
 
     def _ask(self, code: str, position: int, detail: int | None, timeout_s: float) -> dict[int, dict[str, Any]]:

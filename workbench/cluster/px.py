@@ -14,11 +14,11 @@ from typing import Any
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 
-from workbench import config
-from workbench.cluster.activity import EngineStates, lines, sentence
+from workbench.cluster.frontend import somebody_answers, somebody_looks
 from workbench.cluster.names import EngineNames
 from workbench.cluster.output.collected import Collected
 from workbench.cluster.output.shown import BelowTheCell, OnTerminal, Shown
+from workbench.cluster.panel.activity import EngineStates, lines, sentence
 from workbench.cluster.questions import Asker
 from workbench.common.text import count, first_line, rank_list, spans
 from workbench.job.context import HOLDER
@@ -200,33 +200,9 @@ def _follow(
             result.wait(min(1.0, _PAUSE_S + 4 * (time.monotonic() - now)))  # what one costs sets how many there are
 
 
-def somebody_answers() -> bool:
-    """Is there a user who can be asked something?"""
-    from IPython import get_ipython
-
-    kernel = getattr(get_ipython(), "kernel", None)
-    return sys.stdin.isatty() if kernel is None else _allows_stdin(kernel)
-
-
-def _allows_stdin(kernel: Any) -> bool:
-    """A frontend says so with each cell."""
-    return bool(kernel.get_parent("shell").get("content", {}).get("allow_stdin"))
-
-
 def _done(result: Any) -> list[int]:
     """The engines that have ended the cell."""
     return [engine for engine, each in zip(result._targets, result._children, strict=False) if each.done()]
-
-
-def somebody_looks() -> bool:
-    """Is the output shown while it comes? ``WORKBENCH_STREAM`` says so, else whether the frontend can be asked."""
-    from IPython import get_ipython
-
-    asked = config.stream()
-    kernel = getattr(get_ipython(), "kernel", None)
-    if asked is not None or kernel is None:
-        return asked is not False
-    return _allows_stdin(kernel)
 
 
 def activate(view: Any, shell: Any) -> None:
@@ -239,4 +215,4 @@ def activate(view: Any, shell: Any) -> None:
         shell.events.register("post_run_cell", magics.own_init)
 
 
-__all__ = ["Px", "activate", "somebody_looks"]
+__all__ = ["Px", "activate"]

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
-from workbench.common.text import spans
+from workbench.common.text import rank_spans, spans
 
 _DEBUGGER = re.compile(r"^(\(+Pdb\)+|i?pdb>) ?$")
 _OTHER = re.compile(r"^rank\s+(\d+)$")
@@ -50,7 +50,7 @@ class Asker:
         if not debugs:
             return f"{len(waiting)} of the ranks ask something" if len(waiting) > 1 else f"rank {min(waiting)} asks"
         more = "; type a command for one rank, 'rank 2' for another rank, 'all c' for all" if len(debugs) > 1 else ""
-        return f"the debugger has stopped {'rank' if len(debugs) == 1 else 'ranks'} {spans(debugs)}{more}"
+        return f"the debugger has stopped {rank_spans(debugs)}{more}"
 
     def ask(self, waiting: MutableMapping[int, Mapping[str, Any]]) -> None:
         """One question of those that wait; who has got an answer is taken out."""

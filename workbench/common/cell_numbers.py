@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from workbench.common.notebook import running_kernel
 from workbench.common.text import rank_list
 
 _SILENT_S = 2.0  # so long a wait for all ranks says nothing
@@ -118,9 +119,7 @@ def cell_numbers() -> CellNumbers | None:
     Example:
         >>> cell_numbers()
     """
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    found: CellNumbers | None = getattr(getattr(shell, "kernel", None), "cell_numbers", None)
+    found: CellNumbers | None = getattr(running_kernel(), "cell_numbers", None)
     return found
 
 

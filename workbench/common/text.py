@@ -105,4 +105,15 @@ def spans(numbers: Iterable[int]) -> str:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-__all__ = ["by_rank", "columns", "count", "first_line", "numbered", "plural", "rank_list", "spans"]
+def rank_spans(ranks: Iterable[int]) -> str:
+    """Ranks in words, many of them in little room.
+
+    Example:
+        >>> rank_spans([0]), rank_spans([5, 0, 1, 2])
+        ('rank 0', 'ranks 0-2, 5')
+    """
+    unique = set(ranks)
+    return f"{plural('rank', len(unique))} {spans(unique)}"
+
+
+__all__ = ["by_rank", "columns", "count", "first_line", "numbered", "plural", "rank_list", "rank_spans", "spans"]

@@ -25,6 +25,7 @@ from typing import Any
 from workbench import cluster
 from workbench.common.junit import JunitCase, document
 from workbench.common.junit import suite as _suite
+from workbench.common.notebook import running_shell
 from workbench.common.text import count
 from workbench.course import drawing, progress_file
 from workbench.course.judging import judge
@@ -142,7 +143,7 @@ def exercise(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def _watch_cells() -> None:
     """In a notebook, see which cells have a SyntaxError: the function in them is still the one before."""
-    shell = _shell()
+    shell = running_shell()
     if shell is None or _cell_has_ended in shell.events.callbacks["post_run_cell"]:
         return
     shell.events.register("post_run_cell", _cell_has_ended)
@@ -283,7 +284,7 @@ def solution(name: str) -> None:
         return
     entry.seen = True
     BOARD.save(name)
-    shell, cell = _shell(), f"{inserted(name)}\n{todo.cell(solved=True)}"
+    shell, cell = running_shell(), f"{inserted(name)}\n{todo.cell(solved=True)}"
     if shell is None:
         print(cell)
     else:
@@ -341,7 +342,7 @@ def catch_up(lesson: str) -> None:
         Nothing comes before lesson 01.
     """
     lesson, earlier = f"{int(lesson):02}", before(lesson)
-    shell = _shell()
+    shell = running_shell()
     for name in earlier:
         reference = task(name).reference
         BOARD.functions.setdefault(name, reference)
@@ -379,14 +380,6 @@ def _missing(name: str, function: Callable[..., Any] | None) -> str:
     if function is None:
         return f'not there yet: run the cell that begins with @exercise("{name}")'
     return "not done yet: replace the line “your code here”, and run the cell"
-
-
-def _shell() -> Any:
-    try:
-        from IPython.core.getipython import get_ipython
-    except ImportError:
-        return None
-    return get_ipython()
 
 
 __all__ = [

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from workbench import config
+from workbench.common.notebook import running_kernel
 from workbench.transport.elastic import registration
 
 
@@ -88,8 +89,7 @@ def leaving_on_sigterm() -> Iterator[None]:
 
 def end_engine() -> None:
     """The job goes on without this process: end a notebook's engine here, which would survive ``SystemExit``."""
-    ipython = sys.modules.get("IPython")
-    if getattr(ipython.get_ipython() if ipython else None, "kernel", None) is not None:
+    if running_kernel() is not None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.cluster.output.as_text import who
 from workbench.cluster.output.rows import Row
 from workbench.cluster.output.screen import Item, Line
+from workbench.common.text import rank_spans
 
 MIME = "application/vnd.workbench.ranks+json"
 
@@ -19,7 +19,7 @@ def as_data(rows: Sequence[Row], ranks: Sequence[int], note: str = "", running: 
         >>> as_data([Row((0, 1), (Line("a"), Line("b")))], [0, 1])["rows"]
         [{'ranks': [0, 1], 'who': 'ranks 0, 1', 'items': [{'text': 'a\nb', 'error': False}]}]
     """
-    shown = [{"ranks": list(row.ranks), "who": who(row.ranks), "items": _items(row.items)} for row in rows]
+    shown = [{"ranks": list(row.ranks), "who": rank_spans(row.ranks), "items": _items(row.items)} for row in rows]
     return {"version": 1, "ranks": list(ranks), "rows": shown, "note": note, "running": running}
 
 

@@ -6,11 +6,11 @@ import html
 import re
 from collections.abc import Sequence
 
-from workbench.cluster.output.as_text import plain, who
+from workbench.cluster.output.as_text import plain
 from workbench.cluster.output.folding import folded
 from workbench.cluster.output.rows import Row
 from workbench.cluster.output.screen import Bundle, Item, Line
-from workbench.common.text import count
+from workbench.common.text import count, rank_spans
 
 _MOST_HIDDEN = 400  # lines of a row that are folded; the extension has all
 _COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
@@ -32,7 +32,7 @@ def as_html(rows: Sequence[Row], note: str = "", most: int = 40) -> str:
         >>> as_html([Row((0, 1), (Line("a < b"),))]).partition("</style>")[2]
         '<div class="wb-out"><b>ranks 0, 1</b><div><pre>a &lt; b</pre></div></div>'
     """
-    cells = [f"<b>{who(row.ranks)}</b><div>{_row(row, *parts)}</div>" for row, parts in folded(rows, most)]
+    cells = [f"<b>{rank_spans(row.ranks)}</b><div>{_row(row, *parts)}</div>" for row, parts in folded(rows, most)]
     cells += [f'<div class="wb-now">{html.escape(note)}</div>'] if note else []
     return f'{STYLE}<div class="wb-out">{"".join(cells)}</div>' if cells else ""
 
@@ -43,7 +43,8 @@ def _row(row: Row, first: Sequence[Item], hidden: Sequence[Item], last: Sequence
         rest = len(hidden) - _MOST_HIDDEN
         cut = [Line(f"… {count(rest, 'more line')}, which a saved page does not have")] if rest > 0 else []
         inside = _block([*hidden[:_MOST_HIDDEN], *cut])
-        between = f"<details><summary>{count(len(hidden), 'more line')} of {who(row.ranks)}</summary>{inside}</details>"
+        label = f"{count(len(hidden), 'more line')} of {rank_spans(row.ranks)}"
+        between = f"<details><summary>{label}</summary>{inside}</details>"
     return _block(first) + between + _block(last)
 
 

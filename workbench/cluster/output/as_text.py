@@ -7,17 +7,7 @@ from collections.abc import Iterator, Sequence
 from workbench.cluster.output.folding import SCREEN_LINES, folded
 from workbench.cluster.output.rows import Row
 from workbench.cluster.output.screen import Bundle, Item
-from workbench.common.text import count, spans
-
-
-def who(ranks: Sequence[int]) -> str:
-    """A row's label.
-
-    Example:
-        >>> who((0,)), who((0, 1, 2, 5))
-        ('rank 0', 'ranks 0-2, 5')
-    """
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
+from workbench.common.text import count, rank_spans
 
 
 def as_text(rows: Sequence[Row], most: int = SCREEN_LINES) -> str:
@@ -29,9 +19,9 @@ def as_text(rows: Sequence[Row], most: int = SCREEN_LINES) -> str:
         ranks 0, 1 │ step 1
         rank 1     │ only here
     """
-    width = max((len(who(row.ranks)) for row in rows), default=0)
+    width = max((len(rank_spans(row.ranks)) for row in rows), default=0)
     return "\n".join(
-        f"{who(row.ranks):{width}} │ {line}".rstrip()
+        f"{rank_spans(row.ranks):{width}} │ {line}".rstrip()
         for row, (first, hidden, last) in folded(rows, most)
         for line in (*_lines(first), *([f"… {count(len(hidden), 'more line')} …"] if hidden else []), *_lines(last))
     )
@@ -48,4 +38,4 @@ def plain(bundle: Bundle) -> str:
     return text if isinstance(text, str) else "".join(text)
 
 
-__all__ = ["as_text", "plain", "who"]
+__all__ = ["as_text", "plain"]

@@ -90,11 +90,6 @@ class Collected:
         with self._lock:
             return list(self._widgets)
 
-    def size(self) -> int:
-        """How many lines and bundles there are."""
-        with self._lock:
-            return sum(len(screen.items) for screen in self._screens.values())
-
     def text(self, engine: int, name: str) -> str:
         """What is kept of a stream, as text."""
         lines = [each for each in self.items().get(engine, []) if not isinstance(each, Bundle)]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from workbench.cluster.activity import EngineStates, missing_for, sentence
+from workbench.cluster.panel.activity import EngineStates, missing_for, sentence, step_of
 from workbench.common.text import spans
 
 KEPT_S = 60  # of history
@@ -126,14 +126,10 @@ class Feed:
         elif now - at >= _RATE_S:
             cpu = max(0.0, state["cpu_s"] - before["cpu_s"]) / (now - at)
             moved = max(0, state.get("bytes", 0) - before.get("bytes", 0)) / (now - at) / 1e9
-            steps = _step(state) - _step(before)
+            steps = (step_of(state.get("loop")) or 0) - (step_of(before.get("loop")) or 0)
             self._rates[engine] = cpu, moved, (now - at) / steps if steps > 0 else None
             self._before[engine] = now, state
         return self._rates[engine]
-
-
-def _step(state: Mapping[str, Any]) -> float:
-    return next((value for name, value in (state.get("loop") or {}).items() if name != "loss"), 0)
 
 
 def _word(

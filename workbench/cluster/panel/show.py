@@ -8,13 +8,12 @@ from typing import Any
 
 from workbench.cluster.panel.feed import Feed
 from workbench.cluster.panel.table import as_table
+from workbench.common.notebook import running_kernel
 
 
 def show_panel(cluster: Any) -> Any:
     """A widget in a notebook; elsewhere print tables until Ctrl-C."""
-    from IPython import get_ipython
-
-    if getattr(get_ipython(), "kernel", None) is not None:
+    if running_kernel() is not None:
         from workbench.cluster.panel.widget import panel
 
         return panel(cluster)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workbench.cluster.panel.activity import step_of
 from workbench.cluster.panel.feed import Row
 from workbench.common.text import columns, first_line
 
@@ -31,7 +32,8 @@ def as_table(rows: Sequence[Row]) -> list[str]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    step = next((str(int(value)) for name, value in row["loop"].items() if name != "loss"), "")
+    at = step_of(row["loop"])
+    step = "" if at is None else str(int(at))
     loss = f"{row['loop']['loss']:.4g}" if "loss" in row["loop"] else ""
     step_s = f"{row['step_s']:.3f}" if row["step_s"] is not None else ""
     numbers = (step, loss, step_s, f"{row['gb_s']:.3f}", f"{row['cpu']:.1f}", str(row["memory"] // 1_000_000))

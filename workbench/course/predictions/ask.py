@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from workbench.common.notebook import allows_stdin, running_shell
 from workbench.course.predictions import page, widget
 from workbench.course.predictions.book import Book
 from workbench.course.predictions.given import GIVEN
@@ -117,13 +118,13 @@ def reveal(name: str, fact: object, why: str = "", *, anyway: bool = False) -> A
 
 def is_somebody_there() -> bool:
     """Can somebody answer: does a person sit before this notebook, or this terminal?"""
-    shell = _shell()
+    shell = running_shell()
     if shell is None:
         return hasattr(sys, "ps1")
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
         return True  # IPython on a terminal
-    return bool(kernel.get_parent("shell").get("content", {}).get("allow_stdin"))
+    return allows_stdin(kernel)
 
 
 def _known(question: Question, fact: object) -> Answer:
@@ -158,11 +159,3 @@ def _how(question: Question) -> str:
         "There is no form here (pip install anywidget). Answer in a cell of your own, for example: "
         f'from workbench.course.predictions import guess; guess("{question.name}", {example})'
     )
-
-
-def _shell() -> Any:
-    try:
-        from IPython.core.getipython import get_ipython
-    except ImportError:
-        return None
-    return get_ipython()

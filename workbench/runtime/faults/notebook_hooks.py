@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from workbench import config
 from workbench.common.cell_numbers import CellNumbers, cell_numbers
+from workbench.common.notebook import running_kernel, running_shell
 from workbench.errors import WorkbenchError
 from workbench.runtime.faults.kernel_replies import Replies
 
@@ -77,7 +78,7 @@ def watch_cells(find: Find) -> None:
     method is wrapped. And Ctrl-C ends a cell from now on, but not the answer to it.
     """
     _watch_numbers(find)
-    shell = _shell()
+    shell = running_shell()
     if shell is None or _taken_over(shell, find):
         return
 
@@ -147,12 +148,6 @@ def _latest(owner: Any, find: Find) -> Find:
     return lambda: finds[0]()
 
 
-def _shell() -> Any:
-    """The running IPython, or None."""
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None
-
-
 def after_a_loss() -> str:
     """What to do where a rank was lost: in a notebook's engine, and in a script.
 
@@ -162,7 +157,7 @@ def after_a_loss() -> str:
     """
     if config.launch().launcher == "elastic":
         return "The others can continue without it, in a function under elastic.run."
-    if getattr(_shell(), "kernel", None) is None:
+    if running_kernel() is None:
         return "Start the job again."
     return "Call engines.rescue() in a cell without %%px."
 

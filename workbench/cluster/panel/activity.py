@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from workbench.common.cell_numbers import STATE
-from workbench.common.text import first_line, spans
+from workbench.common.text import first_line, rank_spans
 
 _SILENT_S = 1.5
 _MOST = 90  # characters of a line of code
@@ -80,11 +80,11 @@ def lines(
     for engine, state in at_work.items():
         if not state.get("waits"):
             busy[first_line(state.get("line") or "in a library", _MOST)].append(ranks[engine])
-    found += [f"{_who(who)}: {line}" for line, who in busy.items()]
+    found += [f"{rank_spans(who)}: {line}" for line, who in busy.items()]
     found += [f"rank {ranks.get(e, e)} has not answered for {s:.0f} s" for e, s in silent.items() if e not in done]
     if done and at_work:
         who = [ranks.get(each, each) for each in done]
-        found.append(f"{_who(who)} {'has' if len(who) == 1 else 'have'} ended the cell")
+        found.append(f"{rank_spans(who)} {'has' if len(who) == 1 else 'have'} ended the cell")
     loops = [state["loop"] for state in at_work.values() if state.get("loop")]
     return [*found, *([_progress(loops)] if loops else [])]
 
@@ -103,9 +103,9 @@ def _waits(at_work: Mapping[int, Mapping[str, Any]], ranks: Mapping[int, int], d
     for key, who in waiting.items():
         wait = first[key]
         missing = missing_for(wait, at_work, ranks)
-        for_whom = f" for {_who(missing)}" if missing else ""
+        for_whom = f" for {rank_spans(missing)}" if missing else ""
         verb = "waits" if len(set(who)) == 1 else "wait"
-        found.append(f"{_who(who)} {verb}{for_whom} in {key[1]!r} ({wait['since_s']:.0f} s)")
+        found.append(f"{rank_spans(who)} {verb}{for_whom} in {key[1]!r} ({wait['since_s']:.0f} s)")
     return found
 
 
@@ -121,13 +121,13 @@ def missing_for(
 
 def _progress(loops: Sequence[Mapping[str, float]]) -> str:
     """The loop's variables of the rank that is behind."""
-    last = min(loops, key=lambda loop: next((value for name, value in loop.items() if name != "loss"), 0))
+    last = min(loops, key=lambda loop: step_of(loop) or 0)
     return ", ".join(f"{name} {value:.4g}" if name == "loss" else f"{name} {value:d}" for name, value in last.items())
 
 
-def _who(ranks: Sequence[int]) -> str:
-    ranks = sorted(set(ranks))
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
+def step_of(loop: Mapping[str, float] | None) -> float | None:
+    """The number of a training loop's step, by whatever name; None if none is seen."""
+    return next((value for name, value in (loop or {}).items() if name != "loss"), None)
 
 
-__all__ = ["EngineStates", "lines", "sentence"]
+__all__ = ["EngineStates", "lines", "missing_for", "sentence", "step_of"]

@@ -1,0 +1,33 @@
+"""The IPython in which this process runs, if it does. Nothing is imported for that: who runs in one has loaded it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def running_shell() -> Any:
+    """The running IPython, or None.
+
+    Example:
+        >>> running_shell()
+    """
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None
+
+
+def running_kernel() -> Any:
+    """The kernel of a notebook or an engine, or None: in a script, and in IPython on a terminal.
+
+    Example:
+        >>> running_kernel()
+    """
+    return getattr(running_shell(), "kernel", None)
+
+
+def allows_stdin(kernel: Any) -> bool:
+    """Can its user be asked something? A frontend says so with each cell."""
+    return bool(kernel.get_parent("shell").get("content", {}).get("allow_stdin"))
+
+
+__all__ = ["allows_stdin", "running_kernel", "running_shell"]
