@@ -60,9 +60,9 @@ def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab, tmp_path: Path) -> None
     for cell in range(2):
         ended(begin(ranks, cell))
     running = begin(ranks, 2)
-    running.locator(".wb-panel", has_text="begun").wait_for()
+    running.locator(".wb-panel", has_text="ranks 0-3").wait_for()  # when the last of them has said it
     assert running.locator(".jp-InputPrompt").inner_text() == "[*]:"
-    assert running.locator(".wb-panel b").all_inner_texts() == ["ranks 0-3"]
+    assert running.locator(".wb-panel").inner_text().split() == ["ranks", "0-3", "begun"]
     running.get_by_role("tab", name="2", exact=True).click()  # kept when the cell goes on
     (lab.runtime.parent / "checkout" / "notebooks" / "go").touch()
     ended(running)

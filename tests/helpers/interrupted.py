@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import signal
 import sys
 import types
@@ -56,6 +57,7 @@ def _interrupted(action: Callable[[], Any], at: int) -> bool:
         raise KeyboardInterrupt
 
     tracing, handler = sys.gettrace(), signal.signal(signal.SIGINT, once)
+    gc.disable()  # libraries hang callbacks on the collector, and what is raised in one of them reaches nobody
     try:
         sys.settrace(trace)
         action()
@@ -65,4 +67,5 @@ def _interrupted(action: Callable[[], Any], at: int) -> bool:
     finally:
         sys.settrace(tracing)
         signal.signal(signal.SIGINT, handler)
+        gc.enable()
     return False
