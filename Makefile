@@ -52,7 +52,7 @@ test-all: for-tests ## … with more ranks, other ways, mixtures and longer roun
 	@.ci/test --all $(ARGS)
 
 test-gpu: for-tests ## the tests that need a GPU and cupy; without them it says so and is done
-	@.venv/bin/python -m pytest tests/gpu -m gpu $(ARGS)
+	@OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/gpu -m gpu -n 4 $(ARGS)
 
 test-engines: check ## clusters of Spark and Ray on this machine, and the chart as pods; installs them, and Java
 	@EXTRAS=+torch,tensorflow,jax,lessons,site,dev,spark,ray,kubernetes .ci/setup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # the package is t
 
 def machine() -> dict[str, Any]:
     """Names, sizes and versions, and the problem, "" if there is none."""
-    found: dict[str, Any] = {"cpu": cpu(), "system": f"{platform.system()} {platform.release()}"}
+    found: dict[str, Any] = {"cpu": cpu(), "system": f"{platform.system()} {platform.release().partition('-')[0]}"}
     for name in ("numpy", "torch", "cupy"):
         if find_spec(name) is None:
             return found | {"problem": f"{name} is not installed"}
@@ -35,16 +36,22 @@ def machine() -> dict[str, Any]:
     versions |= {"cupy": cupy.__version__, "cuda": str(torch.version.cuda)}
     versions["nccl"] = dotted(nccl.get_version()) if nccl.available else "none"
     versions["torch's nccl"] = ".".join(map(str, torch.cuda.nccl.version()[:3]))
-    driver = Path("/proc/driver/nvidia/version")
     return found | {
         "versions": versions,
         "gpu": first.name,
         "gpus": torch.cuda.device_count(),
         "memory_gib": round(first.total_memory / 2**30, 1),
-        "driver": driver.read_text().split("\n")[0].strip() if driver.exists() else "?",
+        "driver": driver(),
         "nccl": nccl.get_version() if nccl.available else 0,
         "problem": "",
     }
+
+
+def driver() -> str:
+    """The version of NVIDIA's driver, or "?"."""
+    about = Path("/proc/driver/nvidia/version")
+    found = re.search(r"\d+\.\d+(\.\d+)?", about.read_text()) if about.exists() else None
+    return found[0] if found else "?"
 
 
 def cpu() -> str:

@@ -90,12 +90,12 @@ def copies(found: Found) -> list[Result]:
 def training(found: Found) -> list[Result]:
     """Of ``gpu_training.py``: what a step costs more than with plain torch, and than with DDP at its best."""
     one = found[0]
-    seconds, ranks = one["seconds"], one["ranks"]
+    seconds, ranks, unit = one["seconds"], one["ranks"], one["unit"]
     rate = quartiles([ranks * one["batch"] / each for each in seconds[OURS]])
     copies_rate = quartiles([ranks * one["batch"] / each for each in seconds[PLAIN]])
     results = [
-        result(f"plain torch, {ranks} × {one['batch']} images", copies_rate, "images/s"),
-        result(f"workbench, {ranks} × {one['batch']} images", rate, "images/s"),
+        result(f"plain torch, {ranks} × {one['batch']} {unit}", copies_rate, f"{unit}/s"),
+        result(f"workbench, {ranks} × {one['batch']} {unit}", rate, f"{unit}/s"),
         result("ranks with other weights", sum(not each["weights_equal"] for each in found), "", "= 0"),
     ]
     for name in (OURS, PATH, DDP, TUNED):

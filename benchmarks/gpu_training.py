@@ -1,4 +1,4 @@
-"""ResNet-50 under bf16 autocast on GPUs: plain torch, with the workbench, and with DDP, in turns in one process.
+"""A model under bf16 autocast on GPUs: plain torch, with the workbench, and with DDP, in turns in one process.
 
 On one rank the workbench has nobody to talk to and takes a short way; so the whole way (hooks, buckets, engine, NCCL of
 one rank) is a peer of its own there, and that is the one to compare with DDP, which takes no short way. A step's time
@@ -24,6 +24,7 @@ import torch
 import torch.distributed
 import torch.nn.functional as F
 from figures import rotated
+from gpt import Gpt
 from resnet50 import resnet50
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -41,7 +42,7 @@ _TUNED = {
     "static_graph": True,
     "forward_sync_buffers" if _NEW else "broadcast_buffers": False,  # as the workbench, which copies no statistics
 }
-_IMAGE_BYTES, _MODELS_BYTES, _MOST_IMAGES, _FEWEST_IMAGES = 128 << 20, 4 << 30, 256, 8
+_MODELS_BYTES, _FEWEST = 8 << 30, 2
 _WARM_UP = 6  # steps: buckets are planned, and cuDNN tries its algorithms
 
 
@@ -50,10 +51,60 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=4, help="of a peer in a round")
-    parser.add_argument("--most", type=int, default=_MOST_IMAGES, help="images in a batch")
+    parser.add_argument("--model", choices=("resnet50", "gpt"), default="resnet50")
+    parser.add_argument("--most", type=int, default=256, help="samples in a batch; of GPT an eighth of them")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     print(json.dumps(measure(args)), flush=True)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained.
+
+    Args:
+        network: makes it.
+        side: of an image, in pixels; 0: samples are texts.
+        classes: of images, or different words.
+        words: of a text.
+        sample_bytes: of the GPU's memory that a sample takes, about.
+    """
+
+    network: Callable[[], nn.Module]
+    side: int = 0
+    classes: int = 0
+    words: int = 0
+    sample_bytes: int = 128 << 20
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "tokens" if self.words else "images"
+
+    def make(self, device: torch.device) -> nn.Module:
+        """The network, from the same weights each time."""
+        torch.manual_seed(1)
+        made = self.network()
+        return made.to(device) if self.words else made.to(device=device, memory_format=torch.channels_last)
+
+    def batch(self, samples: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Random samples, the same in every step."""
+        if self.words:
+            text = torch.randint(0, self.classes, (samples, self.words + 1), device=device)
+            return text[:, :-1], text[:, 1:]
+        x = torch.randn(samples, 3, self.side, self.side, device=device).to(memory_format=torch.channels_last)
+        return x, torch.randint(0, self.classes, (samples,), device=device)
+
+
+def task_of(model: str, device: torch.device) -> Task:
+    """ResNet-50 or GPT-2 small; in a dry run something tiny."""
+    if model == "gpt":
+        tiny = device.type != "cuda"
+        network = (lambda: Gpt(1, 8, 2, 50, 16)) if tiny else Gpt
+        return Task(network, classes=50 if tiny else 50257, words=16 if tiny else 1024, sample_bytes=1 << 30)
+    if device.type == "cuda":
+        return Task(resnet50, side=224, classes=1000)
+    return Task(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 10)), side=8, classes=10)
 
 
 @dataclass
@@ -81,9 +132,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         torch.cuda.set_device(device)
         torch.backends.cudnn.benchmark = True
     meet(device)
-    batch = agreed(min, fitting(device, args.most))
-    x, y = images(batch, device)
-    peers = {name: make(name, device) for name in names()}
+    task = task_of(args.model, device)
+    batch = agreed(min, fitting(task, device, args.most // 8 if task.words else args.most))
+    x, y = task.batch(batch, device)
+    peers = {name: make(name, task, device) for name in names()}
     for peer in peers.values():
         for _ in range(_WARM_UP):
             peer.step(x, y)
@@ -96,8 +148,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             mine = timed(lambda peer=peers[name]: peer.step(x, y), args.steps, device)  # type: ignore[misc]
             seconds[name].append(agreed(max, mine))
     equal = same_everywhere(peers[OURS].forward)
-    reduce = [1e3 * agreed(max, each) for each in reducing(device, args.rounds)]
-    about = {"ranks": hvd.size(), "batch": batch, "gradients": len(list(peers[PLAIN].forward.parameters()))}
+    reduce = [1e3 * agreed(max, each) for each in reducing(task, device, args.rounds)]
+    about = {"ranks": hvd.size(), "batch": batch * max(1, task.words), "unit": task.unit}
+    about |= {"gradients": len(list(peers[PLAIN].forward.parameters()))}
     result = {**about, "seconds": seconds, "reduce_ms": reduce, "weights_equal": equal, "way": way()}
     dist.destroy_process_group()
     hvd.shutdown()
@@ -109,11 +162,9 @@ def names() -> list[str]:
     return [PLAIN, OURS, *([PATH] if hvd.size() == 1 else []), DDP, TUNED]
 
 
-def make(name: str, device: torch.device) -> Peer:
+def make(name: str, task: Task, device: torch.device) -> Peer:
     """A peer with a model of its own, all from the same weights."""
-    torch.manual_seed(1)
-    model = network(device)
-    model = model.to(device=device, memory_format=torch.channels_last)
+    model = task.make(device)
     forward: nn.Module = model
     if name in (DDP, TUNED):
         where = [device] if device.type == "cuda" else None
@@ -127,32 +178,20 @@ def make(name: str, device: torch.device) -> Peer:
     return Peer(forward, optimizer)
 
 
-def network(device: torch.device) -> nn.Module:
-    """ResNet-50; in a dry run something tiny."""
-    return resnet50() if device.type == "cuda" else nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 10))
-
-
-def images(batch: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """A batch, the same in every step."""
-    side, classes = (224, 1000) if device.type == "cuda" else (8, 10)
-    x = torch.randn(batch, 3, side, side, device=device).to(memory_format=torch.channels_last)
-    return x, torch.randint(0, classes, (batch,), device=device)
-
-
-def fitting(device: torch.device, most: int) -> int:
-    """How many images: by the memory that is free, and by trying."""
+def fitting(task: Task, device: torch.device, most: int) -> int:
+    """How many samples: by the memory that is free, and by trying."""
     if device.type != "cuda":
         return 2
     free, _ = torch.cuda.mem_get_info(device)
     batch = most
-    while batch > _FEWEST_IMAGES and batch * _IMAGE_BYTES + _MODELS_BYTES > free:
+    while batch > _FEWEST and batch * task.sample_bytes + _MODELS_BYTES > free:
         batch //= 2
     while True:
         try:
-            make(PLAIN, device).step(*images(batch, device))
+            make(PLAIN, task, device).step(*task.batch(batch, device))
             return batch
         except torch.cuda.OutOfMemoryError:
-            if batch <= _FEWEST_IMAGES:
+            if batch <= _FEWEST:
                 raise
             batch //= 2
         finally:
@@ -177,9 +216,9 @@ def timed(step: Callable[[], None], steps: int, device: torch.device) -> float:
     return begin.elapsed_time(end) / 1e3 / steps
 
 
-def reducing(device: torch.device, rounds: int) -> list[float]:
+def reducing(task: Task, device: torch.device, rounds: int) -> list[float]:
     """Seconds to reduce all gradients of a step by one call, nothing beside it: negotiate, pack, reduce, unpack."""
-    gradients = [torch.ones(param.shape, device=device) for param in make(PLAIN, device).forward.parameters()]
+    gradients = [torch.ones(param.shape, device=device) for param in task.make(device).parameters()]
     reduce = lambda: hvd.grouped_allreduce_(gradients, name="gradients")  # noqa: E731
     for _ in range(3):
         reduce()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import Any
 from workbench.config import without_launcher
 
 ROOT = Path(__file__).resolve().parent.parent
+CANCELLED = threading.Event()  # ends all ranks that are being waited for
 _TAIL = 2000  # characters of what a failing rank wrote
 # All ranks are on this machine. Without a network of its own it may have no other interface.
 _LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
@@ -84,7 +86,7 @@ def environment() -> Mapping[str, str]:
 
 def wait(processes: Sequence[subprocess.Popen[bytes]], until: float) -> list[int | None]:
     """Exit codes; None for who was not done in time. When one has failed the others get a few seconds more."""
-    while any(process.poll() is None for process in processes) and time.monotonic() < until:
+    while any(process.poll() is None for process in processes) and time.monotonic() < until and not CANCELLED.is_set():
         if any(process.returncode for process in processes):
             until = min(until, time.monotonic() + 20.0)
         time.sleep(0.05)

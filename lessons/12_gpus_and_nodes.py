@@ -321,7 +321,7 @@ print(hosts_figures())
 #
 # ## Figures of a real GPU
 #
-# No GPU has been used so far. If figures of a GPU have been measured, this cell shows them, with machine and date:
+# No GPU has been used so far. This cell shows what was measured on one, with machine and date:
 
 # %%
 from workbench.course.training.measured import gpu_figures

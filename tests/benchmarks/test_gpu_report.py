@@ -30,7 +30,8 @@ SAID: dict[str, dict[str, Any]] = {
         **{"ms": {"copy": [1.0], "pack": [1.1], "unpack": [2.0]}, "host_us": {"copy": 5, "pack": 200, "unpack": 200}},
     },
     "gpu_training.py": {
-        **{"ranks": 1, "batch": 256, "gradients": 161, "weights_equal": True, "reduce_ms": [1.0, 2.0]},
+        **{"ranks": 1, "batch": 256, "unit": "images", "gradients": 161, "weights_equal": True},
+        "reduce_ms": [1.0, 2.0],
         "seconds": TIMES | {"workbench, whole way": [1.03, 2.06]},
     },
 }
@@ -183,7 +184,7 @@ def test_ranks_that_share_a_gpu_need_a_new_nccl() -> None:
 
 def test_several_gpus_are_compared_with_one() -> None:
     """Images per second of all over those of plain torch on one."""
-    found = by_title(whole(MACHINE | {"gpus": 4}))["1 rank against 4"]["results"]
+    found = by_title(whole(MACHINE | {"gpus": 4}))["ResNet-50: 1 rank against 4"]["results"]
     assert {each["name"]: each["value"] for each in found}["efficiency"] == pytest.approx(100 / 1.01)
 
 
@@ -232,6 +233,24 @@ def test_main_writes_what_it_measured(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [each["section"] for each in json.loads(out.read_text())["sections"]] == ["pack and unpack"]
 
 
+def test_what_is_stopped_amid_the_run_has_been_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each section the file is whole; ranks of other sections are ended."""
+
+    def start(ranks: int, script: Path, words: tuple[str, ...], deadline_s: float, **env: str) -> list[Any]:
+        if script.name == "gpu_training.py":
+            raise KeyboardInterrupt
+        return [MACHINE] if script.name == "gpu_machine.py" else made_up(ranks, script, words, deadline_s, **env)
+
+    monkeypatch.setattr(report, "has_driver", lambda: True)
+    monkeypatch.setattr(report, "run", start)
+    out = tmp_path / "report.json"
+    with pytest.raises(KeyboardInterrupt):
+        report.main(["--out", str(out), "--quick"])
+    titles = [each["section"] for each in json.loads(out.read_text())["sections"]]
+    assert titles[0] == "every verb, 1 rank, NCCL"
+    assert titles[-1] == "pack and unpack"
+
+
 # --- the ranks ----------------------------------------------------------------------------------------
 
 
@@ -244,6 +263,20 @@ def test_resnet50_is_the_one_that_everybody_means() -> None:
     assert len(list(model.parameters())) == 161
     assert sum(param.numel() for param in model.parameters()) == 25_557_032
     assert shape == (2, 1000)
+
+
+def test_gpt_is_the_one_that_everybody_means() -> None:
+    """148 tensors, 124,439,808 parameters, and a score for every word after every word; none sees what follows it."""
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        model = load("gpt").Gpt()
+        shape = model(torch.zeros(2, 9, dtype=torch.int64)).shape
+    assert len(list(model.parameters())) == 148
+    assert sum(param.numel() for param in model.parameters()) == 124_439_808
+    assert shape == (2, 50257, 9)
+    small = load("gpt").Gpt(2, 8, 2, 11, 7)
+    text = torch.arange(7)[None]
+    assert torch.allclose(small(text)[..., :4], small(text[:, :4]), atol=1e-5)
 
 
 def test_packing_is_one_launch_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +303,7 @@ def test_packing_is_one_launch_each_way(monkeypatch: pytest.MonkeyPatch) -> None
         pytest.param(2, "tests/gpu/verbs.py", (), marks=pytest.mark.thorough),
         (2, "tests/gpu/trains.py", ()),
         (1, "benchmarks/gpu_training.py", ("--rounds", "2", "--steps", "2")),
+        (1, "benchmarks/gpu_training.py", ("--model", "gpt", "--rounds", "2", "--steps", "2")),
         pytest.param(2, "benchmarks/gpu_training.py", ("--rounds", "2", "--steps", "2"), marks=pytest.mark.thorough),
     ],
 )

@@ -172,10 +172,11 @@ def left_out(what: str) -> Iterator[None]:
         with gpu.device:
             return gpu._cupy.cuda.Event(disable_timing=True)
 
-    def early(self: Gpu, caller: Any) -> Arrival:
-        arrival = arrive(self, caller)
-        arrival.ready = never(self)
-        return arrival
+    def early(self: Gpu, callers: Any) -> list[Arrival]:
+        arrivals = arrive(self, callers)
+        for each in arrivals:
+            each.ready = never(self)
+        return arrivals
 
     def hasty(self: Gpu, shape: Any, dtype: Any, arrival: Any) -> Any:
         self._record = lambda stream: never(self)

@@ -27,7 +27,8 @@ class Entry:
         target: where the result goes when its shape is known beforehand; may be ``source`` itself.
         convert: makes of the result array what the caller gets, such as a tensor; runs on the engine's thread.
         submitted, announced: when that was, for the recorder.
-        arrival: for arrays on a GPU: the CUDA events when they are ready, and when the result is.
+        caller: of arrays on a GPU; supplies stream and allocator.
+        arrival: of arrays on a GPU, from the submission: the CUDA events when they are ready, and when the result is.
     """
 
     request: Request
@@ -37,6 +38,7 @@ class Entry:
     convert: Callable[[Any], Any] | None = None
     submitted: int = 0
     announced: int = 0
+    caller: Any = None
     arrival: Arrival | None = None
 
     def deliver(self, result: Any, error: BaseException | None = None) -> None:

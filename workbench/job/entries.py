@@ -90,11 +90,7 @@ def entry(
         request = checked(kind, name, dtype or "", shape or (), splits, process_set, context, fields)
         if name is not None and splits is None:
             requests.remember(known, request)
-    one = Entry(request, source, target, Handle(request.name), convert)
-    if caller is not None:
-        one.arrival = context.sets.gpu.arrive(caller)
-        one.handle.joins = one.arrival.join
-    return one
+    return Entry(request, source, target, Handle(request.name), convert, caller=caller)
 
 
 @lru_cache(64)
@@ -121,8 +117,15 @@ def _as_bits(
 
 
 def submit(entries: list[Entry], at_once: bool = False) -> list[Handle]:
-    """Hand entries to the engine and return their handles; see :meth:`workbench.core.engine.Engine.submit`."""
+    """Hand entries to the engine and return their handles; see :meth:`workbench.core.engine.Engine.submit`.
+
+    What makes arrays on a GPU must be queued by now, on the stream that is current on this thread.
+    """
     context = HOLDER.get()
+    on_gpu = [one for one in entries if one.caller is not None]
+    if on_gpu:
+        for one, arrival in zip(on_gpu, context.sets.gpu.arrive([one.caller for one in on_gpu]), strict=True):
+            one.arrival, one.handle.joins = arrival, arrival.join
     context.engine.submit(entries, at_once or get_ident() in context.part(Waiters))
     return [entry.handle for entry in entries]
 

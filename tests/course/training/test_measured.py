@@ -69,6 +69,19 @@ def test_what_is_committed_can_be_shown() -> None:
     assert gpu_figures().startswith("Measured on ")
 
 
+def test_checks_that_are_all_right_are_one_line(tmp_path: Path) -> None:
+    """What was timed, went wrong or was left out is told in full."""
+    counted = {"name": "results checked", "value": 4741, "low": None, "unit": "", "target": "", "met": None}
+    right = {"section": "verbs", "ranks": 1, "results": [counted, counted | {"name": "wrong", "value": 0, "met": True}]}
+    wrong = {"section": "late", "ranks": 1, "results": [counted | {"name": "wrong", "value": 3, "met": False}]}
+    path = tmp_path / "gpu-report.json"
+    path.write_text(json.dumps(REPORT | {"sections": [right, *REPORT["sections"], wrong]}), encoding="utf-8")
+    text = gpu_figures(path)
+    assert "\n1 checks: all right; 4,741 results compared\n" in text
+    assert "verbs" not in text
+    assert all(section["section"] in text for section in (*REPORT["sections"], wrong))
+
+
 @pytest.mark.parametrize("value", [0, 1e-9, 0.5, 99.94, 12345.6, float("nan"), float("inf"), -0.3])
 def test_any_number_can_be_shown(value: float) -> None:
     """In its column."""

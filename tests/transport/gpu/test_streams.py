@@ -217,11 +217,12 @@ def no_ready(patch: pytest.MonkeyPatch) -> None:
     """1: our stream does not wait for what makes the tensors."""
     real = Gpu.arrive
 
-    def arrive(self: Gpu, caller: Any) -> Arrival:
-        arrival = real(self, caller)
+    def arrive(self: Gpu, callers: Any) -> list[Arrival]:
+        arrivals = real(self, callers)
         with self.device:
-            arrival.ready = self._cupy.cuda.Event()  # never recorded
-        return arrival
+            for each in arrivals:
+                each.ready = self._cupy.cuda.Event()  # never recorded
+        return arrivals
 
     patch.setattr(Gpu, "arrive", arrive)
 

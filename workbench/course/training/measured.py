@@ -40,7 +40,15 @@ def gpu_figures(path: Path = GPU_REPORT) -> str:
         These figures have not been measured yet: there is no benchmarks/results/gpu-report.json.
         On a machine with an NVIDIA GPU, torch and cupy: make bench-gpu
     """
-    return "\n".join([told(json.loads(path.read_text(encoding="utf-8"))), _HOW_TO_READ]) if path.exists() else _MISSING
+    if not path.exists():
+        return _MISSING
+    report = json.loads(path.read_text(encoding="utf-8"))
+    told_in_full = [one for one in report["sections"] if _timed(one) or not _all_right(one)]
+    checks = [one for one in report["sections"] if one not in told_in_full]
+    compared = sum(each["value"] for one in checks for each in one["results"] if each["name"] == "results checked")
+    summary = f"\n{len(checks)} checks: all right" + (f"; {compared:,} results compared" if compared else "")
+    head, _, figures = told(report | {"sections": told_in_full}).partition("\n\n")
+    return "\n".join([head, *([summary] if checks else []), "", figures, _HOW_TO_READ])
 
 
 def hosts_figures(path: Path = HOSTS_REPORT) -> str:
@@ -138,6 +146,16 @@ def told(report: Mapping[str, Any]) -> str:
     for section in report["sections"]:
         lines += ["", section["section"], *_lines(section)]
     return "\n".join(lines)
+
+
+def _timed(section: Mapping[str, Any]) -> bool:
+    """Has it figures of several rounds?"""
+    return any(each["low"] is not None for each in section.get("results", []))
+
+
+def _all_right(section: Mapping[str, Any]) -> bool:
+    """Was it run, and was nothing wrong?"""
+    return "results" in section and all(each["met"] is not False for each in section["results"])
 
 
 def _lines(section: Mapping[str, Any]) -> list[str]:

@@ -70,7 +70,7 @@ def pieces(entry: Entry, nbytes: int) -> list[Entry]:
         part = array[start : start + step]
         offset = known.offset + start * array.itemsize if known.offset >= 0 else -1
         request = replace(known, name=f"{known.name} from {start}", shape=part.shape, offset=offset)
-        found.append(Entry(request, part, part, Handle(request.name)))
+        found.append(Entry(request, part, part, Handle(request.name), caller=entry.caller))
     return found
 
 

@@ -136,11 +136,17 @@ class Gpu:
         """Somebody else's stream, by its address."""
         return self._cupy.cuda.Stream.from_external(_Borrowed(stream))
 
-    def arrive(self, caller: Caller) -> Arrival:
-        """Note where the caller's stream is now, after all that makes its tensors."""
+    def arrive(self, callers: Sequence[Caller]) -> list[Arrival]:
+        """Note where the callers' streams are now, after all that makes their tensors: one event for each stream."""
+        found: list[Arrival] = []
+        ready: dict[int, Event] = {}
         with self.device:  # its default stream has the address that all default streams have
-            stream, owner = caller.stream()
-            return Arrival(self, caller, stream, owner, self._record(self.external(stream)))
+            for caller in callers:
+                stream, owner = caller.stream()
+                if stream not in ready:
+                    ready[stream] = self._record(self.external(stream))
+                found.append(Arrival(self, caller, stream, owner, ready[stream]))
+        return found
 
     def over(self, address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Array:
         """An array over somebody's memory on this GPU, which keeps ``owner`` alive."""
@@ -171,8 +177,8 @@ class Gpu:
             self._land()
         self._keep = list(arrays)
         with self.device, self.stream:
-            for arrival in filter(None, arrivals):
-                self.stream.wait_event(arrival.ready)
+            for ready in {id(each.ready): each.ready for each in arrivals if each}.values():
+                self.stream.wait_event(ready)
             try:
                 yield
             except BaseException:
