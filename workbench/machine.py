@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from workbench.errors import LaunchError
+
+try:
+    import resource
+except ImportError:  # a browser, where a page opens no files
+    resource = None  # type: ignore[assignment]
 
 MANY_FILES = 1 << 16
 """More than strangers on a few machines can take up at once, and few enough for programs that close all that may be."""

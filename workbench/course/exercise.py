@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from workbench import cluster
 from workbench.common.junit import JunitCase, document
 from workbench.common.junit import suite as _suite
 from workbench.common.notebook import running_shell
@@ -37,7 +37,7 @@ from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.explain import replay
 from workbench.course.provenance.picture import grid
 from workbench.course.simulator import DeadlockError
-from workbench.course.simulator.deadline import within
+from workbench.course.simulator.deadline import IN_BROWSER, within
 from workbench.course.tasks import before, names, task
 from workbench.observe.figure import Figure
 from workbench.observe.player import play
@@ -224,7 +224,8 @@ def check(name: str) -> Figure | None:
         print("  – " + _missing(name, function))
         return None
     entry, picture, passed, verdict = BOARD.entry(name), None, True, ""
-    up = cluster.current()
+    cluster = sys.modules.get("workbench.cluster")  # who has one up has loaded it
+    up = cluster.current() if cluster else None
     ranks = ClusterRanks(up) if up and up.mpi and up.healthy() else None
     for stage in _announced(judge.judge(todo, function, ranks)):
         text = stage.text.replace("\n", "\n      ")
@@ -247,7 +248,7 @@ def _announced(stages: Iterable[Any]) -> Iterator[Any]:
     stages = iter(stages)
     while True:
         late = threading.Timer(_LATE_S, print, [told], {"flush": True})
-        if is_somebody_there():
+        if is_somebody_there() and not IN_BROWSER:
             late.start()
         try:
             stage = next(stages, None)

@@ -6,12 +6,16 @@ its own part, and puts a complete file in the place of the old one.
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # a browser, where nobody else writes here
+    fcntl = None  # type: ignore[assignment]
 
 FILE = Path(".workbench") / "progress.json"
 PREDICTIONS = "predictions"
@@ -37,7 +41,8 @@ def update(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     with suppress(OSError):
         path.parent.mkdir(exist_ok=True)
         with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
             contents = read(path)
             change(contents)
             fresh = path.with_suffix(".new")

@@ -8,7 +8,6 @@ from datetime import timedelta
 from pickle import dumps, loads
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from workbench.common.backoff import Backoff
@@ -199,6 +198,8 @@ class ClusterRanks:
             DeadlineError: a rank waited for too long.
         """
         # By value, with what it uses of the notebook's own names: the engines do not know them.
+        import cloudpickle  # not at the top: a browser has no engines, and needs none of it
+
         answer = self._cluster.view.apply_async(run_here, cloudpickle.dumps(function), list(inputs), deadline_s)
         try:
             results = answer.get(2 * deadline_s + 10)
@@ -215,6 +216,8 @@ def run_here(function: bytes, inputs: Sequence[tuple[Any, ...]], deadline_s: flo
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()
+    import cloudpickle
+
     return cloudpickle.loads(function)(PolledComm(comm, deadline_s), *inputs[comm.rank])
 
 

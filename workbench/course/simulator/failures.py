@@ -99,6 +99,8 @@ class Failures:
 
     def due_s(self, rank: int) -> float:
         """When a rank is to die by the clock; infinity if it is not."""
+        if not self.kills:
+            return NEVER
         return min((kill.at_s for kill in self.kills if kill.rank == rank and kill.at_s is not None), default=NEVER)
 
     def due_instead_of(self, rank: int, message: int) -> bool:
@@ -107,6 +109,8 @@ class Failures:
 
     def noticed_s(self, epoch: int) -> float:
         """When the members of an epoch learn that one of them is dead; infinity if all live."""
+        if not self.died:
+            return NEVER
         dead = [self.died[rank] for rank in self.epochs[epoch] if rank in self.died]
         return min(dead, default=NEVER) + self.notice_s
 

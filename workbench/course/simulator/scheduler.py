@@ -1,6 +1,6 @@
-"""Ranks as threads of this process, one at a time, on a virtual clock: every run is the same.
+"""Ranks in this process, one at a time, on a virtual clock: every run is the same.
 
-Only the rank with the token runs, until it has to wait for another rank. Then the token is given to the
+Only the rank with the token runs (``turns.py``), until it has to wait for another rank. Then the token is given to the
 ready rank with the lowest clock. If all ranks wait, that is a deadlock; the error shows the line of each rank.
 
 The clock. A message of m bytes takes α + β·m seconds, one at a time into a rank and one at a time out of it. A large
@@ -16,19 +16,21 @@ Computing takes no time, unless the function says ``comm.compute(seconds)``. Ran
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from heapq import heappop, heappush
 from typing import Any, NoReturn
 
 from workbench.course.simulator.collective_calls import Calls, CollectiveCall
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import ANY, Array, nbytes
-from workbench.course.simulator.deadline import Halt, halt
+from workbench.course.simulator.deadline import Halt
 from workbench.course.simulator.deadlock import Wait, explain
 from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
 from workbench.course.simulator.request import Request, fits, logged
 from workbench.course.simulator.run import Computed, DeadlockError, InVain, Run, SimulatedMessage
+from workbench.course.simulator.turns import turns
 from workbench.errors import DeadlineError
 from workbench.runtime.faults.blocked_threads import users_line
 
@@ -90,7 +92,7 @@ def simulate(
 
 
 class SimulatedWorld:
-    """All ranks, and the token. Only the thread that holds it touches anything."""
+    """All ranks, and the token. Only the rank that has it touches anything."""
 
     def __init__(
         self,
@@ -104,6 +106,7 @@ class SimulatedWorld:
         self.failures = failures
         self.log = Run(size, [None] * size, died=failures.died)
         self.clocks = [0.0] * size
+        self._able = [(0.0, rank) for rank in range(size)]  # a heap: when who can go on; what was true once stays in it
         self._sends: list[Request] = []  # posted, not matched
         self._recvs: list[Request] = []
         self.posted: list[Request] = []  # by isend, irecv and their like
@@ -111,37 +114,27 @@ class SimulatedWorld:
         self._counts = [0] * size  # messages sent
         self._calls = Calls()
         self._out_free, self._in_free = [0.0] * size, [0.0] * size
-        self._gates = [threading.Semaphore(0) for _ in range(size)]
+        self._turns = turns(size)
         self._waiting: dict[int, Request] = {}
         self._finished: set[int] = set()
-        self._halted: set[int] = set()
         self._polls = 0  # since anything else has happened
-        self._over = threading.Event()
         self._error: BaseException | None = None
 
     # --- the token ----------------------------------------------------------------------------------
 
     def run(self, function: Callable[..., Any], args: Sequence[Any], deadline_s: float) -> Run:
         """See :func:`simulate`."""
-        threads = [
-            threading.Thread(target=self._rank, args=(rank, function, args), daemon=True, name=f"rank {rank}")
-            for rank in range(self.size)
-        ]
-        for thread in threads:
-            thread.start()
-        self._gates[0].release()
+        ranks = [partial(self._rank, rank, function, args) for rank in range(self.size)]
         try:
-            in_time = self._over.wait(deadline_s)
+            in_time = self._turns.run(ranks, deadline_s)
         except BaseException:  # Ctrl-C
-            self._stop_all(threads)
+            self._turns.stop()
             raise
         if not in_time:
             self._error = DeadlineError(
                 f"The function did not end within {deadline_s:g} s. Is there a loop whose condition never changes?"
             )
-            self._stop_all(threads)
-        for thread in threads:
-            thread.join(1.0)
+            self._turns.stop()
         self.log.clocks = self.clocks
         self.log.unwaited = [(one.rank, one.peer, one.verb) for one in self.posted if not one.waited]
         self.log.unreceived = [(one.rank, one.peer, one.verb) for one in self._sends]
@@ -152,7 +145,6 @@ class SimulatedWorld:
 
     def _rank(self, rank: int, function: Callable[..., Any], args: Sequence[Any]) -> None:
         try:
-            self._pause(rank)
             self.log.results[rank] = function(Comm(self, rank), *args)
         except Died:
             pass
@@ -163,7 +155,7 @@ class SimulatedWorld:
                 if self._error is None:
                     error.rank = rank  # type: ignore[attr-defined]
                     self._error = error
-                self._end()
+                self._turns.end()
                 return
         if rank in self.failures.died:
             self.log.results[rank] = None
@@ -172,30 +164,31 @@ class SimulatedWorld:
         self._polls = 0
         self._pass_on()
 
-    def _stop_all(self, threads: Sequence[threading.Thread]) -> None:
-        self._end()
-        for thread in threads:
-            if thread.is_alive():
-                halt(thread.ident)
-
-    def _end(self) -> None:
-        self._over.set()
-        for gate in self._gates:
-            gate.release()
-
     def turn(self, rank: int) -> None:
         """Let those whose clock is behind go first: then messages happen in the order of their times."""
         first = self._next()
         if first is not None and first != rank:
-            self._gates[first].release()
-            self._pause(rank)
+            self._turns.give(first)
+            self._turns.wait(rank)
         if rank in self.failures.died or self.failures.due_s(rank) <= self.clocks[rank]:
             self._die(rank)
 
     def _next(self) -> int | None:
         """The rank with the lowest clock among those that can go on."""
-        able = [(self._time(rank), rank) for rank in range(self.size) if rank not in self._finished]
-        return min((one for one in able if one[0] < NEVER), default=(NEVER, None))[1]
+        if self.failures.kills:  # a death changes the times of all
+            able = [(self._time(rank), rank) for rank in range(self.size) if rank not in self._finished]
+            return min((one for one in able if one[0] < NEVER), default=(NEVER, None))[1]
+        while self._able:
+            time_s, rank = self._able[0]
+            if rank not in self._finished and self._time(rank) == time_s:
+                return rank
+            heappop(self._able)
+        return None
+
+    def _note(self, rank: int) -> None:
+        """The time at which this rank can go on has changed."""
+        if (time_s := self._time(rank)) < NEVER:
+            heappush(self._able, (time_s, rank))
 
     def _time(self, rank: int) -> float:
         """When a rank goes on: with what it waits for, with the news that it waits in vain, or to die."""
@@ -212,11 +205,11 @@ class SimulatedWorld:
     def _pass_on(self) -> None:
         following = self._next()
         if following is not None:
-            self._gates[following].release()
+            self._turns.give(following)
             return
         if self._waiting and self._error is None:
             self._deadlock()
-        self._end()
+        self._turns.end()
 
     def _deadlock(self) -> None:
         waits = [
@@ -227,15 +220,6 @@ class SimulatedWorld:
         returned = {rank: self._calls.said_of(rank) for rank in self._finished}
         self._error = DeadlockError(explain(waits, returned), waits, self.log)
 
-    def _pause(self, rank: int) -> None:
-        self._gates[rank].acquire()
-        if self._over.is_set():
-            if rank in self._halted:  # a bare except has caught it: then this thread waits, and costs nothing
-                threading.Event().wait()
-            self._halted.add(rank)
-            self._gates[rank].release()
-            raise Halt
-
     # --- who lives ------------------------------------------------------------------------------------
 
     def compute(self, rank: int, seconds: float, label: str) -> None:
@@ -245,6 +229,7 @@ class SimulatedWorld:
             raise ValueError(f"compute({seconds}): time does not run backwards, nor end.")
         begin = self.clocks[rank]
         self.clocks[rank] = min(begin + seconds, self.failures.due_s(rank))
+        self._note(rank)
         self.log.computed.append(Computed(rank, begin, self.clocks[rank], label))
         if self.clocks[rank] == self.failures.due_s(rank):
             self._die(rank)
@@ -269,6 +254,7 @@ class SimulatedWorld:
         self.failures.epochs.append(tuple(living))
         for one in came.values():
             one.data, one.ends = len(self.failures.epochs) - 1, agreed
+            self._note(one.rank)
         self._shrinking, self._sends, self._recvs = {}, [], []
 
     def _known_s(self, rank: int) -> float:
@@ -278,7 +264,7 @@ class SimulatedWorld:
         return self.clocks[rank] if rank in self._finished else 0.0
 
     def _die(self, rank: int) -> NoReturn:
-        """End this rank's thread, and take back what it has not begun to send."""
+        """End this rank, and take back what it has not begun to send."""
         if rank not in self.failures.died:
             self.failures.died[rank] = self.clocks[rank]
             self._sends = [one for one in self._sends if one.rank != rank or one.ends < NEVER]
@@ -312,8 +298,13 @@ class SimulatedWorld:
         request.data = data
         if nbytes(data) <= self.eager_bytes:
             self._move(request, request.posted)
-        self._sends.append(request)
-        self._match()
+        self._polls = 0
+        recv = next((one for one in self._recvs if fits(request, one)), None)
+        if recv is None:
+            self._sends.append(request)
+        else:
+            self._recvs.remove(recv)
+            self._bring_together(request, recv)
         return request
 
     def post_recv(self, rank: int, epoch: int, buffer: Array | None, source: int, tag: int, verb: str) -> Request:
@@ -322,8 +313,13 @@ class SimulatedWorld:
         self._alive(rank, epoch, verb)
         request = Request(self, rank, epoch, source, tag, verb, sends=False)
         request.array = buffer
-        self._recvs.append(request)
-        self._match()
+        self._polls = 0
+        send = next((one for one in self._sends if fits(one, request)), None)
+        if send is None:
+            self._recvs.append(request)
+        else:
+            self._sends.remove(send)
+            self._bring_together(send, request)
         return request
 
     def wait(self, request: Request) -> None:
@@ -335,9 +331,10 @@ class SimulatedWorld:
         if begin < request.ends:
             self._holds_up(request)
         self._waiting[rank] = request
+        self._note(rank)
         while self._next() != rank:
             self._pass_on()
-            self._pause(rank)
+            self._turns.wait(rank)
         self.clocks[rank] = self._time(rank)
         del self._waiting[rank]
         if rank in self.failures.died or self.failures.due_s(rank) <= self.clocks[rank]:
@@ -351,6 +348,7 @@ class SimulatedWorld:
         """Is it done by now? Asking costs a little time, in which others can go on."""
         rank = request.rank
         self.clocks[rank] += self.alpha_s / 10
+        self._note(rank)
         self.turn(rank)
         if request.ends <= self.clocks[rank]:
             return True
@@ -360,21 +358,18 @@ class SimulatedWorld:
             request.where = users_line()
             self._waiting[rank] = request
             self._pass_on()
-            self._pause(rank)
+            self._turns.wait(rank)
         return False
 
-    def _match(self) -> None:
-        """Bring sends and receives together, in the order in which they were posted."""
-        self._polls = 0
-        for recv in list(self._recvs):
-            send = next((one for one in self._sends if fits(one, recv)), None)
-            if send is not None:
-                self._sends.remove(send)
-                self._recvs.remove(recv)
-                if send.ends == NEVER:
-                    self._move(send, max(send.posted, recv.posted))
-                recv.data, recv.ends = send.data, max(recv.posted, send.ends)
-                self._log(send, recv)
+    def _bring_together(self, send: Request, recv: Request) -> None:
+        """A message goes from one to the other: the first of each that fit, in the order in which they were posted."""
+        if send.ends == NEVER:
+            self._move(send, max(send.posted, recv.posted))
+        recv.data, recv.ends = send.data, max(recv.posted, send.ends)
+        for one in (send, recv):
+            if self._waiting.get(one.rank) is one:
+                self._note(one.rank)
+        self._log(send, recv)
 
     def _move(self, send: Request, ready: float) -> None:
         """The message's transfer time; a rank sends one message at a time and receives one at a time."""

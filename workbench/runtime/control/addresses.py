@@ -7,8 +7,6 @@ import socket
 import time
 from collections.abc import Sequence
 
-import psutil
-
 from workbench.common.ports import family_of
 from workbench.errors import DeadlineError
 
@@ -81,6 +79,8 @@ def addresses() -> list[str]:
 
 def interfaces() -> list[str]:
     """The addresses of this host's own interfaces, first the one on the way to the rest of the world."""
+    import psutil  # not at the top: ranks of one machine, and a browser, need none of it
+
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = [
         each.address

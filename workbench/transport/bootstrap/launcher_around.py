@@ -13,10 +13,13 @@ import os
 import sys
 from pathlib import Path
 
-import psutil
-
 from workbench import config
 from workbench.errors import LaunchError
+
+try:
+    import psutil
+except ImportError:  # a browser, which has no other processes
+    psutil = None
 
 # What stands above a rank of ``workbench run``: its supervisor's file, or the one that unpacks it under gforker.
 SUPERVISORS = tuple(

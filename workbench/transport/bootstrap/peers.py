@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil
-
 from workbench.config import Launch
 from workbench.errors import PeerLostError
 from workbench.machine import has_ended, machine, process_state
+
+try:
+    import psutil
+except ImportError:  # a browser, which has no other processes
+    psutil = None
 
 _LOOK_EVERY_S = 0.25
 _FEW = 16  # of more ranks each looks less often, so that all together do not keep the machine busy
