@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
+from typing import Any
 
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 _NUMBER = _NUMBERS.get(platform.machine(), 0) if sys.platform == "linux" else 0
@@ -21,8 +22,9 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
 
 
-_call = ctypes.CDLL(None).syscall  # releases the GIL
-_call.restype = ctypes.c_long
+_call: Any = getattr(ctypes.CDLL(None), "syscall", None)  # releases the GIL; a browser has none
+if _call is not None:
+    _call.restype = ctypes.c_long
 # syscall() takes any number of arguments, so ctypes cannot know their types: a plain int would be passed in 32 bits.
 _number, _wait, _wake, _all = (ctypes.c_long(value) for value in (_NUMBER, _WAIT, _WAKE, _ALL))
 
