@@ -39,8 +39,9 @@ bench-history: for-tests ## what the last commits' benchmarks say, row by row, a
 bench-gpu: for-tests ## what only a GPU can show, some minutes: right results, bandwidth, overhead; to benchmarks/results
 	@.venv/bin/python benchmarks/gpu_report.py $(ARGS)
 
-setup-tests: for-tests ## what some tests need of the system, with apt-get: a browser, ssh, Slurm, containers
+setup-tests: for-tests ## what some tests need of the system, with apt-get: a browser, ssh, Slurm, containers; and Pyodide
 	@.ci/system
+	@.ci/pyodide
 
 quick: for-tests ## style, types, and the tests that start no process: some two minutes
 	@.ci/quick $(ARGS)

@@ -44,6 +44,9 @@ html_css_files = ["player.css", "predictions.css", "site.css"]
 html_search_scorer = str(Path(__file__).with_name("_static") / "scorer.js")
 html_js_files = ["player.js", "form.js", "judge.js", "predictions.js", "site.js"]  # in this order
 html_extra_path = ["llms.txt"]
+if tags.has("live"):  # noqa: F821 - Sphinx's; the site has what runs its cells, see workbench/course/browser
+    html_css_files.append("live/page.css")
+    html_js_files.append("live/page.js")
 html_copy_source = False  # no page's source, so no solution's, lies beside the pages
 html_show_sourcelink = False
 html_show_sphinx = False

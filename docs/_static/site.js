@@ -15,6 +15,8 @@
     window.wbPlayer.render({ model: { get: (name) => values[name] }, el: place });
   }
 
+  window.wbPlay = play; // for what is shown later
+
   // Who has no pointer scrolls what has the focus.
   const SCROLLS = "pre, .table-wrapper, .output, .wb-picture, .toctree-wrapper";
   function reach() {

@@ -1,4 +1,4 @@
-"""``workbench demo``, ``lab``, ``lessons`` and ``watch``: what belongs to notebooks, also without a clone.
+"""``workbench demo``, ``lab``, ``lessons``, ``site`` and ``watch``: what belongs to notebooks, also without a clone.
 
 A wheel carries the built lessons; ``lessons FOLDER`` copies them to where a learner can write.
 """
@@ -46,6 +46,14 @@ def add(commands: Any) -> None:
     )
     lessons.add_argument("folder", type=Path, metavar="COPY_TO")
     lessons.set_defaults(handle=_lessons)
+    site = commands.add_parser(
+        "site",
+        help="show the pages of the course, whose cells run in the browser, without a network",
+        description="Serves the pages that `make site` has built, for browsers on this machine, until Ctrl-C.",
+    )
+    site.add_argument("--serve", type=Path, default=Path("build/site"), metavar="FOLDER", help="default: build/site")
+    site.add_argument("--port", type=int, default=0, help="default: any that is free")
+    site.set_defaults(handle=_site)
     watch = commands.add_parser(
         "watch",
         help="show what each rank of a notebook's cluster does, once a second",
@@ -105,6 +113,15 @@ def _demo(args: argparse.Namespace) -> int:
         or (source / "build" if (source / "lessons").exists() else Path.cwd()) / "00_quickstart.executed.ipynb"
     )
     return subprocess.call([sys.executable, "-m", "workbench.course.demo", "--output", str(output)])
+
+
+def _site(args: argparse.Namespace) -> int:
+    from workbench.cli.serve_site import server
+
+    with server(args.serve, args.port) as pages:
+        print(f"http://127.0.0.1:{pages.server_port}/index.html (Ctrl-C ends it)", flush=True)
+        pages.serve_forever()
+    return 0
 
 
 def _watch(args: argparse.Namespace) -> int:

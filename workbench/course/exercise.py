@@ -151,7 +151,12 @@ def _watch_cells() -> None:
 
 def _cell_has_ended(result: Any) -> None:
     if isinstance(result.error_before_exec, SyntaxError):
-        BOARD.unread.update(_NAMED.findall(result.info.raw_cell or ""))
+        not_read(result.info.raw_cell or "")
+
+
+def not_read(cell: str) -> None:
+    """A cell has a SyntaxError: what its exercises had before is not what stands there."""
+    BOARD.unread.update(_NAMED.findall(cell))
 
 
 class NotDoneError(NotImplementedError):

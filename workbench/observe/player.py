@@ -14,12 +14,12 @@ is shown, and a notebook that was not run, a forge or a page made of it shows th
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from workbench.observe.figure import Figure
+from workbench.observe.figure import Figure
 
 SECONDS = 8.0
 _HERE = Path(__file__).parent
@@ -44,12 +44,26 @@ def play(figure: Figure, seconds: float = SECONDS) -> Any:
         raise ValueError(f"A player needs a positive number of seconds, not {seconds}.")
     if " data-begin=" not in figure.svg:
         raise ValueError(f"Nothing happens in this picture, so it cannot be played: {figure.alt}")
+    if sys.platform == "emscripten":  # the page has a player of its own
+        return Played(figure.svg, figure.alt, seconds)
     try:
         player = _player_class()
     except ImportError:
         print("There is no player here (pip install anywidget); this is the whole picture.")
         return figure
     return player(svg=figure.svg, alt=figure.alt, seconds=seconds)
+
+
+class Played(Figure):
+    """A picture for the player of a page; see :func:`play`."""
+
+    def __init__(self, svg: str, alt: str, seconds: float) -> None:
+        super().__init__(svg, alt)
+        self.seconds = seconds
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        data = {"image/svg+xml": self.svg, "text/plain": self.alt}
+        return data, {"workbench": {"seconds": self.seconds}}
 
 
 @cache

@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 
 from workbench.common.extras import has
-from workbench.config import child_environment
+from workbench.config import cache_dir, child_environment
+from workbench.course.browser.files import missing, place
 from workbench.course.build import ROOT
 from workbench.course.site.stage import stage
 
@@ -23,22 +24,37 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    cached = cache_dir() / "pyodide"
     parser = argparse.ArgumentParser(prog="make site", description="Build the static pages.")
     parser.add_argument("--instructors", action="store_true", help="with the solutions; default: none of their text")
     parser.add_argument(
         "--no-frameworks", action="store_true", help="without the API of torch and others: half the time"
     )
+    parser.add_argument(
+        "--pyodide",
+        type=Path,
+        help=f"folder of a Pyodide distribution, with which pages run their cells; default: {cached}, if it is there",
+    )
     parser.add_argument("--out", type=Path, help="folder; default: build/site, or build/site-instructors")
     options = parser.parse_args(arguments)
+    if options.pyodide is None and not missing(cached):
+        options.pyodide = cached
     out = options.out or ROOT / "build" / ("site-instructors" if options.instructors else "site")
-    if why := _hindrance(out):
+    why = _hindrance(out) or (options.pyodide and missing(options.pyodide))
+    if why:
         print(f"make site: {why}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="workbench-site-") as folder:
         source, pages = Path(folder) / "source", Path(folder) / "pages"
         stage(source, options.instructors, not options.no_frameworks)
-        status = _sphinx(source, pages)
+        status = _sphinx(source, pages, live=options.pyodide is not None)
         if status == 0:
+            if options.pyodide:
+                loaded = place(options.pyodide, pages / "_static" / "live" / "runtime")
+                print(f"Cells run in the pages, which load {loaded / 1e6:.1f} MB for it")
+            else:
+                shutil.rmtree(pages / "_static" / "live")
+                print("Cells do not run in the pages: --pyodide FOLDER names a distribution of Pyodide")
             shutil.rmtree(out, ignore_errors=True)  # with pages that are no more, such as solutions
             shutil.move(pages, out)
             print(f"Open {out / 'index.html'}")
@@ -58,8 +74,18 @@ def _hindrance(out: Path) -> str:
     return ""
 
 
-def _sphinx(source: Path, pages: Path) -> int:
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q"]
+def _sphinx(source: Path, pages: Path, live: bool) -> int:
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-b",
+        "html",
+        "-W",
+        "--keep-going",
+        "-q",
+        *(["-t", "live"] if live else []),
+    ]
     command += ["-d", str(source / ".doctrees"), str(source), str(pages)]
     # TensorFlow, whose docstrings are read, says nothing about itself.
     environment = child_environment(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")

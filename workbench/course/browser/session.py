@@ -1,0 +1,200 @@
+"""The cells of a page, run in the page: what a kernel does for a notebook."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import linecache
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from types import TracebackType
+from typing import Any
+
+from workbench.course import progress_file
+from workbench.course.exercise import not_read
+from workbench.course.site.pictures import Pictures
+
+MOST = 1 << 20
+"""Characters that a cell may print."""
+_MAGIC = re.compile(r"^(%%?\w+|!\w+)", re.MULTILINE)
+_ELSEWHERE = {
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "keras": "Keras",
+    "jax": "JAX",
+    "ipyparallel": "engines",
+    "mpi4py": "MPI",
+    "matplotlib": "Matplotlib",
+}
+Send = Callable[[str, str], object]
+
+
+class Session:
+    r"""What the cells of one page share.
+
+    Args:
+        send: takes a kind and a text: ``text`` of a cell's output, ``html``, or the text of an ``error``.
+
+    Example:
+        >>> shown = []
+        >>> session = Session(lambda *message: shown.append(message))
+        >>> session.run("x = 2\nprint('so')\nx + 1"), session.run("y = x\ny / 0")
+        (True, False)
+        >>> for kind, text in shown:
+        ...     print(f"{kind}: {text.rstrip()}")
+        text: so
+        text: 3
+        error: cell 2, line 2: y / 0
+        ZeroDivisionError: division by zero
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._number = send, 0
+        self._names: dict[str, Any] = {"__name__": "__main__", "display": self._show}
+        self._pictures = Pictures()
+
+    def run(self, source: str, quiet: bool = False) -> bool:
+        """Run a cell; False if it did not come to its end.
+
+        Args:
+            source: of the cell.
+            quiet: its output is not shown.
+        """
+        self._number += 1
+        name = f"<ipython-input-{self._number}>"  # as a notebook's: so errors speak of the cell
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        out = _Output((lambda kind, text: None) if quiet else self._send)
+        with redirect_stdout(out), redirect_stderr(out):
+            try:
+                value = self._result(source, name)
+                if value is not None and not quiet:
+                    self._show(value)
+                return True
+            except SyntaxError as error:
+                if error.filename != name:
+                    raise
+                not_read(source)
+                text = f"line {error.lineno}: {(error.text or '').rstrip()}\nSyntaxError: {error.msg}"
+                self._failed(out, text)
+            except BaseException as error:  # noqa: BLE001 - shown
+                self._failed(out, self._told(error))
+            finally:
+                out.flush()
+        return False
+
+    def _result(self, source: str, name: str) -> Any:
+        """Of the last line, if it is an expression whose value a notebook would show."""
+        if magic := _MAGIC.search(source):
+            raise NotHereError(f"{magic[1]} needs a notebook with engines, on your computer.")
+        tree = ast.parse(source, name)
+        last = tree.body[-1] if tree.body else None
+        if not isinstance(last, ast.Expr):
+            exec(compile(tree, name, "exec"), self._names)
+            return None
+        exec(compile(ast.Module(tree.body[:-1], []), name, "exec"), self._names)
+        value = eval(compile(ast.Expression(last.value), name, "eval"), self._names)
+        return None if source.rstrip().endswith(";") else value
+
+    def _show(self, value: Any) -> None:
+        """As a notebook shows a value: as a picture or HTML, if it can be."""
+        sys.stdout.flush()
+        bundle = getattr(value, "_repr_mimebundle_", None)
+        data: dict[str, Any] = {}
+        about: dict[str, Any] = {}
+        if bundle is not None:
+            data, about = bundle() or (data, about)
+        svg = data.get("image/svg+xml") or (value._repr_svg_() if hasattr(value, "_repr_svg_") else None)
+        page = data.get("text/html") or (value._repr_html_() if hasattr(value, "_repr_html_") else None)
+        seconds = about.get("workbench", {}).get("seconds")
+        if page:
+            self._send("html", self._pictures.within(page))
+        elif svg:
+            self._send("html", self._pictures.played(svg, seconds) if seconds else self._pictures.shown(svg))
+        else:
+            self._send("text", f"{value!r}\n")
+
+    def _failed(self, out: _Output, text: str) -> None:
+        out.flush()
+        self._send("error", text)
+
+    def _told(self, error: BaseException) -> str:
+        """The lines of the cells on the way to an error, and the error."""
+        if isinstance(error, KeyboardInterrupt):
+            return "\n".join(["Stopped.", *(f"{place}: {text}" for place, text in _places(error.__traceback__))])
+        if own := getattr(error, "_render_traceback_", None):
+            return "\n".join(own())
+        if isinstance(error, ModuleNotFoundError) and (name := _elsewhere(error.name or "")):
+            return f"{name} is not there in a browser: run this cell in a notebook on your computer."
+        if isinstance(error, NotHereError):
+            return str(error)
+        lines = [f"{place}: {text}" for place, text in _places(error.__traceback__)]
+        return "\n".join([*lines, *(line.rstrip() for line in traceback.format_exception_only(error))])
+
+
+class NotHereError(Exception):
+    """What a cell asks for is not there in a browser."""
+
+
+def _elsewhere(module: str) -> str:
+    """What a module that is not there stands for; "" if that is not known."""
+    parts = module.split(".")
+    top = parts[1] if parts[0] == "workbench" and len(parts) > 1 else parts[0]
+    return _ELSEWHERE.get({"tf": "tensorflow", "cluster": "ipyparallel"}.get(top, top), "")
+
+
+def _places(trace: TracebackType | None) -> list[tuple[str, str]]:
+    """The lines of cells in a stack."""
+    found = []
+    for frame in traceback.extract_tb(trace):
+        if frame.filename.startswith("<ipython-input-"):
+            number = frame.filename[len("<ipython-input-") : -1]
+            found.append((f"cell {number}, line {frame.lineno}", (frame.line or "").strip()))
+    return found
+
+
+class _Output(io.TextIOBase):
+    """What a cell prints, by lines, up to :data:`MOST` characters."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._left, self._parts = send, MOST, list[str]()
+        self._length = 0
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Keep it until a piece is worth a message."""
+        if self._left > 0:
+            self._parts.append(text[: self._left])
+            self._left -= len(text)
+            self._length += len(text)
+            if self._left <= 0:
+                self._parts.append(f"\n… more than {MOST:,} characters: the rest is not shown\n")
+            if self._length > 2000 or self._left <= 0:
+                self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        """Send what is there."""
+        if self._parts:
+            self._send("text", "".join(self._parts))
+            self._parts, self._length = [], 0
+
+
+def state() -> str:
+    """What is to be kept of a learner's progress, as JSON."""
+    return json.dumps(progress_file.read(progress_file.FILE), sort_keys=True)
+
+
+def restore(text: str) -> None:
+    """Take up what was kept."""
+    progress_file.FILE.parent.mkdir(exist_ok=True)
+    progress_file.FILE.write_text(text, encoding="utf-8")
+
+
+__all__ = ["MOST", "Session", "restore", "state"]
