@@ -13,11 +13,11 @@ from nbformat import v4
 
 from workbench.cli.main import parser
 from workbench.config import Settings
+from workbench.course.browser.pictures import Pictures
 from workbench.course.build import KINDS, ROOT, read
 from workbench.course.links import Lesson, course, navigation
 from workbench.course.site import command_line, notebooks, stage, texts
 from workbench.course.site.__main__ import main
-from workbench.course.site.pictures import Pictures
 from workbench.course.site.reference import api_pages
 
 pytestmark = pytest.mark.course

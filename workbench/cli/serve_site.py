@@ -9,8 +9,7 @@ from typing import Any
 
 from workbench.errors import LaunchError
 
-
-_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".json": "application/json"}
+_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm"}
 
 
 class _Pages(http.server.SimpleHTTPRequestHandler):

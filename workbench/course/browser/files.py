@@ -21,7 +21,6 @@ _LEFT_OUT = (
     *("as_horovod", "calibration", "cluster", "executors", "jax", "keras", "labextensions", "mxnet", "ray", "spark"),
     *("tensorflow", "tf", "torch", "course/grading", "course/site"),
 )
-_KEPT = ("course/site/__init__.py", "course/site/pictures.py")
 
 
 def missing(pyodide: Path) -> str:
@@ -85,7 +84,7 @@ def pack(target: Path) -> None:
             name = path.relative_to(_PACKAGE).as_posix()
             if path.suffix not in _SUFFIXES or "__pycache__" in path.parts:
                 continue
-            if name in _KEPT or not name.startswith(left_out):
+            if not name.startswith(left_out):
                 about = zipfile.ZipInfo(f"workbench/{name}")
                 about.compress_type = zipfile.ZIP_DEFLATED
                 archive.writestr(about, path.read_bytes())

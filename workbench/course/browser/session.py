@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from workbench.course import progress_file
+from workbench.course.browser.pictures import Pictures
 from workbench.course.exercise import not_read
-from workbench.course.site.pictures import Pictures
 
 MOST = 1 << 20
 """Characters that a cell may print."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import nbformat
 
+from workbench.course.browser.pictures import Pictures
 from workbench.course.links import Lesson, navigation
-from workbench.course.site.pictures import Pictures
 from workbench.course.site.texts import linked
 
 SECONDS = 8.0  # of a player whose notebook was built before it was written down
