@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.frontend import somebody_looks
 from workbench.common.notebook import running_shell
 from workbench.common.text import by_rank
 from workbench.diagnostics.explain import names as explained
 from workbench.errors import TRAVELLING, PeerLostError
+
+if TYPE_CHECKING:
+    from workbench.cluster.ipyparallel_internals import Client, Find
 
 Failure = tuple[int, str, str, str]
 """(rank, class, text, traceback)"""
@@ -155,22 +158,20 @@ def page_of(classes: Sequence[str]) -> list[str]:
     return ["", f"More about it: !workbench explain {name}"] if name in explained() else []
 
 
-def name_the_gone(client: Any, n: int, where: Where = nowhere) -> None:
+def name_the_gone(client: Client, n: int, where: Where = nowhere) -> None:
     """Raise an error that names the dead engine among ``n``, where ipyparallel raises ``KeyError: 1``."""
     from ipyparallel.error import NoEnginesRegistered
 
-    find = client._build_targets
-
-    def find_or_explain(targets: Any) -> Any:
+    def find_or_explain(find: Find, targets: Any) -> tuple[list[bytes], list[int]]:
         try:
             return find(targets)
         except (KeyError, IndexError, NoEnginesRegistered):
-            lost = [rank for rank in range(n) if rank not in client._ids]
+            lost = [rank for rank in range(n) if rank not in client.ids]
             if not lost:
                 raise
             raise PeerLostError(gone(lost, where(lost))) from None
 
-    client._build_targets = find_or_explain
+    client.around_targets(find_or_explain)
 
 
 def gone(ranks: Sequence[int], where: str = "") -> str:

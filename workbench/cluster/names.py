@@ -38,7 +38,7 @@ class EngineNames:
     """Takes the place of two methods of the notebook's kernel, until :meth:`forget`.
 
     Args:
-        client: a :class:`workbench.cluster.client.Client`.
+        client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
         kernel: the notebook's.
     """
 

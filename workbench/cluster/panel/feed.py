@@ -49,7 +49,7 @@ class Feed:
     """Asks the engines, and makes rows.
 
     Args:
-        client: a :class:`workbench.cluster.client.Client`.
+        client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
         engines: which.
     """
 
