@@ -1,4 +1,4 @@
-"""What we use of ipyparallel's private parts is there, and stands in one module. In a terminal's IPython cells end."""
+"""What we use of ipyparallel's private parts is there, and stands in one module."""
 
 from __future__ import annotations
 

@@ -36,11 +36,12 @@ Engines are another process, which loads nothing of the notebook's: what they ta
 private parts is in ``launch/ranks/engine.py`` and ``launch/ranks/kernel.py``, and the same test looks at it.
 
 A fault of ipyparallel 9.1 and 9.2, worked around in ``Client._dispatch_iopub``. In IPython on a terminal a cell whose
-engines make a widget never ends: ``rc[:].activate()``, then ``%px from tqdm.auto import tqdm; list(tqdm(range(3)))``.
-The method relays ``comm_open`` to the notebook's kernel if ``ip is not None and ip.kernel is not None``; but a
-``TerminalInteractiveShell`` has no attribute ``kernel``. The ``AttributeError`` leaves the callback of the iopub stream
-on the client's thread before the stream has read its other messages. ZeroMQ tells of new ones only at the next edge, so
-"idle", which ends the output of the request, is not read, and ``result.get()`` waits for it. It should ask
+engines make a widget never ends: ``rc[:].activate()``, ``%px from tqdm.auto import tqdm``, ``%px list(tqdm([1]))``. The
+method relays ``comm_open`` to the notebook's kernel if ``ip is not None and ip.kernel is not None``; but a
+``TerminalInteractiveShell`` has no attribute ``kernel``. The ``AttributeError`` leaves the iopub stream's callback,
+and with it ``ZMQStream._handle_events``, on the client's thread, before the stream has looked for more messages. ZeroMQ
+reports only what comes to an empty queue, so nothing more is read from it: ``result.wait_for_output()``, which ``%px``
+calls without a deadline, waits for an "idle" that is there, and later cells show nothing. It should ask
 ``getattr(ip, "kernel", None)``.
 """
 

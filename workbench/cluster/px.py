@@ -210,9 +210,8 @@ def activate(view: Any, shell: Any) -> None:
     magics = Px(shell, view)
     magics.magics["cell"]["rank"] = magics.rank
     shell.magics_manager.register(magics)
-    if (kernel := getattr(shell, "kernel", None)) is not None:
-        magics.names = EngineNames(view.client, kernel)
-        shell.events.register("post_run_cell", magics.own_init)
+    magics.names = EngineNames(view.client, shell)
+    shell.events.register("post_run_cell", magics.own_init)
 
 
 __all__ = ["Px", "activate"]
