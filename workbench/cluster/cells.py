@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench import config
 from workbench.cluster.frontend import somebody_looks
 from workbench.common.notebook import running_shell
 from workbench.common.text import by_rank
@@ -71,18 +73,26 @@ def forget_magics(view: Any) -> None:
 
 
 def explain_magics() -> None:
-    """Without a cluster ``%px`` and its kin say what to do, in a notebook; elsewhere do nothing."""
+    """Without a cluster ``%px`` and its kin say what to do, or start one, in a notebook; elsewhere do nothing."""
     if (shell := running_shell()) is None:
         return
+    from IPython.core.magic import no_var_expand
 
-    def no_cluster(line: str = "", cell: str = "") -> None:
+    for name, run in {"px": shell.run_line_magic, "%px": shell.run_cell_magic, "%rank": shell.run_cell_magic}.items():
+        table = shell.magics_manager.magics["cell" if name.startswith("%") else "line"]
+        table.setdefault(name.strip("%"), no_var_expand(partial(_without_cluster, run, name.strip("%"))))
+
+
+def _without_cluster(run: Callable[..., Any], name: str, *words: str) -> Any:
+    """Run a magic on a cluster that is started for it, if ``WORKBENCH_UP`` says so."""
+    if (n := config.engines_of_first_cell()) is None:
         from IPython.core.error import UsageError
 
         raise UsageError("There is no cluster to run this on: call cluster.up() in another cell first.")
+    from workbench import cluster
 
-    for kind, names in {"line": ("px",), "cell": ("px", "rank")}.items():
-        for name in names:
-            shell.magics_manager.magics[kind].setdefault(name, no_cluster)
+    cluster.up(n or None)
+    return run(name, *words)
 
 
 def failures(error: Any) -> list[Failure]:
