@@ -11,16 +11,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from comm import create_comm
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 
 from workbench.cluster.frontend import somebody_answers, somebody_looks
 from workbench.cluster.ipyparallel_internals import call_it, engines_of, keep_output, parts_of
 from workbench.cluster.names import EngineNames
+from workbench.cluster.output.as_data import ENDED
 from workbench.cluster.output.collected import Collected
 from workbench.cluster.output.shown import BelowTheCell, OnTerminal, Shown
 from workbench.cluster.panel.activity import EngineStates, lines, sentence
 from workbench.cluster.questions import Asker
+from workbench.common.notebook import running_kernel
 from workbench.common.text import count, first_line, rank_list, spans
 from workbench.job.context import HOLDER
 from workbench.launch.ranks.questions import ASK
@@ -92,10 +95,12 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         return self.cell_px(" ".join([*options, f"--targets={targets}".replace(" ", "")]), cell)
 
     def forget(self) -> None:
-        """Take back what :func:`activate` has changed in the notebook's kernel."""
+        """Take back what :func:`activate` has changed in IPython; JupyterLab's status bar shows no ranks any more."""
         if self.names is not None:
             self.names.forget()
             self.shell.events.unregister("post_run_cell", self.own_init)
+        if running_kernel() is not None and somebody_looks():
+            create_comm(target_name=ENDED).close()
 
     def own_init(self, result: Any) -> None:
         """After a cell of the notebook itself: was ``init()`` meant for the engines?"""
