@@ -8,12 +8,14 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ipyparallel
 import pytest
 
 import workbench
 from workbench.cluster import ipyparallel_internals
+from workbench.cluster.ipyparallel_internals import Request
 
 PACKAGE = Path(workbench.__file__).parent
 INTERNALS = Path(ipyparallel_internals.__file__)
@@ -169,3 +171,24 @@ self._send = cluster._engines
         "result._targets",
         "self.view.client._ids",
     ]
+
+
+TO_ONE = {"targets": [("b", 1)], "is_broadcast": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "engines", "possible"),
+    [
+        ("b", {}, [1], []),  # a direct view's
+        ("", TO_ONE | {"is_coalescing": False}, [1], []),
+        ("", TO_ONE | {"is_coalescing": True}, [], [1]),
+        ("", {"targets": ["b"]}, [], [1]),  # a load-balanced view's
+        ("", {}, [], [0, 1, 2]),
+        ("gone", {}, [], []),
+    ],
+)
+def test_who_gets_a_request(name: str, metadata: dict[str, Any], engines: list[int], possible: list[int]) -> None:
+    """Engines that answer each by itself, and otherwise those that may run it."""
+    client = ipyparallel_internals.Client.__new__(ipyparallel_internals.Client)
+    client._engines.update(zip(range(3), "abc", strict=True))
+    assert client._described(name.encode() or None, name, metadata) == Request(engines, possible, metadata)
