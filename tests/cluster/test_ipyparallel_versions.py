@@ -16,6 +16,7 @@ TESTS += ["tests/cluster/test_engines_come_and_go.py::test_four_then_three_then_
 
 
 @pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parallel
 @pytest.mark.timeout(600)
@@ -27,10 +28,15 @@ def test_another_ipyparallel(version: str, tmp_path: Path) -> None:
         pytest.skip("uv is not installed here")
     subprocess.run([uv, "venv", "--python", sys.executable, tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([uv, "pip", "install", "--python", python, "--no-deps", f"ipyparallel{version}"], check=True)
-    where = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    packages = Path(subprocess.run(where, check=True, capture_output=True, text=True).stdout.strip())
-    (packages / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+    install = [uv, "pip", "install", "--python", python, "--no-deps", f"ipyparallel{version}"]
+    if (done := subprocess.run(install, capture_output=True, text=True)).returncode:
+        pytest.skip(f"no ipyparallel{version} could be had: {done.stderr}")
+    (package,) = (tmp_path / "venv").glob("lib/*/site-packages/ipyparallel")
+    (package.parent / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+    look = [python, "-c", "import ipyparallel; print(ipyparallel.__version__, ipyparallel.__file__)"]
+    found = subprocess.run(look, check=True, capture_output=True, text=True).stdout
+    assert str(package) in found
+    print(found)
     mpi = {
         "PATH": f"{python.parent}:{Path(sys.prefix, 'bin')}:{os.environ['PATH']}",
         "LD_LIBRARY_PATH": f"{sys.prefix}/lib",
