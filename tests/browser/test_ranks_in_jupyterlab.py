@@ -24,6 +24,7 @@ CELLS = [
     "%%px\nfor step in range(5):\n    if hvd.rank() == 2 and step == 3:\n        time.sleep(120)\n"
     "    hvd.allreduce(np.ones(100), name='grad')",
     "%px print(int(hvd.allreduce(np.ones(1), op=hvd.Sum)[0]))",
+    "c.down()",
 ]
 
 
@@ -109,6 +110,33 @@ def test_the_panel(ranks: Notebook, tmp_path: Path) -> None:
     assert "for rank 2 in 'allreduce.grad'" in running.inner_text()
     following = ended(begin(ranks, 7))
     assert following.locator(".wb-panel").inner_text().split() == ["ranks", "0-3", "4"]
+    status = page.locator("#jp-main-statusbar")
+    status.get_by_text("4 ranks: idle").wait_for()
+    ended(begin(ranks, 8))
+    status.get_by_text("4 ranks: idle").wait_for(state="detached")
+
+
+def test_the_status_bar_is_of_a_notebook_and_its_kernel(ranks: Notebook, lab: Lab) -> None:
+    """Another notebook has no ranks; those of a kernel that is restarted have ended."""
+    page, idle = ranks.page, ranks.page.locator("#jp-main-statusbar").get_by_text("4 ranks: idle")
+    for cell in range(2):
+        ended(begin(ranks, cell))
+    running = begin(ranks, 2)
+    running.locator(".wb-panel", has_text="begun").wait_for()
+    (lab.checkout / "notebooks" / "go").touch()
+    ended(running)
+    idle.wait_for()
+    page.get_by_role("menuitem", name="File", exact=True).click()
+    page.locator(".lm-Menu-itemLabel").get_by_text("New", exact=True).hover()
+    page.locator(".lm-Menu-itemLabel").get_by_text("Notebook", exact=True).click()
+    page.locator(".jp-Dialog").get_by_role("button", name="Select Kernel").click()
+    idle.wait_for(state="detached")
+    page.locator(".lm-TabBar-tab", has_text="ranks.ipynb").click()
+    idle.wait_for()
+    page.get_by_role("menuitem", name="Kernel", exact=True).click()
+    page.locator(".lm-Menu-itemLabel").get_by_text("Restart Kernel…", exact=True).click()
+    page.locator(".jp-Dialog").get_by_role("button", name="Confirm Kernel Restart").click()
+    idle.wait_for(state="detached")
 
 
 def look_at_both_themes(ranks: Notebook, folder: Path, part: str) -> None:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from workbench import config
 from workbench.cluster.frontend import somebody_looks
 from workbench.common.notebook import running_shell
 from workbench.common.text import by_rank
 from workbench.diagnostics.explain import names as explained
 from workbench.errors import TRAVELLING, PeerLostError
+
+if TYPE_CHECKING:
+    from workbench.cluster.ipyparallel_internals import Client, Find
 
 Failure = tuple[int, str, str, str]
 """(rank, class, text, traceback)"""
@@ -68,18 +73,26 @@ def forget_magics(view: Any) -> None:
 
 
 def explain_magics() -> None:
-    """Without a cluster ``%px`` and its kin say what to do, in a notebook; elsewhere do nothing."""
+    """Without a cluster ``%px`` and its kin say what to do, or start one, in a notebook; elsewhere do nothing."""
     if (shell := running_shell()) is None:
         return
+    from IPython.core.magic import no_var_expand
 
-    def no_cluster(line: str = "", cell: str = "") -> None:
+    for name, run in {"px": shell.run_line_magic, "%px": shell.run_cell_magic, "%rank": shell.run_cell_magic}.items():
+        table = shell.magics_manager.magics["cell" if name.startswith("%") else "line"]
+        table.setdefault(name.strip("%"), no_var_expand(partial(_without_cluster, run, name.strip("%"))))
+
+
+def _without_cluster(run: Callable[..., Any], name: str, *words: str) -> Any:
+    """Run a magic on a cluster that is started for it, if ``WORKBENCH_UP`` says so."""
+    if (n := config.engines_of_first_cell()) is None:
         from IPython.core.error import UsageError
 
         raise UsageError("There is no cluster to run this on: call cluster.up() in another cell first.")
+    from workbench import cluster
 
-    for kind, names in {"line": ("px",), "cell": ("px", "rank")}.items():
-        for name in names:
-            shell.magics_manager.magics[kind].setdefault(name, no_cluster)
+    cluster.up(n or None)
+    return run(name, *words)
 
 
 def failures(error: Any) -> list[Failure]:
@@ -155,22 +168,20 @@ def page_of(classes: Sequence[str]) -> list[str]:
     return ["", f"More about it: !workbench explain {name}"] if name in explained() else []
 
 
-def name_the_gone(client: Any, n: int, where: Where = nowhere) -> None:
+def name_the_gone(client: Client, n: int, where: Where = nowhere) -> None:
     """Raise an error that names the dead engine among ``n``, where ipyparallel raises ``KeyError: 1``."""
     from ipyparallel.error import NoEnginesRegistered
 
-    find = client._build_targets
-
-    def find_or_explain(targets: Any) -> Any:
+    def find_or_explain(find: Find, targets: Any) -> tuple[list[bytes], list[int]]:
         try:
             return find(targets)
         except (KeyError, IndexError, NoEnginesRegistered):
-            lost = [rank for rank in range(n) if rank not in client._ids]
+            lost = [rank for rank in range(n) if rank not in client.ids]
             if not lost:
                 raise
             raise PeerLostError(gone(lost, where(lost))) from None
 
-    client._build_targets = find_or_explain
+    client.around_targets(find_or_explain)
 
 
 def gone(ranks: Sequence[int], where: str = "") -> str:

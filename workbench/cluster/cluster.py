@@ -208,7 +208,8 @@ class Cluster:
         return there >= self.n
 
     def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
-        from workbench.cluster.client import Client  # half a second, which `import workbench.cluster` need not cost
+        # Half a second, which `import workbench.cluster` need not cost.
+        from workbench.cluster.ipyparallel_internals import Client
 
         home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
         self.client = Client(str(connection_file), timeout=_left_s(deadline), **home)

@@ -1,7 +1,8 @@
 """Names that live on the engines, in a cell that begins with ``%%px``: completion, and what Shift+Tab shows.
 
-The notebook's kernel answers its frontend. For the code of such a cell, and of a line that begins with ``%px``, the
-engines are asked; what only some ranks have is there, too. A rank that does not answer in time is left out.
+The notebook's kernel answers its frontend, and IPython on a terminal the TAB key. For the code of such a cell, and of a
+line that begins with ``%px``, the engines are asked; what only some ranks have is there, too. A rank that does not
+answer in time is left out. On a terminal the process's own names are offered where engines know none.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from typing import Any
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
 from workbench.common.text import rank_spans
 from workbench.launch.ranks.names import NAMES
@@ -35,22 +38,43 @@ def for_engines(code: str, position: int) -> int | None:
 
 
 class EngineNames:
-    """Takes the place of two methods of the notebook's kernel, until :meth:`forget`.
+    """Takes the place of two methods of the notebook's kernel, or is asked by a terminal, until :meth:`forget`.
 
     Args:
-        client: a :class:`workbench.cluster.client.Client`.
-        kernel: the notebook's.
+        client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
+        shell: the running IPython.
     """
 
-    def __init__(self, client: Any, kernel: Any) -> None:
-        self._client, self._kernel = client, kernel
-        self._complete, self._inspect = kernel.do_complete, kernel.do_inspect
-        kernel.do_complete, kernel.do_inspect = self.complete, self.inspect
+    def __init__(self, client: Any, shell: Any) -> None:
+        self._client, self._shell = client, shell
+        if (kernel := getattr(shell, "kernel", None)) is None:
+            shell.Completer.custom_matchers.append(self.match)
+        else:
+            self._complete, self._inspect = kernel.do_complete, kernel.do_inspect
+            kernel.do_complete, kernel.do_inspect = self.complete, self.inspect
 
     def forget(self) -> None:
-        """The kernel answers by itself again."""
-        for name in ("do_complete", "do_inspect"):
-            self._kernel.__dict__.pop(name, None)
+        """The kernel, or the terminal, answers by itself again."""
+        if (kernel := getattr(self._shell, "kernel", None)) is None:
+            self._shell.Completer.custom_matchers.remove(self.match)
+        else:
+            for name in ("do_complete", "do_inspect"):
+                kernel.__dict__.pop(name, None)
+
+    @context_matcher(identifier="engines", priority=1000)  # type: ignore[untyped-decorator]  # IPython's own
+    def match(self, context: CompletionContext) -> SimpleMatcherResult:
+        """What IPython's completer asks each of its matchers."""
+        before = context.full_text.split("\n")[: context.cursor_line]
+        position = sum(len(line) + 1 for line in before) + context.cursor_position
+        begin = for_engines(context.full_text, position)
+        if begin is None:
+            return {"completions": []}
+        matches, replaced = self._matches(context.full_text[begin:], position - begin)
+        return {
+            "completions": [SimpleCompletion(text=each) for each in matches],
+            "matched_fragment": context.full_text[position - replaced : position],
+            "suppress": True,
+        }
 
     def complete(self, code: str, cursor_pos: int | None = None) -> Any:
         """What the kernel's method returns."""
@@ -58,12 +82,9 @@ class EngineNames:
         begin = for_engines(code, position)
         if begin is None:
             return self._complete(code, cursor_pos)
-        answers = self._ask(code[begin:], position - begin, None, _COMPLETE_S)
-        found = [each for each in answers.values() if each.get("matches")]
-        matches = dict.fromkeys(match for each in found for match in each["matches"])
-        replaced = found[0]["replaced"] if found else 0
+        matches, replaced = self._matches(code[begin:], position - begin)
         return {
-            "matches": list(matches),
+            "matches": matches,
             "cursor_start": position - replaced,
             "cursor_end": position,
             "metadata": {},
@@ -85,6 +106,13 @@ class EngineNames:
         else:
             data = {"text/plain": "\n\n".join(f"{rank_spans(ranks)}:\n{text}" for text, ranks in by_text.items())}
         return {"status": "ok", "found": bool(by_text), "data": data if by_text else {}, "metadata": {}}
+
+    def _matches(self, code: str, position: int) -> tuple[list[str], int]:
+        """Those of all engines, and how many characters before the position they replace."""
+        answers = self._ask(code, position, None, _COMPLETE_S)
+        found = [each for each in answers.values() if each.get("matches")]
+        matches = dict.fromkeys(match for each in found for match in each["matches"])
+        return list(matches), found[0]["replaced"] if found else 0
 
     def _ask(self, code: str, position: int, detail: int | None, timeout_s: float) -> dict[int, dict[str, Any]]:
         """What engines answer in time."""

@@ -11,15 +11,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from comm import create_comm
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 
 from workbench.cluster.frontend import somebody_answers, somebody_looks
+from workbench.cluster.ipyparallel_internals import call_it, engines_of, keep_output, parts_of
 from workbench.cluster.names import EngineNames
+from workbench.cluster.output.as_data import ENDED
 from workbench.cluster.output.collected import Collected
 from workbench.cluster.output.shown import BelowTheCell, OnTerminal, Shown
 from workbench.cluster.panel.activity import EngineStates, lines, sentence
 from workbench.cluster.questions import Asker
+from workbench.common.notebook import running_kernel
 from workbench.common.text import count, first_line, rank_list, spans
 from workbench.job.context import HOLDER
 from workbench.launch.ranks.questions import ASK
@@ -60,19 +64,19 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         client, collected = self.view.client, Collected()
         with client.listening(collected.take, answers=live and somebody_answers()):
             result = self.view.execute(cell, silent=False, block=False)
-        result._fname = "%px"
+        call_it(result, "%px")
         self.last_result = result
         if save_name:
             self.shell.user_ns[save_name] = result
-        shown = self._shown(collected, result._targets) if live else None
+        shown = self._shown(collected, engines_of(result)) if live else None
         try:
             self._run(result, collected, shown, signal)
         finally:
             client.forget(collected.take)
             collected.close()
-            for engine, future in zip(result._targets, result._children, strict=False):
+            for engine, part in parts_of(result):
                 kept = {name: collected.text(engine, name) for name in ("stdout", "stderr")}
-                future.output.metadata.update(kept, outputs=collected.outputs(engine))
+                keep_output(part, **kept, outputs=collected.outputs(engine))
             if collected.full:
                 rest = f"is in {collected.file}" if collected.file else "is lost, for no file could be written"
                 print(f"This cell printed too much for a notebook: the rest {rest}", file=sys.stderr)
@@ -91,10 +95,12 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         return self.cell_px(" ".join([*options, f"--targets={targets}".replace(" ", "")]), cell)
 
     def forget(self) -> None:
-        """Take back what :func:`activate` has changed in the notebook's kernel."""
+        """Take back what :func:`activate` has changed in IPython; JupyterLab's status bar shows no ranks any more."""
         if self.names is not None:
             self.names.forget()
             self.shell.events.unregister("post_run_cell", self.own_init)
+        if running_kernel() is not None and somebody_looks():
+            create_comm(target_name=ENDED).close()
 
     def own_init(self, result: Any) -> None:
         """After a cell of the notebook itself: was ``init()`` meant for the engines?"""
@@ -106,14 +112,13 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
                 file=sys.stderr,
             )
 
-    def _shown(self, collected: Collected, engines: Any) -> Shown:
-        engines = [engines] if isinstance(engines, int) else list(engines)
+    def _shown(self, collected: Collected, engines: Sequence[int]) -> Shown:
         kernel = getattr(self.shell, "kernel", None)
         return BelowTheCell(collected, engines) if kernel is not None else OnTerminal(collected, engines)
 
     def _run(self, result: Any, collected: Collected, shown: Shown | None, signal: str | int | None) -> None:
-        begun, states = time.monotonic(), EngineStates(self.view.client, list(result._targets))
-        for each in result._children:
+        begun, states = time.monotonic(), EngineStates(self.view.client, engines_of(result))
+        for _, each in parts_of(result):
             each.add_done_callback(lambda done: collected.changed.set())
         try:
             _follow(self.view.client, result, collected, shown, states, begun)
@@ -135,7 +140,7 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         states.poll()
         at = lines(states.known, _done(result), states.silent())
         print("\n".join(["Interrupted. What the ranks were at:", *(f"  {each}" for each in at)]), file=sys.stderr)
-        running = [each for each in result._targets if each not in _done(result)]
+        running = [each for each in engines_of(result) if each not in _done(result)]
         if running:
             self.view.client.send_signal(signal, targets=running, block=True)
         result.wait(_AFTER_CTRL_C_S)
@@ -202,7 +207,7 @@ def _follow(
 
 def _done(result: Any) -> list[int]:
     """The engines that have ended the cell."""
-    return [engine for engine, each in zip(result._targets, result._children, strict=False) if each.done()]
+    return [engine for engine, each in parts_of(result) if each.done()]
 
 
 def activate(view: Any, shell: Any) -> None:
@@ -210,9 +215,8 @@ def activate(view: Any, shell: Any) -> None:
     magics = Px(shell, view)
     magics.magics["cell"]["rank"] = magics.rank
     shell.magics_manager.register(magics)
-    if (kernel := getattr(shell, "kernel", None)) is not None:
-        magics.names = EngineNames(view.client, kernel)
-        shell.events.register("post_run_cell", magics.own_init)
+    magics.names = EngineNames(view.client, shell)
+    shell.events.register("post_run_cell", magics.own_init)
 
 
 __all__ = ["Px", "activate"]

@@ -13,11 +13,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.common.cell_numbers import KEY
 
-_REQUESTS = ("execute_request", "apply_request")
+if TYPE_CHECKING:
+    from workbench.cluster.ipyparallel_internals import Client, Find, Request
+
 _SOON_S = 0.05  # answers that come together are told together
 _AGAIN_S = 0.5
 _QUIET_S = 0.5  # requests that a program sends one by one within this time belong together
@@ -59,12 +61,12 @@ class SentCells:
     """Numbers the requests of one client.
 
     Args:
-        client: the ``ipyparallel.Client``; what it sends is numbered from now on.
+        client: what it sends is numbered from now on.
         watch: called with the engines that have not answered, and the number of the request that each runs, twice a
             second while there are any, and once after that; on the client's own thread.
     """
 
-    def __init__(self, client: Any, watch: Callable[[Mapping[int, int]], None] = lambda busy: None) -> None:
+    def __init__(self, client: Client, watch: Callable[[Mapping[int, int]], None] = lambda busy: None) -> None:
         self._client, self._watch, self._lock = client, watch, threading.Lock()
         self._sent = Counter[int]()
         self._open: dict[int, dict[int, _Request]] = defaultdict(dict)  # by engine and number
@@ -75,63 +77,36 @@ class SentCells:
         self._failures = 0  # answers of engines whose numbers of unnamed tensors may have drifted
         self._idle: list[int] = []
         self._scheduled = False
-        self._build_targets, self._send = client._build_targets, client._send
-        client._build_targets, client._send = self._targets, self._numbered
-        for reply in ("execute_reply", "apply_reply"):
-            client._queue_handlers[reply] = partial(self._replied, client._queue_handlers[reply])
+        client.around_targets(self._targets)
+        client.around_requests(self._numbered)
+        client.before_replies(self._replied)
 
-    def _targets(self, targets: Any) -> Any:
+    def _targets(self, find: Find, targets: Any) -> tuple[list[bytes], list[int]]:
         """Every call of a view asks for its engines first, and then sends to one after the other."""
-        idents, engines = self._build_targets(targets)
+        idents, engines = find(targets)
         with self._lock:
             self._end(self._thread.call)
         self._thread.call = _SentCall(set(engines))
         return idents, engines
 
-    def _numbered(
-        self, socket: Any, msg_type: str, content: Any = None, parent: Any = None, ident: Any = None, **options: Any
-    ) -> Any:
+    def _numbered(self, send: Callable[..., Any], request: Request) -> Any:
         """Send a request with its number."""
-        if msg_type not in _REQUESTS:
-            return self._send(socket, msg_type, content, parent, ident, **options)
-        metadata = options.get("metadata") or {}
-        engines = self._engines(ident, metadata)
-        if not engines:
-            options["metadata"] = {**metadata, KEY: {"failures": self._failures}}
-            future = self._send(socket, msg_type, content, parent, ident, **options)
-            self._without_number(future, [] if ident else self._may_run(metadata))
+        if not request.engines:
+            future = send(metadata={**request.metadata, KEY: {"failures": self._failures}})
+            self._without_number(future, request.possible)
             return future
         with self._lock:
-            call, numbers = self._count(engines)
+            call, numbers = self._count(request.engines)
             said = self._state() | {"call": call.number, "numbers": numbers, "failures": call.failures}
-        options["metadata"] = {**metadata, KEY: said}
         try:
-            future = self._send(socket, msg_type, content, parent, ident, **options)
+            future = send(metadata={**request.metadata, KEY: said})
         except BaseException:  # Ctrl-C, or arguments that cannot be sent
             self._not_sent(numbers)
             raise
         for engine, number in numbers:
-            # Of a broadcast view's request each engine's answer is awaited by itself.
-            one = self._client._futures.get(f"{future.msg_id}_{self._client._engines.get(engine)}", future)
-            one.add_done_callback(partial(self._answered, engine, number))
-        self._client._io_loop.add_callback(self._soon)
+            self._client.answer_of(future, engine).add_done_callback(partial(self._answered, engine, number))
+        self._client.soon(self._soon)
         return future
-
-    def _engines(self, ident: Any, metadata: Mapping[str, Any]) -> list[int]:
-        """Who gets a request; nobody is named where that is not known, or where they answer together."""
-        if metadata.get("is_broadcast"):
-            return [] if metadata["is_coalescing"] else [engine for _, engine in metadata["targets"]]
-        name = ident.decode() if isinstance(ident, bytes) else None
-        return [engine for engine, each in self._there() if each == name]
-
-    def _there(self) -> list[tuple[int, str]]:
-        """Engines and their names, at once: the client's own thread takes in others and drops those that have gone."""
-        return list(self._client._engines.items())
-
-    def _may_run(self, metadata: Mapping[str, Any]) -> list[int]:
-        """One of these runs a request, or all do; a load-balanced view names none if it may be any."""
-        names = [each if isinstance(each, str) else each[0] for each in metadata.get("targets") or ()]
-        return [engine for engine, name in self._there() if not names or name in names]
 
     def _without_number(self, future: Any, engines: list[int]) -> None:
         """A request was sent that these may run."""
@@ -139,14 +114,14 @@ class SentCells:
             self._unnumbered.update(engines)
             self._version += 1
         future.add_done_callback(partial(self._may_be_idle, engines))
-        self._client._io_loop.add_callback(self._soon)
+        self._client.soon(self._soon)
 
     def _may_be_idle(self, engines: list[int], done: Any) -> None:
         with self._lock:
             self._unnumbered.subtract(engines)
             self._answered_at.update(dict.fromkeys(engines, time.monotonic()))
             self._version += 1
-        self._client._io_loop.add_callback(self._soon)
+        self._client.soon(self._soon)
 
     def _count(self, engines: list[int]) -> tuple[_SentCall, list[tuple[int, int]]]:
         """The call, and the number of the request for each engine."""
@@ -173,7 +148,7 @@ class SentCells:
                     self._sent[engine] -= 1
             self._version += 1
             self._end(self._thread.call)
-        self._client._io_loop.add_callback(self._soon)
+        self._client.soon(self._soon)
 
     def _end(self, call: _SentCall) -> None:
         if call in self._calls:
@@ -183,13 +158,13 @@ class SentCells:
     def _state(self) -> dict[str, Any]:
         """What has been sent, with what begun calls are about to send, and who is idle."""
         ahead = Counter(engine for call in self._calls for engine in call.left)
-        sent = [[each, self._sent[each] + ahead[each]] for each, _ in self._there()]
+        sent = [[each, self._sent[each] + ahead[each]] for each, _ in self._client.named()]
         running = {engine: call.number for call in self._calls for engine in call.left}
         running |= {engine: oldest.call for engine, oldest in self._oldest()}
         idle, quiet = [], time.monotonic() - _QUIET_S
         if all(each.sent_at <= quiet for _, each in self._oldest()):
             busy = running.keys() | {engine for engine, n in self._unnumbered.items() if n}
-            there = [each for each, _ in self._there() if each not in busy]
+            there = [each for each, _ in self._client.named() if each not in busy]
             idle = [each for each in there if self._answered_at[each] <= quiet]
         if idle != self._idle:
             self._idle, self._version = idle, self._version + 1
@@ -204,11 +179,11 @@ class SentCells:
             self._open[engine].pop(number, None)
             self._answered_at[engine] = time.monotonic()
             self._version += 1
-        self._client._io_loop.add_callback(self._soon)
+        self._client.soon(self._soon)
 
     # --- on the client's own thread -------------------------------------------------------------------
 
-    def _replied(self, handle: Callable[[Any], None], message: Any) -> None:
+    def _replied(self, message: Mapping[str, Any]) -> None:
         """An engine answers. What it says of its numbers counts before anybody learns that the request is over.
 
         Of engines that answer together the last one speaks; the others will with their next answers.
@@ -216,30 +191,31 @@ class SentCells:
         if message["metadata"].get(KEY, {}).get("drifted"):
             with self._lock:
                 self._failures += 1
-        handle(message)
 
     def _soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._client._io_loop.call_later(_SOON_S, self._announce)
+            self._client.later(_SOON_S, self._announce)
 
     def _announce(self) -> None:
         """Say to engines that have not answered what has changed; they may wait for others that have."""
         self._scheduled = False
-        if self._client._closed:
+        if self._client.closed:
             return
         with self._lock:
             for call in [each for each in self._calls if time.monotonic() - each.begun_at > _WHOLE_CALL_S]:
                 self._end(call)
-            state, busy = self._state(), {each: min(self._open[each]) for each, _ in self._there() if self._open[each]}
+            state, busy = (
+                self._state(),
+                {each: min(self._open[each]) for each, _ in self._client.named() if self._open[each]},
+            )
             news, self._announced = self._version != self._announced, self._version
         for each in busy if news else ():
-            ident = self._client._engines[each].encode()
-            self._client.session.send(self._client._control_stream, KEY, content=state, ident=ident)
+            self._client.tell(each, KEY, state)
         self._watch(busy)
         if busy and not self._scheduled:
             self._scheduled = True
-            self._client._io_loop.call_later(_AGAIN_S, self._announce)
+            self._client.later(_AGAIN_S, self._announce)
 
 
 __all__ = ["SentCells"]

@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     from ipyparallel.error import TimeoutError as NoAnswerError
 
-    from workbench.cluster.client import Client
+    from workbench.cluster.ipyparallel_internals import Client
 
     try:
         client = Client(str(chosen(args.cluster, clusters())), timeout=_TIMEOUT_S)

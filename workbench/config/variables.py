@@ -253,6 +253,28 @@ def stream(env: Mapping[str, str] | None = None) -> bool | None:
     return None if not text else text not in ("0", "false", "no", "off")
 
 
+def engines_of_first_cell(env: Mapping[str, str] | None = None) -> int | None:
+    """How many engines a ``%%px`` cell starts where there is no cluster, as WORKBENCH_UP says: None if it starts none.
+
+    Returns:
+        0: as many as ``cluster.up()`` does by itself.
+
+    Raises:
+        LaunchError: it is no number and not ``auto``.
+
+    Example:
+        >>> engines_of_first_cell({"WORKBENCH_UP": "4"}), engines_of_first_cell({"WORKBENCH_UP": "auto"})
+        (4, 0)
+        >>> engines_of_first_cell({})
+    """
+    text = (os.environ if env is None else env).get("WORKBENCH_UP", "").strip()
+    if text in ("", "0"):
+        return None
+    if text != "auto" and not text.isdecimal():
+        raise LaunchError(f"WORKBENCH_UP={text!r} is no number of engines, nor auto.")
+    return 0 if text == "auto" else int(text)
+
+
 def host_address(env: Mapping[str, str] | None = None) -> str:
     """This host's address by which the others of the job reach it, as the launcher says; "" if it says none.
 

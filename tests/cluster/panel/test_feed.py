@@ -100,11 +100,14 @@ def test_rates_and_history(engines: Any) -> None:
 
 
 def test_the_watcher_ends_with_its_cluster() -> None:
-    """It shows rows on a thread, which ends when the client is closed."""
+    """It shows rows on a thread, which ends when the client is closed, also one that has lost its engines before."""
     shown: list[list[Row]] = []
     engines = cluster.up(2, quiet=True)
     watcher = Watcher(Feed(engines.client, range(2)), lambda rows, note: shown.append(rows), every_s=0.02)
     while len(shown) < 3:
+        time.sleep(0.01)
+    engines.client.send_signal(signal.SIGKILL, block=False)
+    while engines.client.ids:
         time.sleep(0.01)
     engines.down()
     watcher._thread.join(20)

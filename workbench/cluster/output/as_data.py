@@ -1,4 +1,4 @@
-"""Rows as data for our JupyterLab extension, which shows ranks as tabs."""
+"""What our JupyterLab extension gets: rows as data, which it shows as tabs, and word of the end of the ranks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from workbench.cluster.output.screen import Item, Line
 from workbench.common.text import rank_spans
 
 MIME = "application/vnd.workbench.ranks+json"
+ENDED = "workbench-ranks-ended"
+"""The target of a comm that is opened when a notebook's ranks have ended."""
 
 
 def as_data(rows: Sequence[Row], ranks: Sequence[int], note: str = "", running: bool = False) -> dict[str, Any]:
@@ -39,4 +41,4 @@ def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
     return found
 
 
-__all__ = ["MIME", "as_data"]
+__all__ = ["ENDED", "MIME", "as_data"]

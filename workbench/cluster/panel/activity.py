@@ -18,7 +18,7 @@ class EngineStates:
     """Asks engines what they are at, and waits for none.
 
     Args:
-        client: a :class:`workbench.cluster.client.Client`.
+        client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
         engines: which.
 
     Attributes:

@@ -49,7 +49,7 @@ class Feed:
     """Asks the engines, and makes rows.
 
     Args:
-        client: a :class:`workbench.cluster.client.Client`.
+        client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
         engines: which.
     """
 
@@ -63,7 +63,13 @@ class Feed:
         self._stacks: dict[int, str] = {}
 
     def rows(self) -> list[Row]:
-        """One for each engine, of the newest answers; asks all of them again."""
+        """One for each engine, of the newest answers; asks all of them again.
+
+        Raises:
+            OSError: the client is closed.
+        """
+        if self._client.closed:
+            raise OSError("The client is closed.")
         self._states.poll(stack=time.monotonic() - self._kept_at >= 1.0)
         known, silent = self._states.known, self._states.silent()
         there, ranks = set(self._client.ids), {e: int(s.get("rank", e)) for e, s in known.items()}

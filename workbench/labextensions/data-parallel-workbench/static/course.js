@@ -413,10 +413,11 @@ export async function plugins(library, extension) {
     },
     {
       id: `${extension}:status`,
-      description: "What the ranks of the last %%px cell do, in the status bar.",
+      description: "What the ranks of the current notebook do, in the status bar.",
       autoStart: true,
+      requires: [INotebookTracker],
       optional: [IStatusBar],
-      activate: (app, statusBar) => statusBar?.registerStatusItem(`${extension}:status`, statusItem(Widget))
+      activate: (app, tracker, bar) => bar?.registerStatusItem(`${extension}:status`, statusItem(Widget, tracker))
     }
   ];
 }
@@ -428,16 +429,21 @@ function foldQuestion(cell) {
   if (asks && cell.model.outputs.length) cell.inputHidden = true;
 }
 
-/** Something to see from the first cell on that runs; a saved output alone says nothing of ranks that are there now. */
-function statusItem(Widget) {
+/** Something to see from a notebook's first cell on that runs, until its ranks end; a saved output alone says nothing. */
+function statusItem(Widget, tracker) {
   const node = element("span", { className: "jp-StatusBar-TextItem" });
-  let text = "";
-  document.addEventListener("workbench-ranks", ({ detail: { ranks, note, running } }) => {
-    if (!running && !text) return;
-    const count = ranks.length === 1 ? "1 rank" : `${ranks.length} ranks`;
-    text = `${count}: ${running ? note || "busy" : "idle"}`;
+  const texts = new Map(); // by notebook
+  const show = () => {
+    const text = texts.get(tracker.currentWidget?.id) ?? "";
     node.textContent = text.length > 80 ? `${text.slice(0, 79)}…` : text;
     node.title = text;
+  };
+  tracker.currentChanged.connect(show);
+  document.addEventListener("workbench-ranks", ({ detail: { notebook, ranks, note, running } }) => {
+    const count = ranks.length === 1 ? "1 rank" : `${ranks.length} ranks`;
+    if (!ranks.length) texts.delete(notebook);
+    else if (running || texts.has(notebook)) texts.set(notebook, `${count}: ${running ? note || "busy" : "idle"}`);
+    show();
   });
   return { item: new Widget({ node }), align: "left", rank: 10, isActive: () => true };
 }

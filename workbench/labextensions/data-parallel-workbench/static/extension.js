@@ -4,6 +4,7 @@
 (() => {
   const NAME = "data-parallel-workbench";
   const MIME = "application/vnd.workbench.ranks+json"; // see workbench/cluster/output/as_data.py
+  const ENDED = "workbench-ranks-ended"; // likewise
   const SCREEN = 40; // lines of all rows together; of a longer row the beginning and the end are shown, the rest is folded
   let shared;
 
@@ -85,8 +86,23 @@
     return SCREEN;
   }
 
+  /** For the status bar. */
+  function announce(panel, data) {
+    document.dispatchEvent(new CustomEvent("workbench-ranks", { detail: { ...data, notebook: panel.id } }));
+  }
+
+  /** A notebook's ranks end with its cluster, which says so, or with its kernel. */
+  function announceEnd({ sessionContext, id }) {
+    const ended = () => announce({ id }, { ranks: [] });
+    const listen = kernel => kernel?.registerCommTarget(ENDED, ended);
+    listen(sessionContext.session?.kernel);
+    sessionContext.kernelChanged.connect((_, { newValue }) => (listen(newValue), ended()));
+    sessionContext.statusChanged.connect((_, status) => /restarting|dead|terminating/.test(status) && ended());
+  }
+
   /** Tabs, one for all ranks and one for each; it keeps the chosen one while the cell runs. */
-  function rendererOf(Widget, MimeModel, rendermime) {
+  function rendererOf(Widget, MimeModel, panel) {
+    const { rendermime } = panel.content;
     return class Ranks extends Widget {
       constructor() {
         super();
@@ -110,7 +126,7 @@
         this.trusted = model.trusted;
         this.note.textContent = this.data.note;
         this.show();
-        document.dispatchEvent(new CustomEvent("workbench-ranks", { detail: this.data })); // for the status bar
+        announce(panel, this.data);
       }
 
       show() {
@@ -241,7 +257,8 @@
         // For the panel of cluster.watch(): a busy kernel gets no messages of widgets, but it can be interrupted.
         globalThis.workbenchInterrupt = () => app.commands.execute("notebook:interrupt-kernel");
         const add = panel => {
-          const Ranks = rendererOf(Widget, MimeModel, panel.content.rendermime);
+          const Ranks = rendererOf(Widget, MimeModel, panel);
+          announceEnd(panel);
           panel.content.rendermime.addFactory(
             { safe: true, mimeTypes: [MIME], createRenderer: () => new Ranks() },
             0
