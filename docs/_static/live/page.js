@@ -6,7 +6,7 @@
   const PAGE = location.pathname.split("/").slice(-2).join("/");
   const TEXTS = `workbench.live:${PAGE}`;
   const PROGRESS = "workbench.live.progress";
-  const ENGINES = /^\s*(%%?\w|!\w)|\b(cluster|engines)\.|\bimport torch\b|\bsubprocess\b|\btensorflow\b|\bworkbench\.torch\b/m;
+  const ENGINES = /^\s*(%%?\w|!\w)|\b(cluster|engines)\.|\bsubprocess\b/m;
   const EXERCISE = /^@exercise\(["']([\w.]+)["']\)/m;
   const LATER = /^(check|show|hint|solution|catch_up|progress|report)\(/m; // is run when somebody asks for it
   const LATE_MS = 2000;
@@ -106,7 +106,8 @@
         worker.onerror = (event) => failed(this.broken(event.message || "the worker ended"));
         // Memory that both see is there on pages that are isolated from other sites.
         this.interrupts = self.crossOriginIsolated ? new Uint8Array(new SharedArrayBuffer(1)) : null;
-        worker.postMessage({ kind: "start", kept: store.get(PROGRESS), interrupts: this.interrupts });
+        const skipped = cells.filter((each) => each.engines).map((each) => each.original);
+        worker.postMessage({ kind: "start", kept: store.get(PROGRESS), interrupts: this.interrupts, skipped });
       });
       this.ready.catch(() => {});
       return this.ready;
@@ -295,6 +296,8 @@
     end() {
       clearTimeout(this.late);
       this.waits?.remove();
+      const nothing = !this.out.querySelector(":not(.wb-live-error)"); // then the recorded output is better than none
+      if (this.recorded && nothing && this.out.children.length) this.recorded.hidden = false;
     }
 
     show(kind, text) {

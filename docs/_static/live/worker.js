@@ -1,11 +1,12 @@
 // Python for the cells of a page, in a worker: so the page stays alive, and can end it.
 //
-// The page sends {kind: "start", kept, interrupts} and {kind: "run", id, source, quiet}; it gets {kind: "loading", done, all},
+// The page sends {kind: "start", kept, interrupts, skipped} and {kind: "run", id, source, quiet}; it gets {kind: "loading", done, all},
 // {kind: "ready"}, {kind: "text" | "html" | "error", text}, {kind: "ended", id, well, kept} and {kind: "broken", text}.
 
 const HERE = new URL("./runtime/", self.location.href);
 const PREFIX = "workbench-live-";
 const send = (kind, more = {}) => self.postMessage({ kind, ...more });
+const loaded = new Set(); // packages that cells have asked for
 let session;
 
 // Pyodide asks for its files by fetch: they come out of the browser's cache, or from the site, some of them compressed,
@@ -61,7 +62,12 @@ async function start(kept, interrupts) {
   await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })));
   const { loadPyodide } = await import(new URL("pyodide.mjs", HERE));
   const [python, own] = await Promise.all([
-    loadPyodide({ indexURL: HERE.href, packages: files.packages, enableRunUntilComplete: true }),
+    loadPyodide({
+      indexURL: HERE.href,
+      packages: files.packages,
+      enableRunUntilComplete: true,
+      env: { HOME: "/home/pyodide", MPLBACKEND: "svg" }, // a worker has no screen
+    }),
     self.fetch(new URL("workbench.zip", HERE)).then((each) => each.arrayBuffer()),
   ]);
   python.unpackArchive(own, "zip");
@@ -74,9 +80,20 @@ async function start(kept, interrupts) {
 
 async function run({ id, source, quiet }) {
   const { python, module, made } = session;
-  const well = await python.runPythonAsync("session.run(source, quiet)", {
-    globals: python.toPy({ session: made, source, quiet: Boolean(quiet) }),
-  });
+  const globals = python.toPy({ session: made, source, quiet: Boolean(quiet), number: id + 1 });
+  let well;
+  for (;;) {
+    try {
+      well = await python.runPythonAsync("session.run(source, quiet, number)", { globals });
+      break;
+    } catch (error) {
+      const name = /ModuleNotFoundError: No module named '(\w+)/.exec(error.message)?.[1];
+      if (!name || loaded.has(name)) throw error;
+      send("text", { text: `Loading ${name} …\n` });
+      loaded.add(name);
+      await python.loadPackage(name, { messageCallback() {}, errorCallback() {} });
+    }
+  }
   send("ended", { id, well, kept: module.state() });
 }
 
@@ -84,6 +101,7 @@ self.onmessage = async ({ data }) => {
   try {
     if (data.kind === "start") {
       await start(data.kept, data.interrupts);
+      for (const source of data.skipped) session.made.skip(source);
       send("ready");
     } else {
       await run(data);

@@ -86,9 +86,13 @@ def test_errors_name_lines_of_cells(cells: tuple[Session, list[tuple[str, str]]]
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("%%px\nprint(1)", "%%px needs a notebook with engines"),
-        ("!ls", "!ls needs a notebook"),
+        (
+            "%%px\nprint(1)",
+            "%%px needs engines, and there is none in a browser: run this cell in a notebook on your computer.",
+        ),
+        ("!ls", "!ls needs engines, and there is none"),
         ("import tensorflow_is_not_here", "No module named"),
+        ("import math, keras\nkeras.Model()", "Keras is not there in a browser: run this cell"),
     ],
 )
 def test_what_is_not_there_is_said(cells: tuple[Session, list[tuple[str, str]]], text: str, said: str) -> None:
@@ -96,6 +100,21 @@ def test_what_is_not_there_is_said(cells: tuple[Session, list[tuple[str, str]]],
     session, sent = cells
     assert not session.run(text)
     assert said in sent[-1][1]
+
+
+def test_imports_of_what_is_not_there_take_nothing_else_along(cells: tuple[Session, list[tuple[str, str]]]) -> None:
+    """A cell may import it beside others; who uses it, or what a cell made of it, is told so."""
+    session, sent = cells
+    assert session.run("import math\nfrom workbench import cluster, data\nimport ipyparallel as ipp\nmath.pi > 3")
+    assert sent == [("text", "True\n")]
+    assert not session.run("engines = cluster.up(n=4)")
+    assert sent[-1][1].startswith("An engine is not there in a browser: ")
+    session.skip("%%px --target 0\nlosses = [1]\ndef f(): pass")
+    for name in ("engines", "losses", "f"):
+        assert not session.run(f"print({name})")
+        assert sent[-1][1].startswith(f"{name} comes from a cell that did not run here in a browser: ")
+    assert not session.run("print(nobody)")
+    assert "NameError" in sent[-1][1]
 
 
 def test_a_flood_is_cut(cells: tuple[Session, list[tuple[str, str]]]) -> None:

@@ -7,12 +7,15 @@ import hashlib
 import json
 import shutil
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from workbench.course.build import ROOT
 
 CORE = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 PACKAGES = ("numpy",)
+LATER = ("matplotlib",)
+"""A page loads them when a cell asks for them; a distribution may lack them."""
 _COMPRESSED = (".wasm", ".asm.js")  # the others are compressed already
 _PACKAGE = ROOT / "workbench"
 _SUFFIXES = (".py", ".css", ".gz", ".html", ".js", ".json", ".svg", ".txt")
@@ -32,7 +35,7 @@ def missing(pyodide: Path) -> str:
     """
     lacks = [name for name in CORE if not (pyodide / name).is_file()]
     if not lacks:
-        lacks = [name for name in _wheels(pyodide) if not (pyodide / name).is_file()]
+        lacks = [name for name in _wheels(pyodide, PACKAGES) if not (pyodide / name).is_file()]
     return f"{pyodide} has no {', '.join(lacks)}" if lacks else ""
 
 
@@ -48,26 +51,32 @@ def place(pyodide: Path, target: Path) -> int:
         How many bytes a browser loads.
     """
     target.mkdir(parents=True)
-    for name in (*CORE, *_wheels(pyodide)):
+    at_once = _wheels(pyodide, PACKAGES)
+    for name in (*CORE, *at_once):
         if name.endswith(_COMPRESSED):
             with gzip.GzipFile(target / f"{name}.gz", "wb", mtime=0) as file:
                 file.write((pyodide / name).read_bytes())
         else:
             shutil.copyfile(pyodide / name, target / name)
     pack(target / "workbench.zip")
+    sizes = {path.name: path.stat().st_size for path in sorted(target.iterdir())}
+    for name in LATER:
+        wheels = [each for each in _wheels(pyodide, [name]) if each not in at_once]
+        if all((pyodide / each).is_file() for each in wheels):
+            for each in wheels:
+                shutil.copyfile(pyodide / each, target / each)
     files = sorted(target.iterdir())
-    sizes = {path.name: path.stat().st_size for path in files}
     version = hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files)).hexdigest()
     about = {"version": version[:16], "packages": PACKAGES, "sizes": sizes}
     (target / "files.json").write_text(json.dumps(about), encoding="utf-8")
     return sum(sizes.values())
 
 
-def _wheels(pyodide: Path) -> list[str]:
-    """The files of the packages, and of what they need."""
+def _wheels(pyodide: Path, packages: Sequence[str]) -> list[str]:
+    """The files of packages, and of what they need."""
     known = json.loads((pyodide / "pyodide-lock.json").read_text(encoding="utf-8"))["packages"]
     found: dict[str, str] = {}
-    names = list(PACKAGES)
+    names = [name for name in packages if name in known]
     while names:
         about = known[names.pop()]
         if about["name"] not in found:

@@ -26,10 +26,12 @@ _ELSEWHERE = {
     "tensorflow": "TensorFlow",
     "keras": "Keras",
     "jax": "JAX",
-    "ipyparallel": "engines",
+    "ipyparallel": "An engine",
     "mpi4py": "MPI",
-    "matplotlib": "Matplotlib",
 }
+LATER = ("matplotlib",)
+"""Packages that a page loads when a cell asks for them."""
+_ON_YOUR_COMPUTER = " in a browser: run this cell in a notebook on your computer."
 Send = Callable[[str, str], object]
 
 
@@ -42,30 +44,38 @@ class Session:
     Example:
         >>> shown = []
         >>> session = Session(lambda *message: shown.append(message))
-        >>> session.run("x = 2\nprint('so')\nx + 1"), session.run("y = x\ny / 0")
+        >>> session.run("x = 2\nprint('so')\nx + 1"), session.run("y = x\ny / 0", number=5)
         (True, False)
         >>> for kind, text in shown:
         ...     print(f"{kind}: {text.rstrip()}")
         text: so
         text: 3
-        error: cell 2, line 2: y / 0
+        error: cell 5, line 2: y / 0
         ZeroDivisionError: division by zero
     """
 
     def __init__(self, send: Send) -> None:
-        self._send, self._number = send, 0
+        self._send = send
+        self._elsewhere: set[str] = set()  # names that cells define which do not run here
         self._names: dict[str, Any] = {"__name__": "__main__", "display": self._show}
         self._pictures = Pictures()
 
-    def run(self, source: str, quiet: bool = False) -> bool:
+    def skip(self, source: str) -> None:
+        """A cell does not run here: who asks for its names is told so."""
+        self._elsewhere |= _bound(source)
+
+    def run(self, source: str, quiet: bool = False, number: int = 1) -> bool:
         """Run a cell; False if it did not come to its end.
 
         Args:
             source: of the cell.
             quiet: its output is not shown.
+            number: of the cell in its page.
+
+        Raises:
+            ModuleNotFoundError: of one of :data:`LATER`, which can be loaded; then the cell is to be run again.
         """
-        self._number += 1
-        name = f"<ipython-input-{self._number}>"  # as a notebook's: so errors speak of the cell
+        name = f"<ipython-input-{number}>"  # as a notebook's: so errors speak of the cell
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         out = _Output((lambda kind, text: None) if quiet else self._send)
         with redirect_stdout(out), redirect_stderr(out):
@@ -80,8 +90,13 @@ class Session:
                 not_read(source)
                 text = f"line {error.lineno}: {(error.text or '').rstrip()}\nSyntaxError: {error.msg}"
                 self._failed(out, text)
-            except BaseException as error:  # noqa: BLE001 - shown
-                self._failed(out, self._told(error))
+            except BaseException as error:
+                if isinstance(error, ModuleNotFoundError) and error.name in LATER:
+                    raise
+                text = self._told(error)
+                if text.endswith(_ON_YOUR_COMPUTER):
+                    self.skip(source)
+                self._failed(out, text)
             finally:
                 out.flush()
         return False
@@ -89,8 +104,9 @@ class Session:
     def _result(self, source: str, name: str) -> Any:
         """Of the last line, if it is an expression whose value a notebook would show."""
         if magic := _MAGIC.search(source):
-            raise NotHereError(f"{magic[1]} needs a notebook with engines, on your computer.")
+            raise NotHereError(f"{magic[1]} needs engines, and there is none{_ON_YOUR_COMPUTER}")
         tree = ast.parse(source, name)
+        tree.body = [each for one in tree.body for each in _imported(one)]
         last = tree.body[-1] if tree.body else None
         if not isinstance(last, ast.Expr):
             exec(compile(tree, name, "exec"), self._names)
@@ -128,7 +144,9 @@ class Session:
         if own := getattr(error, "_render_traceback_", None):
             return "\n".join(own())
         if isinstance(error, ModuleNotFoundError) and (name := _elsewhere(error.name or "")):
-            return f"{name} is not there in a browser: run this cell in a notebook on your computer."
+            return f"{name} is not there{_ON_YOUR_COMPUTER}"
+        if isinstance(error, NameError) and error.name in self._elsewhere:
+            return f"{error.name} comes from a cell that did not run here{_ON_YOUR_COMPUTER}"
         if isinstance(error, NotHereError):
             return str(error)
         lines = [f"{place}: {text}" for place, text in _places(error.__traceback__)]
@@ -137,6 +155,57 @@ class Session:
 
 class NotHereError(Exception):
     """What a cell asks for is not there in a browser."""
+
+
+class Absent:
+    """In the place of a module that is not there: a cell may import it beside others, and may not use it.
+
+    Args:
+        what: in words.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotHereError(f"{self._what} is not there{_ON_YOUR_COMPUTER}")
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """As for its attributes."""
+        return self.call
+
+
+def _imported(statement: ast.stmt) -> list[ast.stmt]:
+    """A statement of a cell; of an import, what is there, and :class:`Absent` for what is not."""
+    if not isinstance(statement, ast.Import | ast.ImportFrom):
+        return [statement]
+    before = f"{statement.module}." if isinstance(statement, ast.ImportFrom) else ""
+    there = [each for each in statement.names if not _elsewhere(before + each.name)]
+    found: list[ast.stmt] = []
+    if there:
+        statement.names, names = there, statement.names
+        found.append(statement)
+    else:
+        names = statement.names
+    for each in names:
+        if what := _elsewhere(before + each.name):
+            bound = each.asname or each.name.partition(".")[0]
+            made = ast.parse(f"from {__name__} import Absent as _absent\n{bound} = _absent({what!r})").body
+            found += [ast.copy_location(one, statement) for one in made]
+    return [ast.fix_missing_locations(one) for one in found]
+
+
+def _bound(source: str) -> set[str]:
+    """The names that a cell defines at its top, as far as it can be read without its magics."""
+    lines = [line for line in source.splitlines() if not line.startswith(("%", "!"))]
+    try:
+        found = [each for one in ast.parse("\n".join(lines)).body for each in ast.walk(one)]
+    except SyntaxError:
+        return set()
+    names = {each.id for each in found if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    names |= {each.name for each in found if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    aliases = [each for each in found if isinstance(each, ast.alias)]
+    return names | {each.asname or each.name.partition(".")[0] for each in aliases}
 
 
 def _elsewhere(module: str) -> str:
@@ -197,4 +266,4 @@ def restore(text: str) -> None:
     progress_file.FILE.write_text(text, encoding="utf-8")
 
 
-__all__ = ["MOST", "Session", "restore", "state"]
+__all__ = ["LATER", "MOST", "Absent", "Session", "restore", "state"]
