@@ -34,8 +34,7 @@ output begins with its rank, [1]<stdout>:. When one rank fails, all are ended; t
 that failed. The ranks' standard input is empty."""
 DESCRIPTION = "Learn, teach and use distributed deep learning."
 EXAMPLES = """\
-example:
-  workbench run -np 4 python train.py
+Example: workbench run -np 4 python train.py
 `workbench COMMAND --help` shows details. Exit code: 0 success, 1 failure, 2 wrong usage; `run`: the failed rank's."""
 _EXAMPLES = """\
 examples:
