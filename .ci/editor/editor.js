@@ -30,7 +30,7 @@ function make(parent, { text, label, change, run }) {
         keymap.of([...keys, ...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap, indentWithTab]),
         lineNumbers(), history(), drawSelection(), bracketMatching(), closeBrackets(), indentOnInput(),
         highlightActiveLine(), indentUnit.of("    "), python(), syntaxHighlighting(colours),
-        EditorView.contentAttributes.of({ "aria-label": label }),
+        EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0" }),
         EditorView.updateListener.of((update) => update.docChanged && change(view.state.doc.toString())),
       ],
     }),

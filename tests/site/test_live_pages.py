@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import signal
@@ -25,6 +26,7 @@ ELSEWHERE = {
     *("10.convert", "11.epoch", "11.gradients", "11.restore", "11.start", "11.two_heads", "11.validate", "13.capstone"),
     *("14.six_steps", "16.schedule", "21.late", "21.order"),
 }
+VERSION = "fetch('../_static/live/runtime/files.json').then(each => each.json()).then(each => each.version)"
 ANSWER = """@exercise("03.ring_allreduce")
 def ring_allreduce(comm, x):
     n, rank = comm.size, comm.rank
@@ -163,6 +165,7 @@ def test_an_exercise_is_judged_in_the_page(opened: Callable[[str], Live], tmp_pa
     cell.get_by_role("button", name="Show").click()
     cell.locator(".wb-live-html svg").wait_for()
     live.ended()
+    nobody_is_kept_out(live.page)
 
     live.page.reload()
     live.begin()
@@ -179,14 +182,68 @@ def test_an_exercise_is_judged_in_the_page(opened: Callable[[str], Live], tmp_pa
     assert live.run(f"from workbench.course.exercise import BOARD\nBOARD.entry('{NAME}').attempts") == "2"
 
 
+def nobody_is_kept_out(page: Any) -> None:
+    """axe-core finds nothing serious in what runs, light and dark."""
+    found = importlib.util.find_spec("axe_playwright_python")
+    if found is None or found.origin is None:
+        return
+    page.evaluate((Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8"))
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        page.wait_for_timeout(300)  # colours change slowly
+        seen = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        wrong = [each for each in seen if each["impact"] in ("serious", "critical")]
+        assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in wrong] == []
+
+
+def test_by_keyboard_alone(visit: Callable[..., Any]) -> None:
+    """The button, an editor, Shift+Enter, and out of the editor again by Escape and Tab."""
+    page = visit().open(EXERCISES)
+    page.get_by_role("button", name="Run this page in your browser").press("Enter")
+    page.locator(".wb-live-said", has_text="Python is ready").wait_for(timeout=60_000)
+    editor = page.get_by_label("Cell 1", exact=True)
+    editor.focus()
+    for key in ("ControlOrMeta+a", "Backspace", "6", "*", "7", "Shift+Enter"):
+        page.keyboard.press(key)
+    page.locator(".wb-live-text", has_text="42").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Run"
+
+
+def test_browsers_that_lack_something(visit: Callable[..., Any]) -> None:
+    """Without WebAssembly the page says so; without storage it runs, and says what that means; an old cache goes."""
+    page = visit().page
+    page.add_init_script("delete window.WebAssembly")
+    page.goto(f"{visit().address}/{EXERCISES}.html")
+    assert page.get_by_text("This browser has no WebAssembly").is_visible()
+    assert not page.get_by_role("button", name="Run this page in your browser").is_visible()
+
+    window = visit()
+    window.page.add_init_script(
+        "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError') }})"
+    )
+    window.open("notebooks/02_collectives_by_hand")
+    window.page.evaluate("caches.open('workbench-live-old').then(each => each.put('/x', new Response('y')))")
+    live = Live(window.page)
+    assert "This browser keeps nothing" in window.page.locator(".wb-live-said").inner_text()
+    assert live.run("6 * 7") == "42"
+    assert {*window.wrong} <= {"error: no"}  # the theme's own scripts ask for it without care
+    window.wrong.clear()
+    assert window.page.evaluate("caches.keys()") == [
+        f"workbench-live-{window.page.evaluate(VERSION)}",
+    ]
+
+
 def test_whatever_a_cell_does_a_sentence_says_so(opened: Callable[[str], Live]) -> None:
     """Errors name the line of the cell, a flood is cut, a loop without end can be stopped; the next cell is right."""
     live = opened(EXERCISES)
     assert live.run("x = 1\nx / 0") == "cell 1, line 2: x / 0\nZeroDivisionError: division by zero"
     assert "line 1: x = = 2\nSyntaxError" in live.run("x = = 2")
-    assert "PyTorch is not there in a browser" in live.run("import torch")
+    assert "PyTorch is not there in a browser" in live.run("import torch\ntorch.ones(3)")
     assert "recursion" in live.run("def f():\n    f()\nf()").lower()
     live.ready()
+    assert "MemoryError" in live.run("kept = [bytearray(1 << 30) for _ in range(4)]")
     text = live.run("for i in range(200_000):\n    print('line', i)")
     assert text.startswith("line 0\nline 1\n")
     assert "the rest is not shown" in text
@@ -196,6 +253,9 @@ def test_whatever_a_cell_does_a_sentence_says_so(opened: Callable[[str], Live]) 
     cell.get_by_text("still running").wait_for()
     live.page.get_by_role("button", name="Stop").click()
     cell.get_by_text("your text is kept").wait_for()
+    cell.get_by_role("button", name="Run").click()
+    live.page.get_by_role("button", name="Stop").click()  # while Python starts again
+    live.ended()
     assert live.run("1 + 1") == "2"
 
 

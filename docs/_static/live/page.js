@@ -86,8 +86,10 @@
     worker: null,
     ready: null,
     waiting: null, // the cell that runs
+    refuse() {},
     queue: Promise.resolve(),
     asked: 0, // runs that have not ended
+    stops: 0, // what was asked for before one is not begun after it
 
     // Start it; the same promise until it is stopped.
     start() {
@@ -95,6 +97,7 @@
       const worker = new Worker(new URL("worker.js", HERE), { type: "module" });
       this.worker = worker;
       this.ready = new Promise((done, failed) => {
+        this.refuse = failed;
         worker.onmessage = ({ data }) => {
           if (worker !== this.worker) return;
           if (data.kind === "loading") bar.loading(data.done, data.all);
@@ -116,7 +119,9 @@
     // Run text for a cell, after what was asked for before. True if it came to its end.
     run(cell, source, quiet = false) {
       bar.running(true);
+      const { stops } = this;
       const mine = (this.queue = this.queue.then(async () => {
+        if (stops !== this.stops) return false;
         this.waiting = cell;
         await this.start();
         bar.running(true);
@@ -156,14 +161,17 @@
     stop() {
       const text = "Stopped. Names that cells had defined are gone; your text is kept.";
       const { finish } = this;
+      this.stops += 1;
       if (!this.interrupts || !finish) return this.end(text);
       this.interrupts[0] = 2;
       setTimeout(() => finish === this.finish && this.end(text), HEARD_MS);
     },
 
     end(text) {
+      this.stops += 1;
       this.worker?.terminate();
       this.worker = this.ready = null;
+      this.refuse(new Error(text)); // who waits for it to start
       for (const cell of cells) cell.ran = false;
       this.waiting?.show("error", text);
       this.finish?.(false);
@@ -257,10 +265,12 @@
 
     // Run it, after the cells above that have not run.
     async run() {
+      const { stops } = python;
       for (const each of cells.slice(0, this.number)) {
-        if (!each.ran && !each.engines && !LATER.test(each.text) && !(await each.alone())) return false;
+        if (stops !== python.stops) return false;
+        if (!each.ran && !each.engines && !LATER.test(each.text)) await each.alone();
       }
-      return this.alone();
+      return stops === python.stops && this.alone();
     }
 
     async alone() {
