@@ -117,7 +117,7 @@
     },
 
     // Run text for a cell, after what was asked for before. True if it came to its end.
-    run(cell, source, quiet = false) {
+    run(cell, source, quiet = false, number = cell.number + 1) {
       bar.running(true);
       const { stops } = this;
       const mine = (this.queue = this.queue.then(async () => {
@@ -127,7 +127,7 @@
         bar.running(true);
         return new Promise((done) => {
           this.finish = done;
-          this.worker.postMessage({ kind: "run", id: cell.number, source, quiet });
+          this.worker.postMessage({ kind: "run", number, source, quiet });
         });
       }));
       this.asked += 1;
@@ -284,7 +284,8 @@
     // check, show, hint or solution of an exercise, with what stands in its cell now.
     async ask(verb) {
       if (!(await this.run())) return;
-      await python.run(this, `from workbench.course.exercise import ${verb}\n${verb}("${this.exercise}")`);
+      const asked = `from workbench.course.exercise import ${verb}\n${verb}("${this.exercise}")`;
+      await python.run(this, asked, false, 0); // no cell's number: the cell's own lines are still asked for
       this.end();
     }
 

@@ -1,7 +1,8 @@
 // Python for the cells of a page, in a worker: so the page stays alive, and can end it.
 //
-// The page sends {kind: "start", kept, interrupts, skipped} and {kind: "run", id, source, quiet}; it gets {kind: "loading", done, all},
-// {kind: "ready"}, {kind: "text" | "html" | "error", text}, {kind: "ended", id, well, kept} and {kind: "broken", text}.
+// The page sends {kind: "start", kept, interrupts, skipped} and {kind: "run", number, source, quiet}; it gets {kind:
+// "loading", done, all}, {kind: "ready"}, {kind: "text" | "html" | "error", text}, {kind: "ended", well, kept} and
+// {kind: "broken", text}.
 
 const HERE = new URL("./runtime/", self.location.href);
 const PREFIX = "workbench-live-";
@@ -78,9 +79,9 @@ async function start(kept, interrupts) {
   session = { python, module, made };
 }
 
-async function run({ id, source, quiet }) {
+async function run({ number, source, quiet }) {
   const { python, module, made } = session;
-  const globals = python.toPy({ session: made, source, quiet: Boolean(quiet), number: id + 1 });
+  const globals = python.toPy({ session: made, source, quiet: Boolean(quiet), number });
   let well;
   for (;;) {
     try {
@@ -94,7 +95,7 @@ async function run({ id, source, quiet }) {
       await python.loadPackage(name, { messageCallback() {}, errorCallback() {} });
     }
   }
-  send("ended", { id, well, kept: module.state() });
+  send("ended", { well, kept: module.state() });
 }
 
 self.onmessage = async ({ data }) => {
