@@ -239,8 +239,9 @@ def test_down_while_ranks_stand(debugger: Debugged) -> None:
     code = "%%px --noblock\nx = 1\nx = 2"
     debugger.breaks(code, 3)
     debugger.begin(code)
-    debugger.event("stopped")
     debugger.end()
+    debugger.event("stopped")
+    debugger.stands("0-2")
     debugger.begin("c.down()")
     debugger.event("continued")
     debugger.end()

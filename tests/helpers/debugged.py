@@ -66,12 +66,11 @@ class Debugged:
         self._cell = self.kernel.client.execute(code, allow_stdin=asked)
 
     def event(self, name: str) -> Body:
-        """Wait for an event of the debugger."""
-        while True:
-            kind, content = self._next()
-            if kind == "debug_event" and content["event"] == name:
-                found: Body = content["body"]
-                return found
+        """Wait for an event of the debugger, which may have come since the cell began."""
+        while not (found := [each.content for each in self.messages if each.content.get("event") == name]):
+            self._next()
+        body: Body = found[0]["body"]
+        return body
 
     def prints(self, text: str) -> None:
         """Wait until this is below the cell."""
