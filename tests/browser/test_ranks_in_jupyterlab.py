@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
-from labs import Lab, Notebook, in_browser, needs_make
+from labs import Lab, Notebook, in_browser, look_at_both_themes, needs_make
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300), needs_make, in_browser]
 
@@ -55,7 +53,7 @@ def ended(place: Any) -> Any:
     return place
 
 
-def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab, tmp_path: Path) -> None:
+def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab) -> None:
     """Output comes while the cell runs; a tab for each rank, by mouse and keys; long text is folded and filtered."""
     page = ranks.page
     for cell in range(2):
@@ -86,11 +84,11 @@ def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab, tmp_path: Path) -> None
     tables = ended(begin(ranks, 4))
     assert tables.locator(".wb-panel td").all_inner_texts() == [f"cell of {rank}" for rank in range(4)]
     assert page.locator(".jp-Notebook").evaluate("each => each.scrollWidth <= each.clientWidth")
-    look_at_both_themes(ranks, tmp_path, ".wb-ranks")
+    look_at_both_themes(page, ".wb-ranks")
     saved_without_a_kernel(ranks, lab)
 
 
-def test_the_panel(ranks: Notebook, tmp_path: Path) -> None:
+def test_the_panel(ranks: Notebook) -> None:
     """While a cell runs it names the missing rank and its line; its button interrupts; the next cell is right."""
     page = ranks.page
     for cell in (0, 1, 5):
@@ -103,7 +101,7 @@ def test_the_panel(ranks: Notebook, tmp_path: Path) -> None:
     detail = page.locator(".wb-panel-detail")
     assert "line 4: hvd.allreduce" in detail.inner_text() or "hvd.allreduce" in detail.inner_text()
     assert "time.sleep(120)" in detail.inner_text()
-    look_at_both_themes(ranks, tmp_path, ".wb-panel-root")
+    look_at_both_themes(page, ".wb-panel-root")
     page.get_by_role("button", name="interrupt", exact=True).click()
     ended(running)
     assert "Interrupted. What the ranks were at:" in running.inner_text()
@@ -137,23 +135,6 @@ def test_the_status_bar_is_of_a_notebook_and_its_kernel(ranks: Notebook, lab: La
     page.locator(".lm-Menu-itemLabel").get_by_text("Restart Kernel…", exact=True).click()
     page.locator(".jp-Dialog").get_by_role("button", name="Confirm Kernel Restart").click()
     idle.wait_for(state="detached")
-
-
-def look_at_both_themes(ranks: Notebook, folder: Path, part: str) -> None:
-    """axe-core has no finding in a part of the page, light and dark."""
-    found, page = importlib.util.find_spec("axe_playwright_python"), ranks.page
-    if found is None or found.origin is None:
-        pytest.skip("not installed: axe-playwright-python, which brings axe-core (make setup)")
-    page.evaluate((Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8"))
-    for theme, is_light in (("Dark", "false"), ("Light", "true")):
-        page.get_by_role("menuitem", name="Settings", exact=True).click()
-        page.locator(".lm-Menu-itemLabel").get_by_text("Theme", exact=True).hover()
-        page.locator(".lm-Menu-itemLabel").get_by_text(f"JupyterLab {theme}", exact=True).click()
-        page.wait_for_function("is => document.body.dataset.jpThemeLight == is", arg=is_light)
-        page.locator("#jupyterlab-splash").wait_for(state="detached")
-        page.screenshot(path=folder / f"{part.strip('.')}-{theme}.png")
-        wrong = page.evaluate("part => axe.run(part, {resultTypes: ['violations']})", part)["violations"]
-        assert not wrong, [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in wrong]
 
 
 def saved_without_a_kernel(ranks: Notebook, lab: Lab) -> None:

@@ -57,6 +57,7 @@ import ipyparallel
 from ipyparallel import error
 from IPython import get_ipython
 
+from workbench.launch.ranks.debugger import DEBUG
 from workbench.launch.ranks.questions import ANSWERS
 
 Find = Callable[[Any], tuple[list[bytes], list[int]]]
@@ -95,7 +96,14 @@ class _Sending(threading.local):
 
 
 class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no types
-    """ipyparallel's client, whose private parts have public names here. On a terminal it drops what widgets send."""
+    """ipyparallel's client, whose private parts have public names here. On a terminal it drops what widgets send.
+
+    Attributes:
+        debugger: a :class:`workbench.cluster.debugger.RanksDebugger`, in a notebook: with cells engines get what their
+            debugger must know, and what that says is no output.
+    """
+
+    debugger: Any = None
 
     _dispatch_message = ipyparallel.Client._dispatch_iopub.__wrapped__
 
@@ -215,6 +223,8 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         metadata = dict(options.pop("metadata", None) or {})
         if self._sending.listener is not None and self._sending.answers:
             metadata[ANSWERS] = True
+        if self.debugger is not None and msg_type in _REQUESTS:
+            metadata[DEBUG] = self.debugger.told((content or {}).get("code", ""))
         send = partial(super()._send, socket, msg_type, content, parent, ident, **options)
         if self._number is None or msg_type not in _REQUESTS:
             return send(metadata=metadata)
@@ -235,6 +245,8 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         return super().create_message_futures(msg_id, header, *args, **options)
 
     def _handle_stranded_msgs(self, engine: int, name: str) -> None:
+        if self.debugger is not None:
+            self.debugger.gone(engine)
         if self._lost is None:
             super()._handle_stranded_msgs(engine, name)
         else:
@@ -246,6 +258,10 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
             message = self.session.deserialize(message, content=True, copy=False)
         except Exception:
             self.log.exception("A message from an engine could not be read.")
+            return
+        if message["msg_type"] == DEBUG:
+            if self.debugger is not None:
+                self.debugger.happened(message["content"])
             return
         found = self._listeners.get((message["parent_header"] or {}).get("msg_id", ""))
         if found is not None and found[0](found[1], message):

@@ -15,6 +15,7 @@ from comm import create_comm
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 
+from workbench.cluster.debugger import STANDS, RanksDebugger
 from workbench.cluster.frontend import somebody_answers, somebody_looks
 from workbench.cluster.ipyparallel_internals import call_it, engines_of, keep_output, parts_of
 from workbench.cluster.names import EngineNames
@@ -41,6 +42,7 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
     """The magics of one view; see the module."""
 
     names: EngineNames | None = None
+    debugger: RanksDebugger | None = None
     warned = False
     stream_output = None  # as the frontend is
     progress_after_seconds = -1
@@ -99,6 +101,8 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         if self.names is not None:
             self.names.forget()
             self.shell.events.unregister("post_run_cell", self.own_init)
+        if self.debugger is not None:
+            self.debugger.forget()
         if running_kernel() is not None and somebody_looks():
             create_comm(target_name=ENDED).close()
 
@@ -180,7 +184,7 @@ def _follow(
     asker = Asker(lambda rank, number, text: client.ask(rank, ASK, {"number": number, "text": text}))
     while not result.done():
         collected.changed.wait(_LOOK_S) if shown is not None else result.wait(_ASK_S)
-        now = time.monotonic()
+        now, stands = time.monotonic(), client.debugger.note() if client.debugger is not None else ""
         if now - asked >= _ASK_S and now - begun >= _ASK_S:
             states.poll()
             asked = now
@@ -196,7 +200,9 @@ def _follow(
         if new := collected.version != version:
             result.wait(_TOGETHER_S)
             version = collected.version
-        if now - said >= _SIGN_S:
+        if stands != note and (stands or note.startswith(STANDS)):
+            note, new, said = stands, True, now
+        elif now - said >= _SIGN_S and not stands:
             said, new = now, True
             note = f"{now - begun:.0f} s: {sentence(states.known, _done(result), states.silent())}"
             note = first_line(note, _NOTE)
@@ -217,6 +223,9 @@ def activate(view: Any, shell: Any) -> None:
     shell.magics_manager.register(magics)
     magics.names = EngineNames(view.client, shell)
     shell.events.register("post_run_cell", magics.own_init)
+    kernel = running_kernel()
+    if hasattr(kernel, "debugger") and getattr(kernel, "control_thread", None) is not None:
+        magics.debugger = RanksDebugger(view.client, kernel)
 
 
 __all__ = ["Px", "activate"]

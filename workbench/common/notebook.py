@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -30,4 +31,17 @@ def allows_stdin(kernel: Any) -> bool:
     return bool(kernel.get_parent("shell").get("content", {}).get("allow_stdin"))
 
 
-__all__ = ["allows_stdin", "running_kernel", "running_shell"]
+def apart_from_debugger() -> contextlib.AbstractContextManager[None]:
+    """Python processes that are started within are not the debugger's of this notebook.
+
+    When JupyterLab's debugger is on, each would wait for it, and JupyterLab does not take them.
+
+    Example:
+        >>> with apart_from_debugger():
+        ...     pass
+    """
+    debugger = sys.modules.get("_pydev_bundle.pydev_monkey")
+    return debugger.skip_subprocess_arg_patch() if debugger is not None else contextlib.nullcontext()
+
+
+__all__ = ["allows_stdin", "apart_from_debugger", "running_kernel", "running_shell"]

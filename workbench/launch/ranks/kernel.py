@@ -11,7 +11,8 @@
 3. A cell that calls ``input()`` or ``breakpoint()``. An engine has no terminal; here the notebook asks its user.
 4. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
 5. The notebook asks what an engine is at, while a cell runs: the control channel has a thread of its own.
-6. What a cell prints is sent every 50 ms; ipykernel waits for 200.
+6. JupyterLab's debugger stops ranks: see :mod:`workbench.launch.ranks.debugger`.
+7. What a cell prints is sent every 50 ms; ipykernel waits for 200.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import asyncio
 import pdb
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from ipykernel.iostream import OutStream
@@ -27,6 +29,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from workbench.common.cell_numbers import KEY, STATE, CellNumbers
 from workbench.launch.ranks.activity import Activity
+from workbench.launch.ranks.debugger import DEBUG, Debugger
 from workbench.launch.ranks.names import NAMES, about_names
 from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
 from workbench.launch.ranks.short_traceback import ShortTraceback
@@ -56,17 +59,22 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self.shell.Completer.use_jedi = False
         self.shell.set_hook("show_in_pager", print_page, 0)
         self.control_handlers[ASK] = self._receive_answer
-        self._questions = Questions(self._publish_question)
+        self.control_handlers[DEBUG] = self._debug
+        self._debugger = Debugger(self.shell, self._publish_stop)
+        self._show_failure, self.shell.showtraceback = self.shell.showtraceback, self._failed
+        self._questions = Questions(self._publish_question, self._debugger.stop)
         sys.breakpointhook = pdb.set_trace = self._questions.breakpoint
 
     def init_metadata(self, parent: Any) -> Any:
         self.cell_numbers.begin(parent.get("metadata", {}).get(KEY))
         self._activity.begins()
         self._questions.begins(bool(parent.get("metadata", {}).get(ANSWERS)))
+        self._debugger.begins(parent["content"].get("code", ""), parent.get("metadata", {}).get(DEBUG))
         return super().init_metadata(parent)
 
     def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
         """A request has ended; an empty cell has not even begun."""
+        self._debugger.ends()
         self._activity.ends()
         self.cell_numbers.changed()
         metadata[KEY] = {"drifted": self.cell_numbers.drifted()}
@@ -105,6 +113,24 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
     def _receive_answer(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook's user has answered, on the control channel."""
         self._questions.answer(parent["content"])
+
+    def _debug(self, stream: Any, ident: Any, parent: Any) -> None:
+        """The notebook's debugger asks, on the control channel; the main thread may answer."""
+
+        def respond(content: dict[str, Any]) -> None:
+            send = partial(self.session.send, stream, f"{DEBUG}_reply", content, parent=parent, ident=ident)
+            stream.io_loop.add_callback(send)
+
+        self._debugger.receive(parent["content"], respond)
+
+    def _publish_stop(self, content: dict[str, Any]) -> None:
+        parent, ident = self.get_parent("shell"), self._topic(DEBUG)
+        self.session.send(self.iopub_socket, DEBUG, content | {"engine": self.engine_id}, parent=parent, ident=ident)
+
+    def _failed(self, *args: Any, **options: Any) -> None:
+        """What IPython calls when a cell has failed."""
+        self._debugger.failed()
+        self._show_failure(*args, **options)
 
     def _say_state(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook asks, on the control channel, which has a thread of its own."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from workbench.common.backoff import Backoff
+from workbench.common.notebook import apart_from_debugger
 from workbench.errors import LaunchError
 from workbench.launch.ranks import job_folder
 from workbench.launch.ranks.watchdog import TAG, Leftovers, Watchdog
@@ -51,7 +52,8 @@ class ProcessTree:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._former: list[subprocess.Popen[bytes]] = []  # whose name another has now
         self._leftovers = Leftovers(self.id, str(self.folder))
-        self._watchdog = Watchdog(self._leftovers, self.env, self._lock)
+        with apart_from_debugger():
+            self._watchdog = Watchdog(self._leftovers, self.env, self._lock)
         atexit.register(self.stop)
 
     def start(self, name: str, command: list[str]) -> None:
@@ -79,7 +81,7 @@ class ProcessTree:
         self._former = [each for each in self._former if each.poll() is None]
         if name in self._processes:
             self._former.append(self._processes[name])
-        with self.log(name).open("ab") as log:
+        with self.log(name).open("ab") as log, apart_from_debugger():
             try:
                 self._processes[name] = process = subprocess.Popen(
                     command,

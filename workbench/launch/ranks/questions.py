@@ -40,10 +40,13 @@ class Questions:
 
     Args:
         publish: sends a question's content with the output of the running cell.
+        stop: stops in a frame, if the notebook's own debugger is on.
     """
 
-    def __init__(self, publish: Callable[[dict[str, Any]], None]) -> None:
-        self._publish, self._number = publish, 0
+    def __init__(
+        self, publish: Callable[[dict[str, Any]], None], stop: Callable[[FrameType | None], bool] = lambda frame: False
+    ) -> None:
+        self._publish, self._stop, self._number = publish, stop, 0
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._answered = self._interrupted = False
 
@@ -91,13 +94,15 @@ class Questions:
 
     def breakpoint(self, *options: Any, header: str | None = None, **more: Any) -> None:
         """What ``breakpoint()`` and ``pdb.set_trace()`` call: the debugger, or a warning, once for each line."""
+        frame: FrameType | None = sys._getframe().f_back
+        if self._stop(frame):
+            return
         if not self._answered:
             warnings.warn(_PASSED_OVER, stacklevel=2)
             return
         debugger = pdb.Pdb(nosigint=True)  # Ctrl-C stays the cell's
         if header is not None:
             debugger.message(header)
-        frame: FrameType | None = sys._getframe().f_back
         debugger.set_trace(frame)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import workbench.errors
 from workbench import config
 from workbench.common.extras import cure
+from workbench.common.notebook import apart_from_debugger
 from workbench.errors import LaunchError
 from workbench.launch.start import cores, gforker, shared_memory
 
@@ -117,7 +118,8 @@ def mpiexec_vendor(path: str) -> str:
 def _ask(command: list[str]) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     try:
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, stdin=subprocess.DEVNULL)
+        with apart_from_debugger():
+            return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise LaunchError(f"{command[0]} cannot be run: {error}.") from error
 

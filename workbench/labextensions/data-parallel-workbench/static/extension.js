@@ -268,10 +268,13 @@
         tracker.widgetAdded.connect((_, panel) => add(panel));
       }
     };
+    const debugging = await import("./debugger.js")
+      .then(found => found.plugins(library, NAME))
+      .catch(error => (console.warn("The debugger shows no choice of ranks:", error), []));
     const course = await import("./course.js")
       .then(found => found.plugins(library, NAME))
       .catch(error => (console.warn("The course is not shown:", error), [])); // a frontend may lack what only it needs
-    return [ranks, ...course];
+    return [ranks, ...debugging, ...course];
   }
 
   (window._JUPYTERLAB ??= {})[NAME] = {
