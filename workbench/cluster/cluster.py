@@ -20,12 +20,14 @@ from workbench.cluster.recovery import InPlaceRecovery, unknown
 from workbench.cluster.sent_cells import SentCells
 from workbench.cluster.stopped import StoppedEngines
 from workbench.common.backoff import Backoff
+from workbench.common.cell_numbers import STATE
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Gpu
 from workbench.machine import has_ended, why_stopped
 
+_ASK_S = 0.2
 _SIGN_S = 2.0  # a start that takes longer says how far it is
 
 
@@ -156,13 +158,22 @@ class Cluster:
 
     def _disconnect(self) -> None:
         """Close the client. Engines die before the hub, so that it can still fail what is awaited from them."""
-        if self.client.outstanding and self.client.ids:
+        others = self._others()
+        if self.client.ids and (self.client.outstanding or others):
             with suppress(*unknown()):
                 self.client.send_signal(signal.SIGKILL, block=False)
         backoff = Backoff(timeout_s=1.0)
-        while self.client.outstanding and backoff.pause():
+        while (self.client.outstanding or (others and self.client.ids)) and backoff.pause():
             pass
         self.client.close(linger=0)
+
+    def _others(self) -> bool:
+        """Has another notebook sent cells?"""
+        backoff, asked = Backoff(timeout_s=_ASK_S), [self.client.ask(each, STATE, {}) for each in self.client.ids]
+        asked = [each for each in asked if each is not None]
+        while not all(each.done() for each in asked) and backoff.pause():
+            pass
+        return any(each.result()["content"].get("others") for each in asked if each.done() and not each.exception())
 
     def _start_or_stop(self, timeout_s: float) -> None:
         try:

@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -57,6 +58,7 @@ import ipyparallel
 from ipyparallel import error
 from IPython import get_ipython
 
+from workbench.cluster.output.widgets import Relay
 from workbench.launch.ranks.questions import ANSWERS
 
 Find = Callable[[Any], tuple[list[bytes], list[int]]]
@@ -103,6 +105,9 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         self._sending, self._listeners = _Sending(), dict[str, tuple[Listener, int]]()  # by the message's id
         self._number: Number | None = None
         self._lost: Callable[[int, str, list[str]], None] | None = None
+        self._relay = Relay(
+            self._pass_on, self.later, time.monotonic
+        )  # a widget that is set very often would block all
         super().__init__(*args, **options)
 
     @contextlib.contextmanager
@@ -250,6 +255,12 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         found = self._listeners.get((message["parent_header"] or {}).get("msg_id", ""))
         if found is not None and found[0](found[1], message):
             return
+        if message["header"]["msg_type"].startswith("comm_"):
+            self._relay.take(message)
+        else:
+            self._pass_on(message)
+
+    def _pass_on(self, message: Any) -> None:
         no_kernel = [] if hasattr(get_ipython(), "kernel") else [AttributeError]
         with contextlib.suppress(*no_kernel):
             self._dispatch_message(message)

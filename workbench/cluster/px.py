@@ -15,6 +15,7 @@ from comm import create_comm
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 
+from workbench import config
 from workbench.cluster.frontend import somebody_answers, somebody_looks
 from workbench.cluster.ipyparallel_internals import call_it, engines_of, keep_output, parts_of
 from workbench.cluster.names import EngineNames
@@ -61,7 +62,8 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         live = stream_output if stream_output is not None else self.stream_output
         live = somebody_looks() if live is None else live
         signal = self.signal_on_interrupt if signal_on_interrupt is None else signal_on_interrupt
-        client, collected = self.view.client, Collected()
+        client = self.view.client
+        collected = Collected(len(client.ids), bars=live and not config.each_bar())
         with client.listening(collected.take, answers=live and somebody_answers()):
             result = self.view.execute(cell, silent=False, block=False)
         call_it(result, "%px")
@@ -77,9 +79,8 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
             for engine, part in parts_of(result):
                 kept = {name: collected.text(engine, name) for name in ("stdout", "stderr")}
                 keep_output(part, **kept, outputs=collected.outputs(engine))
-            if collected.full:
-                rest = f"is in {collected.file}" if collected.file else "is lost, for no file could be written"
-                print(f"This cell printed too much for a notebook: the rest {rest}", file=sys.stderr)
+            if collected.too_much:
+                print(collected.too_much, file=sys.stderr)
             if not live:
                 result.display_outputs(groupby)
 
@@ -128,7 +129,9 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
                 raise
             self._interrupt(result, states, signal)
         finally:
-            result.wait_for_output(1)
+            taken = -1
+            while not result.wait_for_output(1) and taken != collected.taken:  # ever more comes
+                taken = collected.taken
             if shown is not None:
                 took = time.monotonic() - begun
                 shown.finish(f"{took:.1f} s" if took >= _SIGN_S else "")

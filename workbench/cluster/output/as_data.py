@@ -12,6 +12,8 @@ from workbench.common.text import rank_spans
 MIME = "application/vnd.workbench.ranks+json"
 ENDED = "workbench-ranks-ended"
 """The target of a comm that is opened when a notebook's ranks have ended."""
+IN_TAB = "application/vnd.workbench.in-tab+json"
+"""Of a display that only frontends without our extension show."""
 
 
 def as_data(rows: Sequence[Row], ranks: Sequence[int], note: str = "", running: bool = False) -> dict[str, Any]:
@@ -41,4 +43,4 @@ def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
     return found
 
 
-__all__ = ["ENDED", "MIME", "as_data"]
+__all__ = ["ENDED", "IN_TAB", "MIME", "as_data"]

@@ -11,7 +11,9 @@
 3. A cell that calls ``input()`` or ``breakpoint()``. An engine has no terminal; here the notebook asks its user.
 4. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
 5. The notebook asks what an engine is at, while a cell runs: the control channel has a thread of its own.
-6. What a cell prints is sent every 50 ms; ipykernel waits for 200.
+6. What a cell prints is sent every 50 ms; ipykernel waits for 200. A character that UTF-8 cannot have is sent as its
+   number; ipykernel loses all that was printed with it.
+7. A cell that another notebook has sent, by a client of its own: it is told whose engines these are.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ from workbench.launch.ranks.names import NAMES, about_names
 from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
 from workbench.launch.ranks.short_traceback import ShortTraceback
 
-_PRINT_S = 0.05
+_FOREIGN = (
+    "workbench: these engines belong to another notebook. Cells of both run in turn, but not in the same order on each "
+    "rank: then a collective of this one meets one of the other. cluster.up() starts engines for this notebook."
+)
 
 T = TypeVar("T")
 
@@ -50,8 +55,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self.cell_numbers = CellNumbers(self.engine_id)
         self.control_handlers[KEY] = self._receive_numbers
         self.control_handlers[STATE] = self._say_state
-        self._activity = Activity()
-        OutStream.flush_interval = _PRINT_S  # the engine makes its streams when it has this kernel
+        self._activity, self._foreign = Activity(), set[str]()
         self.control_handlers[NAMES] = self._say_names
         self.shell.Completer.use_jedi = False
         self.shell.set_hook("show_in_pager", print_page, 0)
@@ -63,7 +67,16 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self.cell_numbers.begin(parent.get("metadata", {}).get(KEY))
         self._activity.begins()
         self._questions.begins(bool(parent.get("metadata", {}).get(ANSWERS)))
+        self._warn(parent)
         return super().init_metadata(parent)
+
+    def _warn(self, parent: Any) -> None:
+        """A notebook whose engines these are not is told so, once by each of them."""
+        session = parent["header"].get("session", "")
+        if KEY not in parent.get("metadata", {}) and parent["header"]["msg_type"] == "execute_request":
+            if session not in self._foreign:
+                print(_FOREIGN, file=sys.stderr)
+            self._foreign.add(session)
 
     def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
         """A request has ended; an empty cell has not even begun."""
@@ -109,6 +122,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
     def _say_state(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook asks, on the control channel, which has a thread of its own."""
         state = self._activity.now(parent["content"].get("stack", False)) | self.cell_numbers.state()
+        state["others"] = bool(self._foreign)  # have other notebooks sent cells?
         self.session.send(stream, f"{STATE}_reply", content=state, parent=parent, ident=ident)
 
     def _abort_queues(self, *subshell: Any) -> None:
@@ -118,6 +132,19 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 def print_page(shell: Any, data: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
     """What ``x?`` shows goes with the output of the cell: an engine has no pager."""
     print(data.get("text/plain", "") if isinstance(data, dict) else data)
+
+
+class Stream(OutStream):
+    """What ``print`` writes to."""
+
+    flush_interval = 0.05
+
+    def write(self, string: str) -> int | None:  # type: ignore[override]  # as ipykernel's
+        try:
+            string.encode()
+        except UnicodeEncodeError:
+            string = string.encode(errors="backslashreplace").decode()
+        return super().write(string)
 
 
 class Loop:
@@ -156,4 +183,4 @@ class Loop:
         self._loop.close()
 
 
-__all__ = ["Kernel", "Loop"]
+__all__ = ["Kernel", "Loop", "Stream"]
