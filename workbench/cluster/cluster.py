@@ -39,6 +39,7 @@ class Cluster:
         id: the random tag; all its processes have it in ``WORKBENCH_CLUSTER``.
         client: the ``ipyparallel.Client``.
         view: a blocking ``DirectView`` on all ranks, in rank order.
+        panel: what ``cluster.watch()`` has made in a notebook.
 
     Example:
         >>> with up(2) as c:  # doctest: +SKIP
@@ -49,6 +50,7 @@ class Cluster:
     def __init__(self, place: places.AnyPlace, log: Callable[[str], None] = print) -> None:
         self.n, self._asked, self._place, self._log = place.n, place, place, log
         self._now: Callable[[str], None] = getattr(log, "now", lambda text: None)
+        self.panel: Any = None
         self._new_job()
 
     def _new_job(self) -> None:

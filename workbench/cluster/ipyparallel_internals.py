@@ -59,6 +59,7 @@ from ipyparallel import error
 from IPython import get_ipython
 
 from workbench.cluster.output.widgets import Relay
+from workbench.common.cell_numbers import STATE
 from workbench.launch.ranks.questions import ANSWERS
 
 Find = Callable[[Any], tuple[list[bytes], list[int]]]
@@ -97,7 +98,11 @@ class _Sending(threading.local):
 
 
 class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no types
-    """ipyparallel's client, whose private parts have public names here. On a terminal it drops what widgets send."""
+    """ipyparallel's client, whose private parts have public names here. On a terminal it drops what widgets send.
+
+    Attributes:
+        states: by engine when it said last what it is at, by ``time.monotonic()``, and what that was.
+    """
 
     _dispatch_message = ipyparallel.Client._dispatch_iopub.__wrapped__
 
@@ -105,6 +110,7 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         self._sending, self._listeners = _Sending(), dict[str, tuple[Listener, int]]()  # by the message's id
         self._number: Number | None = None
         self._lost: Callable[[int, str, list[str]], None] | None = None
+        self.states: dict[int, tuple[float, dict[str, Any]]] = {}
         self._relay = Relay(
             self._pass_on, self.later, time.monotonic
         )  # a widget that is set very often would block all
@@ -251,6 +257,9 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
             message = self.session.deserialize(message, content=True, copy=False)
         except Exception:
             self.log.exception("A message from an engine could not be read.")
+            return
+        if message["header"]["msg_type"] == STATE:
+            self.states[message["content"]["engine"]] = time.monotonic(), message["content"]
             return
         found = self._listeners.get((message["parent_header"] or {}).get("msg_id", ""))
         if found is not None and found[0](found[1], message):

@@ -115,7 +115,9 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
 
     def _shown(self, collected: Collected, engines: Sequence[int]) -> Shown:
         kernel = getattr(self.shell, "kernel", None)
-        return BelowTheCell(collected, engines) if kernel is not None else OnTerminal(collected, engines)
+        if kernel is None:
+            return OnTerminal(collected, engines)
+        return BelowTheCell(collected, engines, kernel.get_parent("shell").get("metadata", {}).get("cellId", ""))
 
     def _run(self, result: Any, collected: Collected, shown: Shown | None, signal: str | int | None) -> None:
         begun, states = time.monotonic(), EngineStates(self.view.client, engines_of(result))
@@ -138,7 +140,7 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
 
     def _interrupt(self, result: Any, states: EngineStates, signal: str | int) -> None:
         """Say where each rank was, and let all of them end as by Ctrl-C."""
-        states.poll()
+        states.poll(now=True)
         time.sleep(2 * _LOOK_S)
         states.poll()
         at = lines(states.known, _done(result), states.silent())

@@ -36,10 +36,11 @@ class BelowTheCell:
     Args:
         collected: the output.
         ranks: the engines that run the cell.
+        cell: its id in the notebook.
     """
 
-    def __init__(self, collected: Collected, ranks: Sequence[int]) -> None:
-        self._collected, self._ranks = collected, list(ranks)
+    def __init__(self, collected: Collected, ranks: Sequence[int], cell: str = "") -> None:
+        self._collected, self._ranks, self._cell = collected, list(ranks), cell
         self._display: Any = None
         self._widgets = 0
 
@@ -70,7 +71,7 @@ class BelowTheCell:
         data = {
             "text/plain": "\n".join(filter(None, (text, note))),
             "text/html": as_html(rows, note),
-            MIME: as_data(rows, self._ranks, note, running),
+            MIME: as_data(rows, self._ranks, note, running, self._cell),
         }
         if self._display is None:
             self._display = display(data, raw=True, display_id=True)

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from workbench.cluster.panel.activity import EngineStates, missing_for, sentence, step_of
 from workbench.common.text import spans
 
+EVERY_S = 0.2  # a row of a rank that runs a cell
 KEPT_S = 60  # of history
 _RATE_S = 0.9  # rates are of so long at least
 
@@ -29,7 +30,7 @@ class Row(TypedDict):
         gb_s: 10^9 bytes a second in collectives, since the last row.
         cpu: cores in use.
         memory: bytes.
-        history: of the last minute, ``cpu`` and ``gb_s`` once a second.
+        gpu: of its GPU the ``percent`` of time that it was busy and ``memory``; None if none is known.
     """
 
     rank: int
@@ -42,7 +43,7 @@ class Row(TypedDict):
     gb_s: float
     cpu: float
     memory: int
-    history: dict[str, list[float]]
+    gpu: dict[str, int] | None
 
 
 class Feed:
@@ -51,11 +52,12 @@ class Feed:
     Args:
         client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
         engines: which.
+        every_s: how often.
     """
 
-    def __init__(self, client: Any, engines: Sequence[int]) -> None:
+    def __init__(self, client: Any, engines: Sequence[int], every_s: float = EVERY_S) -> None:
         self._client, self._engines = client, list(engines)
-        self._states = EngineStates(client, engines)
+        self._states = EngineStates(client, engines, every_s, stack=True)
         self._before: dict[int, tuple[float, Mapping[str, Any]]] = {}
         self._rates: dict[int, tuple[float, float, float | None]] = dict.fromkeys(engines, (0.0, 0.0, None))
         self._history = {engine: deque[tuple[float, float]](maxlen=KEPT_S) for engine in engines}
@@ -70,13 +72,24 @@ class Feed:
         """
         if self._client.closed:
             raise OSError("The client is closed.")
-        self._states.poll(stack=time.monotonic() - self._kept_at >= 1.0)
+        self._states.poll()
         known, silent = self._states.known, self._states.silent()
         there, ranks = set(self._client.ids), {e: int(s.get("rank", e)) for e, s in known.items()}
         keep = time.monotonic() - self._kept_at >= 1.0
         if keep:
             self._kept_at = time.monotonic()
         return [self._row(each, known, ranks, silent, there, keep) for each in self._engines]
+
+    def history(self) -> dict[str, dict[str, list[float]]]:
+        """By rank of the last minute, ``cpu`` and ``gb_s`` once a second."""
+        known = self._states.known
+        return {
+            str(known.get(engine, {}).get("rank", engine)): {
+                "cpu": [round(each[0], 2) for each in kept],
+                "gb_s": [round(each[1], 4) for each in kept],
+            }
+            for engine, kept in self._history.items()
+        }
 
     def stacks(self) -> dict[str, str]:
         """By rank the innermost lines of its cell, about once a second."""
@@ -118,10 +131,7 @@ class Feed:
             "gb_s": gb_s,
             "cpu": cpu,
             "memory": state.get("memory", 0),
-            "history": {
-                "cpu": [round(each[0], 2) for each in self._history[engine]],
-                "gb_s": [round(each[1], 4) for each in self._history[engine]],
-            },
+            "gpu": state.get("gpu"),
         }
 
     def _rate(self, engine: int, state: Mapping[str, Any]) -> tuple[float, float, float | None]:
@@ -164,13 +174,18 @@ class Watcher:
     """Makes rows on a thread of its own, until it is stopped.
 
     Args:
-        feed: makes them.
-        show: gets rows and the line about them.
+        make: gives rows and the line about them; None if there will be no more.
+        show: gets them, at the end None; is somebody still there?
         every_s: how often.
     """
 
-    def __init__(self, feed: Feed, show: Callable[[list[Row], str], None], every_s: float = 0.5) -> None:
-        self._feed, self._show, self._every_s = feed, show, every_s
+    def __init__(
+        self,
+        make: Callable[[], tuple[list[Row], str] | None],
+        show: Callable[[list[Row] | None, str], bool],
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._make, self._show, self._every_s = make, show, every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="workbench-watch", daemon=True)
         self._thread.start()
@@ -184,8 +199,10 @@ class Watcher:
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
             try:
-                self._show(self._feed.rows(), self._feed.sentence())
-            except Exception:  # noqa: BLE001 - the client was closed: the cluster is down
+                made = self._make()
+            except Exception:  # noqa: BLE001 - the client is being closed; the next look says whether the cluster is down
+                continue
+            if not self._show(*(made or (None, ""))) or made is None:
                 return
 
 
