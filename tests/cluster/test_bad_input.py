@@ -188,3 +188,18 @@ def test_a_second_notebook(kernel: LiveKernel) -> None:
     finally:
         other.client.stop_channels()
         other.manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.thorough
+def test_what_takes_long_says_so(kernel: LiveKernel) -> None:
+    """``rescue`` names the rank that does not answer, ``resize`` the new one that is not ready, while they wait."""
+    kernel.run("import os, signal\nos.kill(c.pids()[1], signal.SIGSTOP)")
+    said = "".join(each.text for each in kernel.run("c.rescue()"))
+    assert "rescue: busy engines are interrupted, waits for rank 1, " in said
+    assert "2 engines started anew" in said
+    kernel.run("c = cluster.up(2, min_np=1, quiet=True)")
+    kernel.run("%%px\nimport time\ntime.sleep(3)")
+    said = "".join(each.text for each in kernel.run("c.resize(3)"))
+    assert "1 new one not ready yet" in said
+    assert "3 engines: 0, 1, 2" in said
+    assert "not ready" not in "".join(each.text for each in kernel.run("c.resize(2)", asked=False))

@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.cluster import current
 from workbench.cluster.panel.feed import EVERY_S, Feed, Row, Watcher
 
 _HERE = Path(__file__).parent
@@ -50,7 +49,7 @@ class _Feeds:
 
     def __call__(self) -> tuple[list[Row], str] | None:
         """Rows, and the line about them; None if the cluster is down."""
-        if id(current()) != id(self._cluster):
+        if not self._cluster.is_current():
             return None
         client = self._cluster.client
         if client is None or client.closed:
