@@ -34,32 +34,31 @@ class Clock:
 
 
 def test_it_says_so_while_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As often as who wants it most, with the stack once a second; four seconds after the last question no more."""
+    """As often as who wants it most, with the stack once a second; ten seconds after the last question no more."""
     clock, said = Clock(), list[tuple[float, bool]]()
     monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    published = Published(lambda stack: bool(said.append((clock.now, stack)) or True), clock.later)
+    published = Published(lambda stack: said.append((clock.now, stack)) or False, clock.later)
     clock.now = 10.0
-    published.ask(0.5, stack=False)
-    published.ask(0.2, stack=True)
-    clock.run(11.65)
-    assert [at for at, _ in said] == pytest.approx([10.5, 10.7, 10.9, 11.1, 11.3, 11.5])
-    clock.run(11.75)
-    assert sum(stack for _, stack in said) == 2
-    published.ask(0.2, stack=False)
-    clock.run(30.0)
-    assert said[-1][0] == pytest.approx(15.75, abs=0.2)
-    published.ask(0.2, stack=False)  # the clock is at 30
-    clock.run(30.25)
-    assert said[-1][0] == pytest.approx(30.2)
+    published.ask(0.6, stack=False)
+    published.ask(0.3, stack=True)
+    clock.run(11.85)
+    assert [at for at, _ in said] == pytest.approx([10.6, 10.9, 11.2, 11.5, 11.8])
+    assert [stack for _, stack in said] == [True, False, False, False, True]
+    published.ask(0.3, stack=False)
+    clock.run(40.0)
+    assert said[-1][0] == pytest.approx(21.85, abs=0.3)
+    published.ask(0.2, stack=False)  # the clock is at 40
+    clock.run(40.25)
+    assert said[-1] == (pytest.approx(40.2), False)
 
 
-def test_an_idle_rank_says_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice a second."""
+def test_a_rank_that_waits_says_so_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five times a second."""
     clock, said = Clock(), list[float]()
     monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    Published(lambda stack: bool(said.append(clock.now)), clock.later).ask(0.1, stack=False)
+    Published(lambda stack: said.append(clock.now) or True, clock.later).ask(0.5, stack=False)
     clock.run(1.15)
-    assert said == pytest.approx([0.1, 0.6, 1.1])
+    assert said == pytest.approx([0.5, 0.7, 0.9, 1.1])
 
 
 def test_memory_is_that_of_the_process() -> None:

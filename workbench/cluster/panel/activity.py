@@ -11,7 +11,7 @@ from workbench.common.cell_numbers import STATE
 from workbench.common.text import first_line, rank_spans
 
 _SILENT_S = 1.5
-_ASK_S = 1.5
+_ASK_S = 4.0  # engines go on for ten seconds
 _MOST = 90  # characters of a line of code
 
 
@@ -21,7 +21,7 @@ class EngineStates:
     Args:
         client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
         engines: which.
-        every_s: how often each says it while it runs a cell.
+        every_s: how often each says it, if it does not wait for another one; then it does five times a second.
         stack: once a second with its stack, too?
 
     Attributes:

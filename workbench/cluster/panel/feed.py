@@ -10,9 +10,11 @@ from typing import Any, TypedDict
 
 from workbench.cluster.panel.activity import EngineStates, missing_for, sentence, step_of
 from workbench.common.text import spans
+from workbench.launch.start.mpi import usable_cores
 
-EVERY_S = 0.2  # a row of a rank that runs a cell
+LOOK_S = 0.2
 KEPT_S = 60  # of history
+_SPARING_S = 0.5
 _RATE_S = 0.9  # rates are of so long at least
 
 
@@ -52,16 +54,18 @@ class Feed:
     Args:
         client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
         engines: which.
-        every_s: how often.
+        every_s: how often. By default five times a second; twice where ranks have all cores, and hub and notebook
+            would take theirs: 1 % of a step, and so 0.4 %. See ``benchmarks/notebook_output.py``.
     """
 
-    def __init__(self, client: Any, engines: Sequence[int], every_s: float = EVERY_S) -> None:
+    def __init__(self, client: Any, engines: Sequence[int], every_s: float | None = None) -> None:
+        every_s = every_s or (LOOK_S if usable_cores() > len(engines) else _SPARING_S)
         self._client, self._engines = client, list(engines)
         self._states = EngineStates(client, engines, every_s, stack=True)
         self._before: dict[int, tuple[float, Mapping[str, Any]]] = {}
         self._rates: dict[int, tuple[float, float, float | None]] = dict.fromkeys(engines, (0.0, 0.0, None))
         self._history = {engine: deque[tuple[float, float]](maxlen=KEPT_S) for engine in engines}
-        self._kept_at = 0.0
+        self._kept_at = self._made_at = 0.0
         self._stacks: dict[int, str] = {}
 
     def rows(self) -> list[Row]:
@@ -73,12 +77,18 @@ class Feed:
         if self._client.closed:
             raise OSError("The client is closed.")
         self._states.poll()
+        self._made_at = time.monotonic()
         known, silent = self._states.known, self._states.silent()
         there, ranks = set(self._client.ids), {e: int(s.get("rank", e)) for e, s in known.items()}
         keep = time.monotonic() - self._kept_at >= 1.0
         if keep:
             self._kept_at = time.monotonic()
         return [self._row(each, known, ranks, silent, there, keep) for each in self._engines]
+
+    def news(self) -> bool:
+        """Has any engine said something since the last rows, or is due to?"""
+        newest = max((at for at, _ in self._client.states.values()), default=0.0)
+        return newest > self._made_at or time.monotonic() - self._made_at >= _SPARING_S
 
     def history(self) -> dict[str, dict[str, list[float]]]:
         """By rank of the last minute, ``cpu`` and ``gb_s`` once a second."""
@@ -174,7 +184,7 @@ class Watcher:
     """Makes rows on a thread of its own, until it is stopped.
 
     Args:
-        make: gives rows and the line about them; None if there will be no more.
+        make: gives rows and the line about them; no rows if they are as before, None if there will be no more.
         show: gets them, at the end None; is somebody still there?
         every_s: how often.
     """
@@ -183,7 +193,7 @@ class Watcher:
         self,
         make: Callable[[], tuple[list[Row], str] | None],
         show: Callable[[list[Row] | None, str], bool],
-        every_s: float = EVERY_S,
+        every_s: float = LOOK_S,
     ) -> None:
         self._make, self._show, self._every_s = make, show, every_s
         self._stop = threading.Event()

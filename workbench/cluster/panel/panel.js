@@ -2,7 +2,7 @@
 // for whom it waits.
 
 const HEAD = ["rank", "state", "since, for", "step", "loss", "s/step", "GB/s", "cores", "MB", "GPU %", "GPU MB", "cores and GB/s, last minute"];
-const SILENT_S = 5; // the kernel says something five times a second
+const SILENT_S = 5; // the kernel says something twice a second
 
 function element(kind, properties = {}, ...children) {
   const made = Object.assign(document.createElement(kind), properties);

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.panel.feed import EVERY_S, Feed, Row, Watcher
+from workbench.cluster.panel.feed import Feed, Row, Watcher
 
 _HERE = Path(__file__).parent
 _DOWN = "The cluster is down. After cluster.up() call cluster.watch() again."
@@ -56,7 +56,7 @@ class _Feeds:
             return [], _ANEW
         if client is not self._client:
             self._client, self.feed = client, Feed(client, range(self._cluster.n))
-        return self.feed.rows(), self.feed.sentence()
+        return (self.feed.rows(), self.feed.sentence()) if self.feed.news() else ([], "")
 
 
 def _show(shown: Any, feeds: _Feeds, rows: list[Row] | None, note: str) -> bool:
@@ -67,8 +67,8 @@ def _show(shown: Any, feeds: _Feeds, rows: list[Row] | None, note: str) -> bool:
         if rows is None:
             shown.note, shown.ended = _DOWN, True
             return False
-        shown.beat = (shown.beat + 1) % 1000
-        shown.note = note
+        if rows or note:
+            shown.beat, shown.note = (shown.beat + 1) % 1000, note
         if rows:
             shown.rows, shown.stacks, shown.history = rows, feeds.feed.stacks(), feeds.feed.history()
     return True
@@ -109,7 +109,6 @@ def _widget_class() -> Any:
         stacks: Any = traitlets.Dict().tag(sync=True)
         history: Any = traitlets.Dict().tag(sync=True)
         beat = traitlets.Int().tag(sync=True)  # grows as long as the kernel is there
-        every_s = traitlets.Float(EVERY_S).tag(sync=True)
         ended = traitlets.Bool().tag(sync=True)
 
     return RanksPanel

@@ -22,8 +22,8 @@ from workbench.launch.ranks.gpu_use import GpuUse
 _STEPS = ("step", "it", "iteration", "batch_idx", "batch", "i", "epoch")  # the first one that counts is shown
 _LOSSES = ("loss", "train_loss", "loss_value")
 _MOST_FRAMES = 12
-_ASKED_S = 4.0  # so long after the last question the answers end
-_STACK_S, _IDLE_S = 1.0, 0.5
+_ASKED_S = 10.0  # so long after the last question the answers end
+_STACK_S, _WAITS_S = 1.0, 0.2
 
 
 class Activity:
@@ -79,7 +79,8 @@ class Published:
     """Says again and again what a rank is at, as long as somebody asks for it now and then; all on one thread.
 
     Args:
-        publish: says it once, with or without the stack; does the rank run a cell?
+        publish: says it once, with or without the stack; does the rank wait for another one? Then it has time to say
+            so more often: this costs half a millisecond of a core, most of it for threads that wake up.
         later: calls a function after so many seconds.
     """
 
@@ -101,8 +102,8 @@ class Published:
             return
         if stack := self._stack and now - self._stack_at >= _STACK_S:
             self._stack_at = now
-        busy = self._publish(stack)
-        self._later(self._every_s if busy else max(self._every_s, _IDLE_S), self._again)
+        waits = self._publish(stack)
+        self._later(min(self._every_s, _WAITS_S) if waits else self._every_s, self._again)
 
 
 def loop_of(frame: FrameType | None) -> dict[str, float]:

@@ -34,6 +34,7 @@ from workbench.launch.ranks.names import NAMES, about_names
 from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
 from workbench.launch.ranks.short_traceback import ShortTraceback
 
+_LONG_WAIT_S = 0.4
 _OURS = [kind.encode() for kind in (KEY, STATE, NAMES, ASK)]
 _FOREIGN = (
     "workbench: these engines belong to another notebook. Cells of both run in turn, but not in the same order on each "
@@ -147,7 +148,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         """Without a request and its way through nanny and hub it costs a fifth."""
         state = self._state(stack)
         self.session.send(self.iopub_socket, STATE, state | {"engine": self.engine_id}, ident=self._topic(STATE))
-        return state["cell_s"] is not None
+        return any(each["since_s"] > _LONG_WAIT_S for each in state.get("waits", ()))
 
     def _state(self, stack: bool) -> dict[str, Any]:
         return self._activity.now(stack) | self.cell_numbers.state()
