@@ -2,11 +2,11 @@
 
 ::
 
-    python benchmarks/notebook_output.py [--ranks 2 4] [--out results/notebook_output.json]
+    python benchmarks/notebook_output.py [--ranks 2 4] [--rounds 8] [--out results/notebook_output.json]
 
 A real kernel and real engines train a small CNN and print the loss of each step. The three ways take turns; each figure
-is the median of rank 0's steps, and the CPU time of all processes (ranks, hub, kernel) for a step, which another load on
-the machine changes less. Then: how long a line takes from ``print`` on a rank to the message for the frontend, eight
+is the median of rank 0's steps, and the CPU time of all processes (ranks, hub, kernel) for a step, which other load
+changes less. Then: how long a line takes from ``print`` on a rank to the message for the frontend, eight
 ranks that print 1,000 lines each, and the kernel's CPU time for an update of the panel, of idle engines.
 """
 
@@ -24,7 +24,7 @@ import psutil
 from jupyter_client.manager import start_new_kernel
 from machine import about, load
 
-ROUNDS, STEPS = 8, 150
+STEPS = 150
 SETUP = """%%px
 import time, torch, workbench.torch as hvd
 hvd.init()
@@ -84,14 +84,14 @@ def steps(kernel: Kernel, option: str) -> tuple[list[float], float]:
     return [1e3 * each for each in kernel.value("c.view.pull('times', targets=0, block=True)")[10:]], cpu
 
 
-def cost(ranks: int) -> list[dict[str, Any]]:
+def cost(ranks: int, rounds: int) -> list[dict[str, Any]]:
     """The medians of the three ways, and their ratios to the first."""
     kernel = Kernel()
     kernel.run(f"from workbench import cluster\nc = cluster.up({ranks}, quiet=True)")
     kernel.run(SETUP)
     kernel.run("%%px\ntimes = train(20)")
     ways: dict[str, list[tuple[list[float], float]]] = {"at the end": [], "as it comes": [], "with the panel": []}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         ways["at the end"].append(steps(kernel, "--no-stream"))
         ways["as it comes"].append(steps(kernel, "--stream"))
         kernel.run("panel = cluster.watch()")
@@ -111,9 +111,8 @@ def cost(ranks: int) -> list[dict[str, Any]]:
             "cpu_ratio": cpu / base[1],
         }
         rows.append(row)
-        print(
-            f"{ranks} ranks, {name:15} {ms:7.2f} ms a step, {row['ratio']:.3f}; {cpu:7.2f} ms CPU, {row['cpu_ratio']:.3f}"
-        )
+        both = f"{ms:7.2f} ms a step, {row['ratio']:.3f}; {cpu:7.2f} ms CPU, {row['cpu_ratio']:.3f}"
+        print(f"{ranks} ranks, {name:15} {both}")
     return rows
 
 
@@ -179,11 +178,12 @@ def main() -> None:
     """Print a table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--idle", type=int, nargs="+", default=[16])
     parser.add_argument("--out", type=Path, help="a JSON file, such as results/notebook_output.json")
     given = parser.parse_args()
     found: dict[str, Any] = {"machine": about(), "load_before": load()}
-    found["cost"] = [row for ranks in given.ranks for row in cost(ranks)]
+    found["cost"] = [row for ranks in given.ranks for row in cost(ranks, given.rounds)]
     found["latency"] = latency()
     found["panel"] = [idle(ranks) for ranks in given.idle]
     found["load_after"] = load()  # with our own ranks
