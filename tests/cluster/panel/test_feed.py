@@ -123,6 +123,15 @@ def test_the_panel_follows_its_cluster() -> None:
     wait(lambda: not any(each.name == "workbench-watch" for each in threading.enumerate()))
 
 
+def test_an_elastic_cluster_that_grows() -> None:
+    """The new engine has a row."""
+    with cluster.up(1, min_np=1, quiet=True) as engines:
+        shown = panel(engines)
+        wait(lambda: [row["state"] for row in shown.rows] == ["idle"])
+        engines.resize(2, quiet=True)
+        wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
+
+
 def test_a_closed_panel_asks_no_more(engines: Any) -> None:
     """Its thread ends; the next one is a new one."""
     shown = panel(engines)

@@ -36,7 +36,7 @@ def panel(cluster: Any) -> Any:
 
 
 class _Feeds:
-    """The feed of a cluster, which has another client after its engines were started anew.
+    """The feed of a cluster, which has another client after its engines were started anew, and may have more engines.
 
     Attributes:
         feed: the newest one.
@@ -44,8 +44,8 @@ class _Feeds:
 
     def __init__(self, cluster: Any) -> None:
         self._cluster: Any = cluster
-        self._client = cluster.client
-        self.feed = Feed(cluster.client, range(cluster.n))
+        self._of: tuple[Any, ...] = ()
+        self._renew(cluster.client)
 
     def __call__(self) -> tuple[list[Row], str] | None:
         """Rows, and the line about them; None if the cluster is down."""
@@ -54,9 +54,13 @@ class _Feeds:
         client = self._cluster.client
         if client is None or client.closed:
             return [], _ANEW
-        if client is not self._client:
-            self._client, self.feed = client, Feed(client, range(self._cluster.n))
+        self._renew(client)
         return (self.feed.rows(), self.feed.sentence()) if self.feed.news() else ([], "")
+
+    def _renew(self, client: Any) -> None:
+        engines = sorted({*range(self._cluster.n), *client.ids})
+        if self._of != (client, *engines):
+            self._of, self.feed = (client, *engines), Feed(client, engines)
 
 
 def _show(shown: Any, feeds: _Feeds, rows: list[Row] | None, note: str) -> bool:
