@@ -105,6 +105,7 @@ def test_a_lesson_opens_as_the_learners_copy(lab: Lab, page: Any) -> None:
     page.keyboard.insert_text("6 * 7")
     page.keyboard.press("Control+Enter")
     page.locator(".jp-Notebook .jp-OutputArea-output", has_text="42").wait_for()
+    page.locator(".jp-Notebook .jp-InputPrompt:text-matches('\\\\[\\\\d+\\\\]:')").wait_for()  # comes after the output
     page.keyboard.press("Control+s")
     lesson(page, "00").locator("summary", has_text="✓").wait_for()
     page.locator("#wb-course .wb-begin", has_text="Go on here: 01 Ranks").wait_for()
