@@ -55,7 +55,7 @@ class Feed:
         client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
         engines: which.
         every_s: how often. By default five times a second; twice where ranks have all cores, and hub and notebook
-            would take theirs: 1 % of a step, and so 0.4 %. See ``benchmarks/notebook_output.py``.
+            would take theirs: 1.1 % of two cores for two ranks, and so 0.5 %.
     """
 
     def __init__(self, client: Any, engines: Sequence[int], every_s: float | None = None) -> None:
