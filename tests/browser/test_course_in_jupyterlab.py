@@ -105,6 +105,7 @@ def test_a_lesson_opens_as_the_learners_copy(lab: Lab, page: Any) -> None:
     page.keyboard.insert_text("6 * 7")
     page.keyboard.press("Control+Enter")
     page.locator(".jp-Notebook .jp-OutputArea-output", has_text="42").wait_for()
+    page.locator(".jp-Notebook .jp-InputPrompt:text-matches('\\\\[\\\\d+\\\\]:')").wait_for()  # comes after the output
     page.keyboard.press("Control+s")
     lesson(page, "00").locator("summary", has_text="✓").wait_for()
     page.locator("#wb-course .wb-begin", has_text="Go on here: 01 Ranks").wait_for()
@@ -153,6 +154,22 @@ def test_a_copy_is_reset_and_the_old_one_kept(lab: Lab, page: Any) -> None:
         assert [cell.source for cell in fresh.cells] == [cell.source for cell in published.cells]
         assert not any(cell.get("outputs") or cell.get("execution_count") for cell in fresh.cells)
         assert page.locator(".jp-NotebookPanel").count() == 1
+
+
+def test_a_lesson_is_newer_than_its_copy(lab: Lab, page: Any) -> None:
+    """The side bar says so, until a new copy is taken."""
+    states = lab.checkout / "my/notebooks/.workbench/lessons.json"
+    states.write_text(states.read_text().replace('"published": "', '"published": "new'))
+    page.get_by_role("button", name="Refresh").click()
+    ring = lesson(page, "03")
+    ring.locator("summary", has_text="newer than your copy").click()
+    ring.locator(".wb-newer", has_text="the lesson").wait_for()
+    ring.get_by_role("button", name="Reset my copy of the lesson").click()
+    page.get_by_role("button", name="Reset", exact=True).click()
+    ring.locator(".wb-newer", has_text="the lesson").wait_for(state="hidden")
+    page.get_by_role("button", name="Refresh").click()
+    page.locator(".wb-lesson summary", has_text="newer than your copy").first.wait_for()  # another one still is
+    assert "newer" not in ring.locator("summary").inner_text()
 
 
 def test_a_removed_copy_comes_back(lab: Lab, page: Any) -> None:

@@ -23,6 +23,10 @@ CELLS = [
     "    hvd.allreduce(np.ones(100), name='grad')",
     "%px print(int(hvd.allreduce(np.ones(1), op=hvd.Sum)[0]))",
     "c.down()",
+    "%%px\nimport ipywidgets\nfrom traitlets import Unicode\ndisplay(ipywidgets.IntSlider(hvd.rank()))\n"
+    "for i in range(1000):\n    print('line', i)\n    time.sleep(0.1)\n    if pathlib.Path('go').exists(): break",
+    "%%px\nclass Nowhere(ipywidgets.DOMWidget):\n    _model_name = _view_name = Unicode('Nowhere').tag(sync=True)\n"
+    "    _model_module = _view_module = Unicode('no-such-module').tag(sync=True)\ndisplay(Nowhere())",
 ]
 
 
@@ -115,9 +119,9 @@ def test_the_panel(ranks: Notebook) -> None:
 
 
 def test_the_status_bar_is_of_a_notebook_and_its_kernel(ranks: Notebook, lab: Lab) -> None:
-    """Another notebook has no ranks; those of a kernel that is restarted have ended."""
+    """Another notebook has no ranks; those of a kernel that is restarted have ended, and its panel says what to do."""
     page, idle = ranks.page, ranks.page.locator("#jp-main-statusbar").get_by_text("4 ranks: idle")
-    for cell in range(2):
+    for cell in (0, 1, 5):
         ended(begin(ranks, cell))
     running = begin(ranks, 2)
     running.locator(".wb-panel", has_text="begun").wait_for()
@@ -135,6 +139,47 @@ def test_the_status_bar_is_of_a_notebook_and_its_kernel(ranks: Notebook, lab: La
     page.locator(".lm-Menu-itemLabel").get_by_text("Restart Kernel…", exact=True).click()
     page.locator(".jp-Dialog").get_by_role("button", name="Confirm Kernel Restart").click()
     idle.wait_for(state="detached")
+    page.locator(".wb-panel-note", has_text="call cluster.up() and cluster.watch() again").wait_for()
+
+
+def test_widgets_of_ranks_are_in_their_tabs(ranks: Notebook, lab: Lab) -> None:
+    """Each in its rank's tab while text comes, not once more below; one that the page does not know is named there."""
+    for cell in range(2):
+        ended(begin(ranks, cell))
+    running = begin(ranks, 9)
+    sliders = running.locator(".wb-panel .widget-slider")
+    sliders.nth(3).wait_for()
+    sliders.first.evaluate("each => each.id = 'first'")
+    running.locator(".wb-panel", has_text="line 9").wait_for()
+    assert sliders.first.get_attribute("id") == "first"  # not made anew
+    assert [each.split()[-1] for each in sliders.all_inner_texts()] == ["0", "1", "2", "3"]
+    running.get_by_role("tab", name="2", exact=True).click()
+    assert [each.split()[-1] for each in running.locator(".widget-slider:visible").all_inner_texts()] == ["2"]
+    (lab.checkout / "notebooks" / "go").touch()
+    ended(running)
+    broken = ended(begin(ranks, 10))
+    errors = broken.locator(".wb-panel .jupyter-widgets-error-widget")
+    errors.nth(3).wait_for()
+    errors.first.click()
+    errors.first.get_by_text("no-such-module").first.wait_for()
+    ended(begin(ranks, 7))
+
+
+def test_a_page_that_comes_back(ranks: Notebook, lab: Lab, browser: Any) -> None:
+    """A cell that runs goes on in a new page, from its next sign of life."""
+    for cell in range(2):
+        ended(begin(ranks, cell))
+    begin(ranks, 2).locator(".wb-panel", has_text="begun").wait_for()
+    ranks.page.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"{lab.url('lab/tree/notebooks/ranks.ipynb')}?token={lab.token}")
+    cell = page.locator(".jp-Notebook .jp-CodeCell").nth(2)
+    cell.locator(".wb-note", has_text="in the cell, line").wait_for()
+    assert cell.locator(".jp-InputPrompt").inner_text() == "[*]:"
+    (lab.checkout / "notebooks" / "go").touch()
+    cell.locator(".wb-panel", has_text="rank 3").wait_for()
+    cell.locator(".jp-InputPrompt", has_text="[ ]:").wait_for()
+    page.close()
 
 
 def saved_without_a_kernel(ranks: Notebook, lab: Lab) -> None:

@@ -50,6 +50,31 @@ def test_a_copy_is_never_overwritten(lessons: Path) -> None:
     assert (lessons / "my" / NAME).read_text() == "my answers"
 
 
+def test_a_lesson_that_is_newer_than_its_copy(lessons: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named when its cells change, not when its outputs do or its copy is edited; until a new one is taken."""
+    copies.main(lessons)
+    published = nbformat.read(lessons / NAME, as_version=4)
+    for cell in published.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    nbformat.write(published, lessons / NAME)
+    (lessons / "my" / NAME).write_text("my answers")
+    copies.main(lessons)
+    assert copies.newer(lessons) == []
+    assert "Newer" not in capsys.readouterr().out
+    published.cells[0].source += " And more."
+    nbformat.write(published, lessons / NAME)
+    for _ in range(2):
+        copies.main(lessons)
+        assert "Newer than your copy: notebooks/03_ring_allreduce." in capsys.readouterr().out
+    (lessons / "my" / NAME).unlink()
+    copies.main(lessons)
+    assert copies.newer(lessons) == []
+    (lessons / "my" / "notebooks" / copies.STATES).write_text("damaged")
+    copies.main(lessons)
+    assert copies.newer(lessons) == []
+
+
 def test_progress_comes_along_once(lessons: Path) -> None:
     """What was done before there were copies counts, and what is done in them is not replaced."""
     mine = lessons / "my" / "exercises" / progress_file.FILE

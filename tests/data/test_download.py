@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.common import notice
 from workbench.data.download import fetch
 from workbench.errors import DataNotFoundError
 
@@ -225,3 +226,17 @@ def test_interrupt_leaves_nothing(server: Server, tmp_path: Path) -> None:
         fetch([server.url("good")], tmp_path / "file", interrupt)
     assert not files(tmp_path)
     fetch([server.url("good")], tmp_path / "file", check, timeout_s=1)
+
+
+def test_a_long_download_says_how_far_it_is(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line that is replaced where a user looks, and nothing elsewhere."""
+    monkeypatch.setattr(notice, "_SIGN_S", 0.1)
+    for stream, said in (("1", True), ("0", False)):
+        monkeypatch.setenv("WORKBENCH_STREAM", stream)
+        with pytest.raises(DataNotFoundError):
+            fetch([server.url("drip")], tmp_path / "numbers", check, timeout_s=0.5)
+        out = capsys.readouterr().out
+        assert ("\rdownloading numbers: 0.0 MB, 0 s" in out) is said
+        assert not out.strip("\r").rpartition("\r")[2].strip()

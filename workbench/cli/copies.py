@@ -7,15 +7,18 @@ there. ``lab.sh`` starts this module as a program.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = "my"
 KINDS = ("notebooks", "exercises")
 PROGRESS = Path(".workbench") / "progress.json"
+STATES = Path(".workbench") / "lessons.json"
 
 
 def prepare(root: Path) -> list[Path]:
@@ -42,7 +45,17 @@ def prepare(root: Path) -> list[Path]:
             _write(target, source, text)
             written.append(target)
         _progress(root, kind)
+        _remember(root, kind, written)
     return written
+
+
+def newer(root: Path) -> list[str]:
+    """The lessons that have changed since they were copied; of copies that say nothing of it none is meant."""
+    found = []
+    for kind in KINDS:
+        states = _states(root, kind)
+        found += [f"{kind}/{name}" for name, each in sorted(states.items()) if each["copied"] != each["published"]]
+    return found
 
 
 def without_outputs(text: str) -> str:
@@ -65,6 +78,37 @@ def without_outputs(text: str) -> str:
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError("this is no notebook") from error
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _remember(root: Path, kind: str, written: Sequence[Path]) -> None:
+    """Which state of each lesson was copied, and which one is published now: the side bar compares them."""
+    old, new = _states(root, kind), dict[str, dict[str, str]]()
+    for source in sorted((root / kind).glob("*.ipynb")):
+        try:
+            now = _state(source.read_text(encoding="utf-8"))
+        except (ValueError, KeyError, TypeError):
+            continue
+        fresh = root / FOLDER / kind / source.name in written
+        new[source.stem] = {
+            "copied": old.get(source.stem, {}).get("copied", now) if not fresh else now,
+            "published": now,
+        }
+    if new != old:
+        _write(root / FOLDER / kind / STATES, root / kind, json.dumps(new, indent=1))
+
+
+def _states(root: Path, kind: str) -> dict[str, dict[str, str]]:
+    try:
+        found = json.loads((root / FOLDER / kind / STATES).read_text(encoding="utf-8"))
+        return {name: {"copied": each["copied"], "published": each["published"]} for name, each in found.items()}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return {}
+
+
+def _state(text: str) -> str:
+    """Equal for notebooks with the same cells."""
+    cells = [[cell["cell_type"], "".join(cell["source"])] for cell in json.loads(text)["cells"]]
+    return hashlib.sha256(json.dumps(cells).encode()).hexdigest()
 
 
 def _write(target: Path, source: Path, text: str | None) -> None:
@@ -96,6 +140,8 @@ def main(root: Path) -> None:
         ) from None
     if written:
         print(f"Your own copies of the lessons, without outputs: {root / FOLDER}")
+    if found := newer(root):
+        print(f"Newer than your copy: {', '.join(found)}. The side bar takes a new one, and keeps yours beside it.")
 
 
 if __name__ == "__main__":

@@ -15,17 +15,19 @@ from workbench.cluster import cells, places
 from workbench.cluster import engine_commands as engines
 from workbench.cluster.answers import first_answers
 from workbench.cluster.engines_on_hosts import EnginesOnHosts, OnHosts
-from workbench.cluster.frontend import somebody_answers
 from workbench.cluster.recovery import InPlaceRecovery, unknown
 from workbench.cluster.sent_cells import SentCells
 from workbench.cluster.stopped import StoppedEngines
 from workbench.common.backoff import Backoff
+from workbench.common.cell_numbers import STATE
+from workbench.common.notice import Notice
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Gpu
 from workbench.machine import has_ended, why_stopped
 
+_ASK_S = 0.2
 _SIGN_S = 2.0  # a start that takes longer says how far it is
 
 
@@ -37,6 +39,7 @@ class Cluster:
         id: the random tag; all its processes have it in ``WORKBENCH_CLUSTER``.
         client: the ``ipyparallel.Client``.
         view: a blocking ``DirectView`` on all ranks, in rank order.
+        panel: what ``cluster.watch()`` has made in a notebook.
 
     Example:
         >>> with up(2) as c:  # doctest: +SKIP
@@ -47,6 +50,7 @@ class Cluster:
     def __init__(self, place: places.AnyPlace, log: Callable[[str], None] = print) -> None:
         self.n, self._asked, self._place, self._log = place.n, place, place, log
         self._now: Callable[[str], None] = getattr(log, "now", lambda text: None)
+        self.panel: Any = None
         self._new_job()
 
     def _new_job(self) -> None:
@@ -84,6 +88,10 @@ class Cluster:
     def healthy(self) -> bool:
         """Is every process there, and every rank known to the hub? A rank that is busy is healthy."""
         return self._job.running() and self.client is not None and list(self.client.ids) == list(range(self.n))
+
+    def is_current(self) -> bool:
+        """Is it this kernel's cluster, or was it stopped?"""
+        return any(each is self for each in RUNNING)
 
     def status(self) -> str:
         """What runs, where, and how long its hosts are reserved."""
@@ -124,8 +132,11 @@ class Cluster:
             raise LaunchError("the cluster was stopped: call cluster.up().")
         log = Speaker(quiet)
         well = not self._gone() and self.healthy()
-        if well and InPlaceRecovery(self.client, self.n, self._gone, log, self.mpi).run():
-            return
+        if well:
+            recovery = InPlaceRecovery(self.client, self.n, self._gone, log, self.mpi)
+            with log.of(recovery.at):
+                if recovery.run():
+                    return
         if gone := self._gone():
             log(self._engines.describe_lost(gone))
         elif "controller" in self._job.ended():
@@ -135,7 +146,7 @@ class Cluster:
 
     def _start_anew(self, timeout_s: float, log: Callable[[str], None]) -> None:
         """End all engines, and start as many as the place says."""
-        begun = time.monotonic()
+        begun, self._now = time.monotonic(), getattr(log, "now", lambda text: None)
         self._stop()
         self._new_job()
         self._start_or_stop(timeout_s)
@@ -156,13 +167,22 @@ class Cluster:
 
     def _disconnect(self) -> None:
         """Close the client. Engines die before the hub, so that it can still fail what is awaited from them."""
-        if self.client.outstanding and self.client.ids:
+        others = self._others()
+        if self.client.ids and (self.client.outstanding or others):
             with suppress(*unknown()):
                 self.client.send_signal(signal.SIGKILL, block=False)
         backoff = Backoff(timeout_s=1.0)
-        while self.client.outstanding and backoff.pause():
+        while (self.client.outstanding or (others and self.client.ids)) and backoff.pause():
             pass
         self.client.close(linger=0)
+
+    def _others(self) -> bool:
+        """Has another notebook sent cells?"""
+        backoff, asked = Backoff(timeout_s=_ASK_S), [self.client.ask(each, STATE, {}) for each in self.client.ids]
+        asked = [each for each in asked if each is not None]
+        while not all(each.done() for each in asked) and backoff.pause():
+            pass
+        return any(each.result()["content"].get("others") for each in asked if each.done() and not each.exception())
 
     def _start_or_stop(self, timeout_s: float) -> None:
         try:
@@ -252,7 +272,7 @@ def current() -> Cluster | None:
     return RUNNING[-1] if RUNNING else None
 
 
-class Speaker:
+class Speaker(Notice):
     """Prints lines at once; and one that the next one replaces, where somebody looks.
 
     Args:
@@ -260,21 +280,13 @@ class Speaker:
     """
 
     def __init__(self, quiet: bool) -> None:
-        self._quiet, self._shown = quiet, ""
+        super().__init__(False if quiet else config.stream())
+        self._quiet = quiet
 
     def __call__(self, line: str) -> None:
         if not self._quiet:
             self.now("")
             print(line, flush=True)
-
-    def now(self, text: str) -> None:
-        """Say what goes on; "" takes the last one away."""
-        if self._quiet or text == self._shown:
-            return
-        if text and not (somebody_answers() if (asked := config.stream()) is None else asked):
-            return
-        print("\r" + text.ljust(len(self._shown)) + ("" if text else "\r"), end="", flush=True)
-        self._shown = text
 
 
 def _left_s(deadline: float) -> float:

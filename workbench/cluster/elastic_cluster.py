@@ -124,17 +124,24 @@ class ElasticCluster(Cluster):
         deadline, watch = time.monotonic() + timeout_s, self._engines.watch
         with self._lock:
             busy = bool(self._history.running())
-        staying = watch.staying()
-        new, ended = self._start_more(n - len(staying), deadline), staying[n:]
-        watch.leave(ended)
-        for each in new:
-            self._repeat(each)
-        if not busy:
-            self._settle(new, ended, deadline)
+        staying, log = watch.staying(), Speaker(quiet)
+        with log.of(self._resizing):
+            new, ended = self._start_more(n - len(staying), deadline), staying[n:]
+            watch.leave(ended)
+            for each in new:
+                self._repeat(each)
+            if not busy:
+                self._settle(new, ended, deadline)
         if self._job.stopped():
             return  # meanwhile, on another thread
         for line in [*self._report(new, ended, busy), *([] if busy else self._late(new, timeout_s))]:
-            Speaker(quiet)(line)
+            log(line)
+
+    def _resizing(self, seconds: float) -> str:
+        living, new = len(self._engines.watch.living()), len(self._newcomers)
+        catching_up = f", {count(new, 'new one')} not ready yet" if new else ""
+        why = self._engines.watch.why_waiting()
+        return f"{living} of {count(self.n, 'engine')} live{catching_up}{f'; {why}' if why else ''}, {seconds:.0f} s"
 
     # --- the start and the end --------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -57,6 +58,8 @@ import ipyparallel
 from ipyparallel import error
 from IPython import get_ipython
 
+from workbench.cluster.output.widgets import Relay
+from workbench.common.cell_numbers import STATE
 from workbench.launch.ranks.debugger import DEBUG
 from workbench.launch.ranks.questions import ANSWERS
 
@@ -99,6 +102,7 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
     """ipyparallel's client, whose private parts have public names here. On a terminal it drops what widgets send.
 
     Attributes:
+        states: by engine when it said last what it is at, by ``time.monotonic()``, and what that was.
         debugger: a :class:`workbench.cluster.debugger.RanksDebugger`, in a notebook: with cells engines get what their
             debugger must know, and what that says is no output.
     """
@@ -111,6 +115,10 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         self._sending, self._listeners = _Sending(), dict[str, tuple[Listener, int]]()  # by the message's id
         self._number: Number | None = None
         self._lost: Callable[[int, str, list[str]], None] | None = None
+        self.states: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._relay = Relay(
+            self._pass_on, self.later, time.monotonic
+        )  # a widget that is set very often would block all
         super().__init__(*args, **options)
 
     @contextlib.contextmanager
@@ -259,13 +267,22 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         except Exception:
             self.log.exception("A message from an engine could not be read.")
             return
-        if message["msg_type"] == DEBUG:
+        if message["header"]["msg_type"] == DEBUG:
             if self.debugger is not None:
                 self.debugger.happened(message["content"])
+            return
+        if message["header"]["msg_type"] == STATE:
+            self.states[message["content"]["engine"]] = time.monotonic(), message["content"]
             return
         found = self._listeners.get((message["parent_header"] or {}).get("msg_id", ""))
         if found is not None and found[0](found[1], message):
             return
+        if message["header"]["msg_type"].startswith("comm_"):
+            self._relay.take(message)
+        else:
+            self._pass_on(message)
+
+    def _pass_on(self, message: Any) -> None:
         no_kernel = [] if hasattr(get_ipython(), "kernel") else [AttributeError]
         with contextlib.suppress(*no_kernel):
             self._dispatch_message(message)

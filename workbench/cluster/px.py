@@ -15,6 +15,7 @@ from comm import create_comm
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 
+from workbench import config
 from workbench.cluster.debugger import STANDS, RanksDebugger
 from workbench.cluster.frontend import somebody_answers, somebody_looks
 from workbench.cluster.ipyparallel_internals import call_it, engines_of, keep_output, parts_of
@@ -63,7 +64,8 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         live = stream_output if stream_output is not None else self.stream_output
         live = somebody_looks() if live is None else live
         signal = self.signal_on_interrupt if signal_on_interrupt is None else signal_on_interrupt
-        client, collected = self.view.client, Collected()
+        client = self.view.client
+        collected = Collected(len(client.ids), bars=live and not config.each_bar())
         with client.listening(collected.take, answers=live and somebody_answers()):
             result = self.view.execute(cell, silent=False, block=False)
         call_it(result, "%px")
@@ -79,9 +81,8 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
             for engine, part in parts_of(result):
                 kept = {name: collected.text(engine, name) for name in ("stdout", "stderr")}
                 keep_output(part, **kept, outputs=collected.outputs(engine))
-            if collected.full:
-                rest = f"is in {collected.file}" if collected.file else "is lost, for no file could be written"
-                print(f"This cell printed too much for a notebook: the rest {rest}", file=sys.stderr)
+            if collected.too_much:
+                print(collected.too_much, file=sys.stderr)
             if not live:
                 result.display_outputs(groupby)
 
@@ -118,7 +119,9 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
 
     def _shown(self, collected: Collected, engines: Sequence[int]) -> Shown:
         kernel = getattr(self.shell, "kernel", None)
-        return BelowTheCell(collected, engines) if kernel is not None else OnTerminal(collected, engines)
+        if kernel is None:
+            return OnTerminal(collected, engines)
+        return BelowTheCell(collected, engines, kernel.get_parent("shell").get("metadata", {}).get("cellId", ""))
 
     def _run(self, result: Any, collected: Collected, shown: Shown | None, signal: str | int | None) -> None:
         begun, states = time.monotonic(), EngineStates(self.view.client, engines_of(result))
@@ -132,14 +135,16 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
                 raise
             self._interrupt(result, states, signal)
         finally:
-            result.wait_for_output(1)
+            taken = -1
+            while not result.wait_for_output(1) and taken != collected.taken:  # ever more comes
+                taken = collected.taken
             if shown is not None:
                 took = time.monotonic() - begun
                 shown.finish(f"{took:.1f} s" if took >= _SIGN_S else "")
 
     def _interrupt(self, result: Any, states: EngineStates, signal: str | int) -> None:
         """Say where each rank was, and let all of them end as by Ctrl-C."""
-        states.poll()
+        states.poll(now=True)
         time.sleep(2 * _LOOK_S)
         states.poll()
         at = lines(states.known, _done(result), states.silent())

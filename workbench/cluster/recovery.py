@@ -35,6 +35,12 @@ class InPlaceRecovery:
         self, client: Any, n: int, gone: Callable[[], list[int]], log: Callable[[str], None], of_mpi: bool = True
     ) -> None:
         self._client, self._n, self._gone, self._log, self._of_mpi = client, n, gone, log, of_mpi
+        self._step, self._missing = "", list[int]()
+
+    def at(self, seconds: float) -> str:
+        """What goes on, in a line."""
+        for_whom = f" for {rank_list(self._missing)}" if self._missing else ""
+        return f"rescue: {self._step}, waits{for_whom}, {seconds:.0f} s"
 
     def run(self) -> bool:
         """Bring all engines to answer and their job to work, and say how; False if that takes new engines."""
@@ -52,10 +58,12 @@ class InPlaceRecovery:
 
     def _interrupt(self) -> tuple[list[int], list[int]]:
         """Ctrl-C for engines that are busy: (those that were, those that are still)."""
+        self._step = "do all engines answer?"
         busy = self._silent(_PATIENCE_S)
         there = [rank for rank in busy if rank in self._client.ids]
         if self._gone():
             return busy, busy
+        self._step = "busy engines are interrupted"
         for rank in there:
             with suppress(*unknown()):  # it may be dying at this moment
                 self._client.send_signal(signal.SIGINT, targets=rank, block=False)
@@ -75,6 +83,7 @@ class InPlaceRecovery:
         missing, deadline = list(answers.values()), time.monotonic() + patience_s
         while missing and time.monotonic() < deadline:
             left = [answer for answer in missing if not answer.ready()]
+            self._missing = [rank for rank, answer in answers.items() if not answer.ready()]
             if len(left) < len(missing):
                 missing, deadline = left, time.monotonic() + patience_s
             time.sleep(0.01)
@@ -82,6 +91,7 @@ class InPlaceRecovery:
 
     def _try_out(self) -> tuple[str, bool]:
         """What is wrong, "" where the job and MPI prove to work; and can it be right again without new engines?"""
+        self._step = "the job is tried out"
         standings = self._ask(lambda view: view.apply_async(proof.standing, _PROOF_S), _PROOF_S + _ANSWER_S)
         if found := problem(standings, self._n):
             lost = len(standings) < self._n or any(each.lost for each in standings.values())
@@ -93,6 +103,7 @@ class InPlaceRecovery:
 
     def _begin_again(self) -> bool:
         """Let all engines leave their job and begin it again; does it work then?"""
+        self._step = "the engines begin the job again"
         begun = self._ask(lambda view: view.apply_async(proof.begin_again), _AGAIN_S)
         if len(begun) < self._n or self._try_out()[0]:
             return False

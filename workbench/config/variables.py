@@ -275,6 +275,16 @@ def engines_of_first_cell(env: Mapping[str, str] | None = None) -> int | None:
     return 0 if text == "auto" else int(text)
 
 
+def each_bar(env: Mapping[str, str] | None = None) -> bool:
+    """Has each rank's progress bar a line or a widget of its own in a notebook? As WORKBENCH_BARS=each says.
+
+    Example:
+        >>> each_bar({"WORKBENCH_BARS": "each"}), each_bar({})
+        (True, False)
+    """
+    return (os.environ if env is None else env).get("WORKBENCH_BARS", "").strip().lower() == "each"
+
+
 def host_address(env: Mapping[str, str] | None = None) -> str:
     """This host's address by which the others of the job reach it, as the launcher says; "" if it says none.
 

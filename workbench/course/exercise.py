@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -26,6 +25,7 @@ from typing import Any
 from workbench.common.junit import JunitCase, document
 from workbench.common.junit import suite as _suite
 from workbench.common.notebook import running_shell
+from workbench.common.notice import Notice
 from workbench.common.text import count
 from workbench.course import drawing, progress_file
 from workbench.course.judging import judge
@@ -44,7 +44,6 @@ from workbench.observe.player import play
 
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _LEVELS = 3
-_LATE_S = 2.0
 _NAMED = re.compile(r"""^@exercise\(["']([\w.]+)["']\)""", re.MULTILINE)
 _LONGEST = 2000  # letters of a verdict that are kept
 
@@ -232,7 +231,7 @@ def check(name: str) -> Figure | None:
     cluster = sys.modules.get("workbench.cluster")  # who has one up has loaded it
     up = cluster.current() if cluster else None
     ranks = ClusterRanks(up) if up and up.mpi and up.healthy() else None
-    for stage in _announced(judge.judge(todo, function, ranks)):
+    for stage in _announced(judge.judge(todo, function, ranks), up if ranks else None):
         text = stage.text.replace("\n", "\n      ")
         print(f"  {_MARKS[stage.passed]} {stage.name}{f': {text}' if text else ''}")
         verdict = f"{stage.name}: {stage.text}"[:_LONGEST] if stage.passed is False else verdict
@@ -247,18 +246,30 @@ def check(name: str) -> Figure | None:
     return picture
 
 
-def _announced(stages: Iterable[Any]) -> Iterator[Any]:
-    """The stages; one that runs for long is announced, where somebody waits for it."""
-    told = f"  … still running: a function that does not end is stopped after {judge.DEADLINE_S:g} s"
-    stages = iter(stages)
+def _at_work(engines: Any) -> Callable[[], str]:
+    from workbench.cluster.panel.activity import EngineStates, sentence
+
+    states = EngineStates(engines.client, range(engines.n))
+
+    def now() -> str:
+        states.poll()
+        return sentence({engine: each for engine, each in states.known.items() if each.get("cell_s") is not None})
+
+    return now
+
+
+def _announced(stages: Iterable[Any], engines: Any) -> Iterator[Any]:
+    """The stages. Of one that runs for long a line says so, and what engines are at, where somebody waits for it."""
+    told, stages = f"a function that does not end is stopped after {judge.DEADLINE_S:g} s", iter(stages)
+    at_work = _at_work(engines) if engines else lambda: ""
+
+    def sign(seconds: float) -> str:
+        at = at_work()
+        return f"  … still running, {seconds:.0f} s{f'; {at}' if at else ''}: {told}"
+
     while True:
-        late = threading.Timer(_LATE_S, print, [told], {"flush": True})
-        if is_somebody_there() and not IN_BROWSER:
-            late.start()
-        try:
+        with Notice(is_somebody_there() and not IN_BROWSER).of(sign):
             stage = next(stages, None)
-        finally:
-            late.cancel()
         if stage is None:
             return
         yield stage

@@ -25,7 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from workbench import config
 from workbench.common.backoff import Backoff
+from workbench.common.notice import Notice
 from workbench.errors import DataNotFoundError
 
 CHUNK_BYTES = 1 << 16
@@ -63,7 +65,12 @@ def fetch(urls: Sequence[str], target: Path, check: Callable[[Path], object], *,
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with locked(target.parent / ".lock", deadline):
+
+    def sign(seconds: float) -> str:
+        done = max((each.stat().st_size for each in target.parent.glob(f".{target.name}.*.part")), default=0)
+        return f"downloading {target.name}: {done / 1e6:.1f} MB, {seconds:.0f} s"
+
+    with Notice(config.stream()).of(sign), locked(target.parent / ".lock", deadline):
         if not target.exists():
             _from_any(urls, target, check, deadline)
     return target

@@ -6,16 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from workbench import cluster
-from workbench.cluster.panel.feed import Feed, Row, Watcher
+from workbench.cluster.panel.feed import Feed, Row
 from workbench.cluster.panel.table import as_table
+from workbench.cluster.panel.widget import panel
 from workbench.launch.ranks.job_folder import BEGINS
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
@@ -94,24 +97,79 @@ def test_rates_and_history(engines: Any) -> None:
     rows = until(feed, lambda rows: all(row["gb_s"] > 0 and row["cpu"] > 0 and row["step_s"] for row in rows))
     for row in rows:
         assert row["gb_s"] * 1e9 * (row["step_s"] or 0) == pytest.approx(100_000 * 8, rel=0.5)
-    until(feed, lambda rows: len(rows[0]["history"]["cpu"]) >= 2)
+    until(feed, lambda rows: len(feed.history()["0"]["cpu"]) >= 2)
     engines.client.send_signal("SIGINT", block=True)
     running.wait(20)
 
 
-def test_the_watcher_ends_with_its_cluster() -> None:
-    """It shows rows on a thread, which ends when the client is closed, also one that has lost its engines before."""
-    shown: list[list[Row]] = []
+def test_the_panel_follows_its_cluster() -> None:
+    """One panel for a cluster; it shows engines that were started anew, and says so when the cluster is down."""
     engines = cluster.up(2, quiet=True)
-    watcher = Watcher(Feed(engines.client, range(2)), lambda rows, note: shown.append(rows), every_s=0.02)
-    while len(shown) < 3:
-        time.sleep(0.01)
+    shown = panel(engines)
+    assert panel(engines) is shown
+    wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
+    os.kill(engines.pids()[1], signal.SIGKILL)
+    wait(lambda: shown.rows[1]["state"] == "gone")
+    engines.rescue(quiet=True)
+    wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
+    assert shown.history["1"]["cpu"]
+    beat = shown.beat
+    wait(lambda: shown.beat != beat)
     engines.client.send_signal(signal.SIGKILL, block=False)
-    while engines.client.ids:
-        time.sleep(0.01)
+    wait(lambda: not engines.client.ids)
     engines.down()
-    watcher._thread.join(20)
-    assert not watcher._thread.is_alive()
+    wait(lambda: shown.ended)
+    assert "cluster is down" in shown.note
+    wait(lambda: not any(each.name == "workbench-watch" for each in threading.enumerate()))
+
+
+def test_an_elastic_cluster_that_grows() -> None:
+    """The new engine has a row."""
+    with cluster.up(1, min_np=1, quiet=True) as engines:
+        shown = panel(engines)
+        wait(lambda: [row["state"] for row in shown.rows] == ["idle"])
+        engines.resize(2, quiet=True)
+        wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
+
+
+def test_a_closed_panel_asks_no_more(engines: Any) -> None:
+    """Its thread ends; the next one is a new one."""
+    shown = panel(engines)
+    wait(lambda: shown.rows)
+    shown.close()
+    wait(lambda: not any(each.name == "workbench-watch" for each in threading.enumerate()))
+    another = panel(engines)
+    assert another is not shown
+    wait(lambda: another.rows)
+    another.close()
+
+
+def wait(done: Callable[[], Any]) -> None:
+    """The test's time limit ends a wait in vain."""
+    while not done():
+        time.sleep(0.01)
+
+
+def test_sixty_four_ranks() -> None:
+    """A row for each, in the table and in one line; with columns for GPUs where a rank has one."""
+    wait = {"name": "grad", "process_set": 0, "members": list(range(64)), "line": "in the cell, line 3", "since_s": 2.0}
+    client = SimpleNamespace(ids=range(64), closed=False, states={}, ask=lambda *asked: None)
+    feed = Feed(client, range(64))
+    for rank in range(64):
+        state = {"rank": rank, "cell_s": 2.5, "cpu_s": 1.0, "memory": 10**9, "gpu": None, "line": "in the cell, line 9"}
+        client.states[rank] = time.monotonic(), state | ({"waits": [wait]} if rank != 17 else {})
+    rows = feed.rows()
+    table = as_table(rows)
+    assert len(table) == 65
+    assert states(rows) == ["waits"] * 17 + ["computes"] + ["waits"] * 46
+    assert rows[0]["missing"] == [17]
+    assert "GPU" not in table[0]
+    assert "ranks 0-16, 18-63 wait for rank 17 in 'grad' (2 s)" in feed.sentence()
+    assert len(feed.history()) == 64
+    rows[3]["gpu"] = {"percent": 97, "memory": 7_000_000_000}
+    table = as_table(rows)
+    assert table[0].split()[-5:] == ["GPU", "%", "GPU", "MB", "line"]
+    assert "  97    7000  in the cell" in table[4]
 
 
 def test_without_a_cluster() -> None:

@@ -12,17 +12,21 @@ from workbench.common.text import rank_spans
 MIME = "application/vnd.workbench.ranks+json"
 ENDED = "workbench-ranks-ended"
 """The target of a comm that is opened when a notebook's ranks have ended."""
+IN_TAB = "application/vnd.workbench.in-tab+json"
+"""Of a display that only frontends without our extension show."""
 
 
-def as_data(rows: Sequence[Row], ranks: Sequence[int], note: str = "", running: bool = False) -> dict[str, Any]:
-    r"""All rows, and a line below them.
+def as_data(
+    rows: Sequence[Row], ranks: Sequence[int], note: str = "", running: bool = False, cell: str = ""
+) -> dict[str, Any]:
+    r"""All rows, and a line below them; ``cell``: its id, by which a page finds it that has not begun it.
 
     Example:
         >>> as_data([Row((0, 1), (Line("a"), Line("b")))], [0, 1])["rows"]
         [{'ranks': [0, 1], 'who': 'ranks 0, 1', 'items': [{'text': 'a\nb', 'error': False}]}]
     """
     shown = [{"ranks": list(row.ranks), "who": rank_spans(row.ranks), "items": _items(row.items)} for row in rows]
-    return {"version": 1, "ranks": list(ranks), "rows": shown, "note": note, "running": running}
+    return {"version": 1, "ranks": list(ranks), "rows": shown, "note": note, "running": running, "cell": cell}
 
 
 def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -41,4 +45,4 @@ def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
     return found
 
 
-__all__ = ["ENDED", "MIME", "as_data"]
+__all__ = ["ENDED", "IN_TAB", "MIME", "as_data"]

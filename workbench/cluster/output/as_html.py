@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from workbench.cluster.output.as_text import plain
-from workbench.cluster.output.folding import folded
+from workbench.cluster.output.folding import cut, folded
 from workbench.cluster.output.rows import Row
 from workbench.cluster.output.screen import Bundle, Item, Line
 from workbench.common.text import count, rank_spans
@@ -56,7 +56,7 @@ def _block(items: Sequence[Item]) -> str:
             continue
         if lines:
             mark = ' class="wb-err"' if lines[0].error else ""
-            found.append(f"<pre{mark}>{coloured(chr(10).join(each.text for each in lines))}</pre>")
+            found.append(f"<pre{mark}>{coloured(chr(10).join(cut(each.text) for each in lines))}</pre>")
         lines = [item] if isinstance(item, Line) else []
         found += [_bundle(item)] if isinstance(item, Bundle) else []
     return "".join(found)

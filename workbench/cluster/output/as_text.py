@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from workbench.cluster.output.folding import SCREEN_LINES, folded
+from workbench.cluster.output.folding import SCREEN_LINES, cut, folded
 from workbench.cluster.output.rows import Row
 from workbench.cluster.output.screen import Bundle, Item
 from workbench.common.text import count, rank_spans
@@ -29,7 +29,7 @@ def as_text(rows: Sequence[Row], most: int = SCREEN_LINES) -> str:
 
 def _lines(items: Sequence[Item]) -> Iterator[str]:
     for item in items:
-        yield from plain(item).split("\n") if isinstance(item, Bundle) else [item.text]
+        yield from plain(item).split("\n") if isinstance(item, Bundle) else [cut(item.text)]
 
 
 def plain(bundle: Bundle) -> str:

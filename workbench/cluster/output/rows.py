@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,28 +94,37 @@ def _own(between: Mapping[tuple[int, ...], list[Item]]) -> Iterable[Row]:
 
 
 def one_bar(printed: Mapping[int, Sequence[Item]]) -> dict[int, list[Item]]:
-    """The same, but where the last line of all ranks is the same progress bar, it is that of the slowest rank.
+    """The same, but a progress bar that all ranks have is that of the slowest rank.
 
     Example:
         >>> bars = {0: [Line(" 40%|####      | 4/10 [00:02]")], 1: [Line(" 20%|##        | 2/10 [00:02]")]}
         >>> merged(one_bar(bars))[0].items[0].text
         ' 20%|##        | 2/10 [00:02] (the slowest: rank 1; the fastest, rank 0, is at 4)'
     """
-    found = {rank: _BAR.match(_last(items)) for rank, items in printed.items()}
-    bars = {rank: bar for rank, bar in found.items() if bar is not None}
-    if len(printed) < 2 or len(bars) < len(printed) or len({(bar["before"], bar["of"]) for bar in bars.values()}) > 1:
-        return {rank: list(items) for rank, items in printed.items()}
-    at = {rank: int(bar["at"]) for rank, bar in bars.items()}
-    slow, fast = min(at, key=lambda rank: at[rank]), max(at, key=lambda rank: at[rank])
-    text = _last(printed[slow])
-    if at[slow] < at[fast]:
-        text += f" (the slowest: rank {slow}; the fastest, rank {fast}, is at {at[fast]})"
-    shown = Line(text, error=True)
-    return {rank: [*items[:-1], shown] for rank, items in printed.items()}
+    found = {rank: list(items) for rank, items in printed.items()}
+    places = defaultdict[tuple[str, str, int], dict[int, tuple[int, int]]](dict)
+    for rank, items in found.items():
+        seen = Counter[tuple[str, str]]()
+        for i, item in enumerate(items):
+            if isinstance(item, Line) and "%|" in item.text and (bar := _BAR.match(item.text)):
+                what = bar["before"], bar["of"]
+                places[(*what, seen[what])][rank] = i, int(bar["at"])
+                seen[what] += 1
+    for bars in places.values():
+        if len(bars) == len(printed) > 1:
+            shown = _slowest({rank: (found[rank][i], at) for rank, (i, at) in bars.items()})
+            for rank, (i, _) in bars.items():
+                found[rank][i] = shown
+    return found
 
 
-def _last(items: Sequence[Item]) -> str:
-    return items[-1].text if items and isinstance(items[-1], Line) else ""
+def _slowest(bars: Mapping[int, tuple[Item, int]]) -> Line:
+    slow, fast = min(bars, key=lambda rank: bars[rank][1]), max(bars, key=lambda rank: bars[rank][1])
+    line, at = bars[slow]
+    assert isinstance(line, Line)
+    if at == bars[fast][1]:
+        return line
+    return Line(f"{line.text} (the slowest: rank {slow}; the fastest, rank {fast}, is at {bars[fast][1]})", line.error)
 
 
 __all__ = ["Row", "merged", "one_bar"]

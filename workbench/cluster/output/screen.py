@@ -9,7 +9,9 @@ from typing import Any
 _PIECES = re.compile(  # ends of lines; cursor up; all other movements and control characters, but not colours
     r"\r\n|[\n\r]|\x1b\[(\d*)A|\x1b\[[0-9;?]*[B-Zac-ln-z]|\x1b[()][A-Z0-9]|[\x00-\x08\x0b\x0c\x0e-\x1a]"
 )
+_REPLACED = re.compile(r"\r[^\n\r\x1b]+(?=\r[^\n\r\x1b])")  # at once by what follows
 _UP = "\x1b["
+_LINE = 64  # bytes that a line takes besides its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,14 @@ class Bundle:
         data: by MIME type.
         metadata: as the kernel protocol has it.
         display: the id by which it may be replaced later, if it has one.
+        size: how many bytes it takes, about.
     """
 
     key: int
     data: dict[str, Any]
     metadata: dict[str, Any]
     display: str | None = None
+    size: int = 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Bundle) and self.key == other.key and self.data == other.data
@@ -56,6 +60,7 @@ class Screen:
 
     Attributes:
         items: the lines that are complete or begun, and bundles.
+        size: how many bytes they take, about.
 
     Example:
         >>> screen = Screen()
@@ -69,6 +74,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.items: list[Item] = []
+        self.size = 0
         self._at: int | None = None  # the line that the next text goes to; None: a new one
         self._again = False  # the next text replaces this line
 
@@ -79,7 +85,7 @@ class Screen:
 
     def write(self, text: str, error: bool = False) -> None:
         """Take in what was printed."""
-        begin = 0
+        begin, text = 0, _REPLACED.sub("", text)
         for found in _PIECES.finditer(text):
             if found.start() > begin:
                 self._put(text[begin : found.start()], error)
@@ -91,6 +97,7 @@ class Screen:
     def add(self, bundle: Bundle) -> None:
         """Take in what was displayed."""
         self.items.append(bundle)
+        self.size += bundle.size
         self._at, self._again = None, False
 
     def update(self, bundle: Bundle) -> None:
@@ -98,20 +105,26 @@ class Screen:
         for i, each in enumerate(self.items):
             if isinstance(each, Bundle) and each.display == bundle.display:
                 self.items[i] = bundle
+                self.size += bundle.size - each.size
 
     def _put(self, text: str, error: bool) -> None:
         old = self.items[self._at] if self._at is not None else None
         if isinstance(old, Line) and self._at is not None and old.error == error:
             self.items[self._at] = Line(text if self._again else old.text + text, error)
+            self.size += len(text) - (len(old.text) if self._again else 0)
         else:
             self._at = len(self.items)
-            self.items.append(Line(text, error))
+            self._new(text, error)
         self._again = False
+
+    def _new(self, text: str, error: bool) -> None:
+        self.items.append(Line(text, error))
+        self.size += len(text) + _LINE
 
     def _move(self, piece: str, up: str | None, error: bool) -> None:
         if piece in ("\n", "\r\n"):
             if self._at is None:
-                self.items.append(Line("", error))
+                self._new("", error)
                 self._at = len(self.items) - 1
             self._at = self._at + 1 if self._at + 1 < len(self.items) else None
             self._again = self._at is not None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from workbench.cluster.output.as_data import MIME, as_data
+from workbench import config
+from workbench.cluster.output.as_data import IN_TAB, MIME, as_data
 from workbench.cluster.output.as_html import as_html
 from workbench.cluster.output.as_text import as_text
 from workbench.cluster.output.collected import Collected
+from workbench.cluster.output.folding import cut
 from workbench.cluster.output.rows import Row, merged, one_bar
 from workbench.cluster.output.screen import Item, Line
+from workbench.cluster.output.widgets import VIEW
 
 _LIVE_ITEMS = 50  # of a rank: while a cell runs its last ones are shown, and all when it has ended
 _MOST_ITEMS = 50_000  # of all ranks together, in the notebook's data
@@ -33,22 +36,24 @@ class BelowTheCell:
     Args:
         collected: the output.
         ranks: the engines that run the cell.
+        cell: its id in the notebook.
     """
 
-    def __init__(self, collected: Collected, ranks: Sequence[int]) -> None:
-        self._collected, self._ranks = collected, list(ranks)
+    def __init__(self, collected: Collected, ranks: Sequence[int], cell: str = "") -> None:
+        self._collected, self._ranks, self._cell = collected, list(ranks), cell
         self._display: Any = None
         self._widgets = 0
 
     def refresh(self, note: str) -> None:
         items = {rank: _last(each, _LIVE_ITEMS) for rank, each in self._collected.items().items()}
-        self._put(merged(one_bar(items)), note, running=True)
+        note = " · ".join(filter(None, (note, self._collected.too_much)))
+        self._put(_rows(items), note, running=True)
 
     def finish(self, note: str) -> None:
         items = self._collected.items()
         most = _MOST_ITEMS // max(1, len(items))
         kept = {rank: _both_ends(each, most) for rank, each in items.items()}
-        self._put(merged(one_bar(kept)), note, running=False)
+        self._put(_rows(kept), note, running=False)
 
     def _put(self, rows: Sequence[Row], note: str, running: bool) -> None:
         from IPython import display as ipython
@@ -56,15 +61,17 @@ class BelowTheCell:
         display: Any = ipython.display
         for engine, content in self._collected.widgets()[self._widgets :]:
             self._widgets += 1
-            display({"text/plain": f"rank {engine}:"}, raw=True)
-            display(content["data"], metadata=content.get("metadata") or {}, raw=True)
+            # Where our extension is, a widget is in its rank's tab, and these two show nothing.
+            in_tab: dict[str, Any] = {IN_TAB: {}} if VIEW in content["data"] else {}
+            display({"text/plain": f"rank {engine}:", **in_tab}, raw=True)
+            display(content["data"] | in_tab, metadata=content.get("metadata") or {}, raw=True)
         if not rows and not note and self._display is None:
             return
         text = as_text(rows)
         data = {
             "text/plain": "\n".join(filter(None, (text, note))),
             "text/html": as_html(rows, note),
-            MIME: as_data(rows, self._ranks, note, running),
+            MIME: as_data(rows, self._ranks, note, running, self._cell),
         }
         if self._display is None:
             self._display = display(data, raw=True, display_id=True)
@@ -88,7 +95,7 @@ class OnTerminal:
     def refresh(self, note: str) -> None:
         self._print(complete=True)
         last = self._collected.open_lines()
-        bars = merged(one_bar({rank: [line] for rank, line in last.items()})) if last else []
+        bars = _rows({rank: [line] for rank, line in last.items()}) if last else []
         if note or bars:
             self._replace(" | ".join(filter(None, (as_text(bars).replace("\n", " | "), note))))
 
@@ -111,10 +118,13 @@ class OnTerminal:
             self._note = bool(text)
 
 
+def _rows(items: Mapping[int, Sequence[Item]]) -> list[Row]:
+    return merged(items if config.each_bar() else one_bar(items))
+
+
 def _last(items: list[Item], most: int) -> list[Item]:
-    if len(items) <= most:
-        return items
-    return [Line(f"… {len(items) - most} lines before …"), *items[-most:]]
+    last = [Line(cut(each.text), each.error) if isinstance(each, Line) else each for each in items[-most:]]
+    return [Line(f"… {len(items) - most} lines before …"), *last] if len(items) > most else last
 
 
 def _both_ends(items: list[Item], most: int) -> list[Item]:

@@ -11,37 +11,45 @@ from workbench.common.cell_numbers import STATE
 from workbench.common.text import first_line, rank_spans
 
 _SILENT_S = 1.5
+_ASK_S = 4.0  # engines go on for ten seconds
 _MOST = 90  # characters of a line of code
 
 
 class EngineStates:
-    """Asks engines what they are at, and waits for none.
+    """Has engines say what they are at, and waits for none.
 
     Args:
         client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
         engines: which.
+        every_s: how often each says it, if it does not wait for another one; then it does five times a second.
+        stack: once a second with its stack, too?
 
     Attributes:
         known: by engine the last answer.
         heard: by engine when it came, by ``time.monotonic()``.
     """
 
-    def __init__(self, client: Any, engines: Sequence[int]) -> None:
-        self._client, self._asked = client, dict[int, Any]()
+    def __init__(self, client: Any, engines: Sequence[int], every_s: float = 0.5, stack: bool = False) -> None:
+        self._client, self._asked, self._asked_at = client, dict[int, Any](), dict[int, float]()
+        self._question = {"every_s": every_s, "stack": stack}
         self.known: dict[int, dict[str, Any]] = {}
         self.heard = dict.fromkeys(engines, time.monotonic())
 
-    def poll(self, stack: bool = False) -> None:
-        """Take the answers that have come, and ask those who have answered again; for their ``stack``, too?"""
-        now = time.monotonic()
+    def poll(self, now: bool = False) -> None:
+        """Take what they have said; ask those that shall go on saying it, or all for what they are at ``now``."""
+        clock = time.monotonic()
         for engine in self.heard:
             asked = self._asked.get(engine)
             if asked is not None and asked.done():
                 if asked.exception() is None:
-                    self.known[engine], self.heard[engine] = asked.result()["content"], now
+                    self.known[engine], self.heard[engine] = asked.result()["content"], clock
                 asked = self._asked.pop(engine) and None
-            if asked is None and (asked := self._client.ask(engine, STATE, {"stack": stack})) is not None:
-                self._asked[engine] = asked
+            at, state = self._client.states.get(engine, (0.0, {}))
+            if at > self.heard[engine]:
+                self.known[engine], self.heard[engine] = state, at
+            due = now or clock - self._asked_at.get(engine, 0.0) >= _ASK_S
+            if asked is None and due and (asked := self._client.ask(engine, STATE, self._question)) is not None:
+                self._asked[engine], self._asked_at[engine] = asked, clock
 
     def silent(self) -> dict[int, float]:
         """By engine that does not answer, for how many seconds."""

@@ -10,8 +10,11 @@ from typing import Any, TypedDict
 
 from workbench.cluster.panel.activity import EngineStates, missing_for, sentence, step_of
 from workbench.common.text import spans
+from workbench.launch.start.mpi import usable_cores
 
+LOOK_S = 0.2
 KEPT_S = 60  # of history
+_SPARING_S = 0.5
 _RATE_S = 0.9  # rates are of so long at least
 
 
@@ -29,7 +32,7 @@ class Row(TypedDict):
         gb_s: 10^9 bytes a second in collectives, since the last row.
         cpu: cores in use.
         memory: bytes.
-        history: of the last minute, ``cpu`` and ``gb_s`` once a second.
+        gpu: of its GPU the ``percent`` of time that it was busy and ``memory``; None if none is known.
     """
 
     rank: int
@@ -42,7 +45,7 @@ class Row(TypedDict):
     gb_s: float
     cpu: float
     memory: int
-    history: dict[str, list[float]]
+    gpu: dict[str, int] | None
 
 
 class Feed:
@@ -51,15 +54,18 @@ class Feed:
     Args:
         client: a :class:`workbench.cluster.ipyparallel_internals.Client`.
         engines: which.
+        every_s: how often. By default five times a second; twice where ranks have all cores, and hub and notebook
+            would take theirs: 1.1 % of two cores for two ranks, and so 0.5 %.
     """
 
-    def __init__(self, client: Any, engines: Sequence[int]) -> None:
+    def __init__(self, client: Any, engines: Sequence[int], every_s: float | None = None) -> None:
+        every_s = every_s or (LOOK_S if usable_cores() > len(engines) else _SPARING_S)
         self._client, self._engines = client, list(engines)
-        self._states = EngineStates(client, engines)
+        self._states = EngineStates(client, engines, every_s, stack=True)
         self._before: dict[int, tuple[float, Mapping[str, Any]]] = {}
         self._rates: dict[int, tuple[float, float, float | None]] = dict.fromkeys(engines, (0.0, 0.0, None))
         self._history = {engine: deque[tuple[float, float]](maxlen=KEPT_S) for engine in engines}
-        self._kept_at = 0.0
+        self._kept_at = self._made_at = 0.0
         self._stacks: dict[int, str] = {}
 
     def rows(self) -> list[Row]:
@@ -70,13 +76,30 @@ class Feed:
         """
         if self._client.closed:
             raise OSError("The client is closed.")
-        self._states.poll(stack=time.monotonic() - self._kept_at >= 1.0)
+        self._states.poll()
+        self._made_at = time.monotonic()
         known, silent = self._states.known, self._states.silent()
         there, ranks = set(self._client.ids), {e: int(s.get("rank", e)) for e, s in known.items()}
         keep = time.monotonic() - self._kept_at >= 1.0
         if keep:
             self._kept_at = time.monotonic()
         return [self._row(each, known, ranks, silent, there, keep) for each in self._engines]
+
+    def news(self) -> bool:
+        """Has any engine said something since the last rows, or is due to?"""
+        newest = max((at for at, _ in self._client.states.values()), default=0.0)
+        return newest > self._made_at or time.monotonic() - self._made_at >= _SPARING_S
+
+    def history(self) -> dict[str, dict[str, list[float]]]:
+        """By rank of the last minute, ``cpu`` and ``gb_s`` once a second."""
+        known = self._states.known
+        return {
+            str(known.get(engine, {}).get("rank", engine)): {
+                "cpu": [round(each[0], 2) for each in kept],
+                "gb_s": [round(each[1], 4) for each in kept],
+            }
+            for engine, kept in self._history.items()
+        }
 
     def stacks(self) -> dict[str, str]:
         """By rank the innermost lines of its cell, about once a second."""
@@ -118,10 +141,7 @@ class Feed:
             "gb_s": gb_s,
             "cpu": cpu,
             "memory": state.get("memory", 0),
-            "history": {
-                "cpu": [round(each[0], 2) for each in self._history[engine]],
-                "gb_s": [round(each[1], 4) for each in self._history[engine]],
-            },
+            "gpu": state.get("gpu"),
         }
 
     def _rate(self, engine: int, state: Mapping[str, Any]) -> tuple[float, float, float | None]:
@@ -164,13 +184,18 @@ class Watcher:
     """Makes rows on a thread of its own, until it is stopped.
 
     Args:
-        feed: makes them.
-        show: gets rows and the line about them.
+        make: gives rows and the line about them; no rows if they are as before, None if there will be no more.
+        show: gets them, at the end None; is somebody still there?
         every_s: how often.
     """
 
-    def __init__(self, feed: Feed, show: Callable[[list[Row], str], None], every_s: float = 0.5) -> None:
-        self._feed, self._show, self._every_s = feed, show, every_s
+    def __init__(
+        self,
+        make: Callable[[], tuple[list[Row], str] | None],
+        show: Callable[[list[Row] | None, str], bool],
+        every_s: float = LOOK_S,
+    ) -> None:
+        self._make, self._show, self._every_s = make, show, every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="workbench-watch", daemon=True)
         self._thread.start()
@@ -184,8 +209,10 @@ class Watcher:
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
             try:
-                self._show(self._feed.rows(), self._feed.sentence())
-            except Exception:  # noqa: BLE001 - the client was closed: the cluster is down
+                made = self._make()
+            except Exception:  # noqa: BLE001 - the client is being closed; the next look says whether the cluster is down
+                continue
+            if not self._show(*(made or (None, ""))) or made is None:
                 return
 
 

@@ -1,7 +1,8 @@
 // The panel of cluster.watch(): a row for each rank, two sparklines in it; a click on a row shows where it and those stand
 // for whom it waits.
 
-const HEAD = ["rank", "state", "since, for", "step", "loss", "s/step", "GB/s", "cores", "MB", "cores and GB/s, last minute"];
+const HEAD = ["rank", "state", "since, for", "step", "loss", "s/step", "GB/s", "cores", "MB", "GPU %", "GPU MB", "cores and GB/s, last minute"];
+const SILENT_S = 5; // the kernel says something twice a second
 
 function element(kind, properties = {}, ...children) {
   const made = Object.assign(document.createElement(kind), properties);
@@ -27,7 +28,6 @@ function sparkline(values, label) {
 function cells(row) {
   const step = Object.entries(row.loop).find(([name]) => name !== "loss");
   return [
-    row.rank,
     row.state,
     row.detail,
     step ? step[1] : "",
@@ -35,7 +35,9 @@ function cells(row) {
     row.step_s === null ? "" : row.step_s.toFixed(3),
     row.gb_s.toFixed(3),
     row.cpu.toFixed(1),
-    Math.round(row.memory / 1e6)
+    Math.round(row.memory / 1e6),
+    row.gpu?.percent ?? "",
+    row.gpu ? Math.round(row.gpu.memory / 1e6) : ""
   ];
 }
 
@@ -62,6 +64,7 @@ function render({ model, el }) {
     button("rescue", "Bring the ranks back: as cluster.rescue()", () => press({ press: "rescue" })),
     button("close", "Watch no more", () => {
       press({ press: "stop" });
+      clearInterval(watch);
       el.replaceChildren();
     })
   );
@@ -78,44 +81,70 @@ function render({ model, el }) {
     detail.textContent = parts.join("\n");
   }
 
+  /** A row that stays, and whose texts change: so its button can be pressed at any time. */
+  function rowOf(rank) {
+    const opens = button(String(rank), "Show where it is", () => {
+      open = open === rank ? null : rank;
+      rows();
+    });
+    const name = element("th", { scope: "row" }, opens);
+    const texts = HEAD.slice(1, -1).map((_, i) => element("td", { className: i >= 2 ? "wb-number" : "" }));
+    const sparks = element("td");
+    const node = element("tr", {}, name, ...texts, sparks);
+    let kept;
+    const update = row => {
+      node.className = `wb-${row.state}`;
+      opens.setAttribute("aria-expanded", open === rank);
+      cells(row).forEach((text, i) => {
+        if (texts[i].textContent !== String(text)) texts[i].textContent = text;
+      });
+      const history = model.get("history")[rank];
+      if (!history || history === kept) return;
+      kept = history;
+      sparks.replaceChildren(sparkline(history.cpu, "cores"), sparkline(history.gb_s, "GB per second"));
+    };
+    return { node, update };
+  }
+
+  const known = new Map();
   function rows() {
-    const focused = document.activeElement?.dataset?.rank;
-    body.replaceChildren(
-      ...model.get("rows").map(row => {
-        const made = element("tr", { className: `wb-${row.state}` });
-        cells(row).forEach((text, i) => {
-          const cell = element(i ? "td" : "th", { textContent: i ? text : "" });
-          if (i === 0) {
-            cell.scope = "row";
-            const opens = button(String(row.rank), "Show where it is", () => {
-              open = open === row.rank ? null : row.rank;
-              lines();
-            });
-            opens.dataset.rank = row.rank;
-            opens.setAttribute("aria-expanded", open === row.rank);
-            cell.append(opens);
-          }
-          if (i >= 3) cell.className = "wb-number";
-          made.append(cell);
-        });
-        made.append(
-          element("td", {}, sparkline(row.history.cpu, "cores"), sparkline(row.history.gb_s, "GB per second"))
-        );
-        return made;
-      })
-    );
-    if (focused !== undefined) body.querySelector(`[data-rank="${focused}"]`)?.focus();
-    note.textContent = model.get("note");
+    const all = model.get("rows");
+    for (const row of all) if (!known.has(row.rank)) known.set(row.rank, rowOf(row.rank));
+    const nodes = all.map(row => known.get(row.rank).node);
+    if (nodes.length !== body.children.length || nodes.some((node, i) => body.children[i] !== node)) body.replaceChildren(...nodes);
+    all.forEach(row => known.get(row.rank).update(row));
+    table.classList.toggle("wb-no-gpu", !all.some(row => row.gpu));
+    if (!lost) note.textContent = model.get("note");
     lines();
   }
+
+  /** A kernel that is restarted or gone says nothing more, not even that. */
+  let lost = false;
+  let heard = Date.now();
+  const alive = () => {
+    heard = Date.now();
+    lost = false;
+    note.textContent = model.get("note");
+    el.classList.toggle("wb-old", model.get("ended"));
+  };
+  const watch = setInterval(() => {
+    const silent = Math.round((Date.now() - heard) / 1000);
+    lost = !model.get("ended") && silent >= SILENT_S;
+    if (!lost) return;
+    el.classList.add("wb-old");
+    note.textContent = `No news for ${silent} s. If the kernel was restarted or has ended, call cluster.up() and cluster.watch() again.`;
+  }, 1000);
 
   const head = element("tr", {}, ...HEAD.map(text => element("th", { textContent: text, scope: "col" })));
   const table = element("table", {}, element("thead", {}, head), body);
   el.classList.add("wb-panel-root");
   el.append(bar, table, note, detail, said);
-  model.on("change:rows", rows);
+  model.on("change:rows change:history", rows);
+  model.on("change:beat change:note change:ended", alive);
   model.on("change:said", () => (said.textContent = model.get("said")));
   rows();
+  alive();
+  return () => clearInterval(watch);
 }
 
 export default { render };

@@ -87,6 +87,8 @@ def _be_nanny(take: int, nanny_in: int) -> None:
 class NotebookEngine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no types
     """An engine that SIGTERM ends as SIGKILL does."""
 
+    out_stream_factory = kernel.Stream
+
     def init_signal(self) -> None:
         """Only Ctrl-C has a handler, as the kernel expects."""
         signal.signal(signal.SIGINT, self._signal_sigint)

@@ -10,9 +10,12 @@
    did not fail. Here it runs on all of them.
 3. A cell that calls ``input()`` or ``breakpoint()``. An engine has no terminal; here the notebook asks its user.
 4. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
-5. The notebook asks what an engine is at, while a cell runs: the control channel has a thread of its own.
-6. JupyterLab's debugger stops ranks: see :mod:`workbench.launch.ranks.debugger`.
-7. What a cell prints is sent every 50 ms; ipykernel waits for 200.
+5. The notebook asks what an engine is at, while a cell runs: the control channel has a thread of its own. ipykernel
+   publishes before and after each message there that it is busy, and flushes: four times the cost of the answer.
+6. What a cell prints is sent every 50 ms; ipykernel waits for 200. A character that UTF-8 cannot have is sent as its
+   number; ipykernel loses all that was printed with it.
+7. A cell that another notebook has sent, by a client of its own: it is told whose engines these are.
+8. JupyterLab's debugger stops ranks: see :mod:`workbench.launch.ranks.debugger`.
 """
 
 from __future__ import annotations
@@ -28,13 +31,18 @@ from ipykernel.iostream import OutStream
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from workbench.common.cell_numbers import KEY, STATE, CellNumbers
-from workbench.launch.ranks.activity import Activity
+from workbench.launch.ranks.activity import Activity, Published
 from workbench.launch.ranks.debugger import DEBUG, Debugger
 from workbench.launch.ranks.names import NAMES, about_names
 from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
 from workbench.launch.ranks.short_traceback import ShortTraceback
 
-_PRINT_S = 0.05
+_LONG_WAIT_S = 0.4
+_OURS = [kind.encode() for kind in (KEY, STATE, NAMES, ASK)]
+_FOREIGN = (
+    "workbench: these engines belong to another notebook. Cells of both run in turn, but not in the same order on each "
+    "rank: then a collective of this one meets one of the other. cluster.up() starts engines for this notebook."
+)
 
 T = TypeVar("T")
 
@@ -53,8 +61,8 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self.cell_numbers = CellNumbers(self.engine_id)
         self.control_handlers[KEY] = self._receive_numbers
         self.control_handlers[STATE] = self._say_state
-        self._activity = Activity()
-        OutStream.flush_interval = _PRINT_S  # the engine makes its streams when it has this kernel
+        self._activity, self._foreign = Activity(), set[str]()
+        self._published = Published(self._publish_state, lambda s, do: self.control_stream.io_loop.call_later(s, do))
         self.control_handlers[NAMES] = self._say_names
         self.shell.Completer.use_jedi = False
         self.shell.set_hook("show_in_pager", print_page, 0)
@@ -65,12 +73,33 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self._questions = Questions(self._publish_question, self._debugger.stop)
         sys.breakpointhook = pdb.set_trace = self._questions.breakpoint
 
+    async def process_control(self, msg: Any) -> None:
+        """A message on the control channel."""
+        idents, parts = self.session.feed_identities(msg, copy=False)
+        if not any(kind in bytes(parts[1]) for kind in _OURS):
+            await super().process_control(msg)
+            return
+        try:
+            message = self.session.deserialize(parts, content=True, copy=False)
+            self.control_handlers[message["header"]["msg_type"]](self.control_stream, idents, message)
+        except Exception:
+            self.log.exception("A message of the notebook could not be handled.")
+
     def init_metadata(self, parent: Any) -> Any:
         self.cell_numbers.begin(parent.get("metadata", {}).get(KEY))
         self._activity.begins()
         self._questions.begins(bool(parent.get("metadata", {}).get(ANSWERS)))
         self._debugger.begins(parent["content"].get("code", ""), parent.get("metadata", {}).get(DEBUG))
+        self._warn(parent)
         return super().init_metadata(parent)
+
+    def _warn(self, parent: Any) -> None:
+        """A notebook whose engines these are not is told so, once by each of them."""
+        session = parent["header"].get("session", "")
+        if KEY not in parent.get("metadata", {}) and parent["header"]["msg_type"] == "execute_request":
+            if session not in self._foreign:
+                print(_FOREIGN, file=sys.stderr)
+            self._foreign.add(session)
 
     def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
         """A request has ended; an empty cell has not even begun."""
@@ -134,8 +163,21 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     def _say_state(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook asks, on the control channel, which has a thread of its own."""
-        state = self._activity.now(parent["content"].get("stack", False)) | self.cell_numbers.state()
+        asked = parent["content"]
+        state = self._state(asked.get("stack", False))
+        state["others"] = bool(self._foreign)  # have other notebooks sent cells?
         self.session.send(stream, f"{STATE}_reply", content=state, parent=parent, ident=ident)
+        if "every_s" in asked:
+            self._published.ask(asked["every_s"], asked.get("stack", False))
+
+    def _publish_state(self, stack: bool) -> bool:
+        """Without a request and its way through nanny and hub it costs a fifth."""
+        state = self._state(stack)
+        self.session.send(self.iopub_socket, STATE, state | {"engine": self.engine_id}, ident=self._topic(STATE))
+        return any(each["since_s"] > _LONG_WAIT_S for each in state.get("waits", ()))
+
+    def _state(self, stack: bool) -> dict[str, Any]:
+        return self._activity.now(stack) | self.cell_numbers.state()
 
     def _abort_queues(self, *subshell: Any) -> None:
         """What ipykernel calls when a cell has failed: drop nothing."""
@@ -144,6 +186,19 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 def print_page(shell: Any, data: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
     """What ``x?`` shows goes with the output of the cell: an engine has no pager."""
     print(data.get("text/plain", "") if isinstance(data, dict) else data)
+
+
+class Stream(OutStream):
+    """What ``print`` writes to."""
+
+    flush_interval = 0.05
+
+    def write(self, string: str) -> int | None:  # type: ignore[override]  # as ipykernel's
+        try:
+            string.encode()
+        except UnicodeEncodeError:
+            string = string.encode(errors="backslashreplace").decode()
+        return super().write(string)
 
 
 class Loop:
@@ -182,4 +237,4 @@ class Loop:
         self._loop.close()
 
 
-__all__ = ["Kernel", "Loop"]
+__all__ = ["Kernel", "Loop", "Stream"]

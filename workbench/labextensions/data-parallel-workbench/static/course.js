@@ -26,6 +26,7 @@ class Course {
     this.folder = folder;
     this.contents = contents;
     this.progress = {};
+    this.states = {}; // by kind: which state of a lesson was copied, and which is published
     this.read = new Set(); // lessons without exercises whose last cell has run
     this.watchers = new Set();
   }
@@ -37,6 +38,20 @@ class Course {
   isSolved(exercise) {
     const entry = this.progress[exercise.name];
     return Boolean(entry?.passed && (entry.cause || !exercise.asks_cause));
+  }
+
+  isNewer(kind, lesson) {
+    const state = this.states[kind]?.[lesson.stem];
+    return Boolean(state && state.copied !== state.published);
+  }
+
+  /** A new copy of a lesson was taken. */
+  async taken(kind, lesson) {
+    const state = this.states[kind]?.[lesson.stem];
+    if (!state) return;
+    state.copied = state.published;
+    const content = JSON.stringify(this.states[kind], null, 1);
+    await this.contents.save(`${this.folder}/${kind}/.workbench/lessons.json`, { type: "file", format: "text", content });
   }
 
   solved(lesson) {
@@ -58,6 +73,10 @@ class Course {
     const files = ["notebooks", "exercises"].map(kind => `${this.folder}/${kind}/.workbench/progress.json`);
     const found = await Promise.all(files.map(path => get(path, { type: "file", format: "text", content: true })));
     this.progress = Object.assign({}, ...found.map(parsed));
+    for (const kind of ["notebooks", "exercises"]) {
+      const path = `${this.folder}/${kind}/.workbench/lessons.json`;
+      this.states[kind] = parsed(await get(path, { type: "file", format: "text", content: true }));
+    }
     for (const lesson of this.lessons.filter(each => !each.exercises.length && !this.read.has(each.stem))) {
       const code = (await get(this.path("notebooks", lesson)))?.cells?.filter(cell => cell.cell_type === "code") ?? [];
       if (code.at(-1)?.execution_count) this.read.add(lesson.stem);
@@ -113,12 +132,15 @@ function row(course, lesson, actions) {
   if (exercises.length) {
     details.append(element("ul", {}, ...exercises.map(exercise => exercise.node)));
   }
+  const news = [];
   const kinds = exercises.length ? ["notebooks", "exercises"] : ["notebooks"];
   for (const kind of kinds) {
     const what = kind === "notebooks" ? "lesson" : "exercises";
     const reset = button(`Reset my copy of the ${what}`, () => actions.reset(kind, lesson));
     reset.ariaLabel = `Reset my copy of the ${what}: ${name(lesson)}`;
-    details.append(reset);
+    const newer = element("p", { className: "wb-newer", textContent: `Newer than your copy: the ${what}. Reset takes the new one.` });
+    details.append(newer, reset);
+    news.push(() => (newer.hidden = !course.isNewer(kind, lesson)));
   }
   const node = element("li", { className: "wb-lesson" }, title, minutes, details);
   const update = () => {
@@ -131,6 +153,8 @@ function row(course, lesson, actions) {
     summary.textContent = exercises.length
       ? `${done}${course.solved(lesson)} of ${exercises.length} solved`
       : `${done}no exercises`;
+    if (kinds.some(kind => course.isNewer(kind, lesson))) summary.textContent += " · newer than your copy";
+    news.forEach(update => update());
     exercises.forEach(exercise => exercise.update());
   };
   return { node, update };
@@ -247,6 +271,7 @@ const STYLE = `
   .wb-lesson ul { padding: 2px 0 4px 14px; }
   .wb-lesson ul li { display: flex; gap: 6px; align-items: baseline; }
   .wb-lesson details > button { display: block; margin-left: 14px; }
+  .wb-newer { margin: 2px 0 2px 14px; }
   .wb-mark { width: 1em; }
   .wb-title, .wb-link { background: none; border: 0; color: var(--jp-content-link-color); cursor: pointer; font: inherit;
     padding: 1px 0; text-align: left; }
@@ -392,6 +417,7 @@ export async function plugins(library, extension) {
       await contents.rename(path, `${course.folder}/${kind}/${lesson.stem}.${i}.ipynb`);
     }
     await contents.save(path, { type: "notebook", format: "json", content: fresh });
+    await course.taken(kind, lesson);
   }
 
   return [

@@ -5,6 +5,8 @@
   const NAME = "data-parallel-workbench";
   const MIME = "application/vnd.workbench.ranks+json"; // see workbench/cluster/output/as_data.py
   const ENDED = "workbench-ranks-ended"; // likewise
+  const IN_TAB = "application/vnd.workbench.in-tab+json"; // what only frontends without this extension show
+  const VIEW = "application/vnd.jupyter.widget-view+json";
   const SCREEN = 40; // lines of all rows together; of a longer row the beginning and the end are shown, the rest is folded
   let shared;
 
@@ -112,6 +114,7 @@
         this.chosen = "all";
         this.isOpen = new Map();
         this.parts = [];
+        this.widgets = new Map(); // by model: they stay while the text around them changes
         this.tabs = element("div", { className: "wb-tabs", role: "tablist", ariaLabel: "Ranks" });
         this.tabs.addEventListener("keydown", event => this.key(event));
         this.filter = element("input", { type: "search", placeholder: "filter lines", ariaLabel: "Filter lines" });
@@ -145,12 +148,13 @@
           tab.tabIndex = chosen ? 0 : -1;
         }
         this.panel.setAttribute("aria-labelledby", `${this.id}-${this.chosen}`);
-        const scrolled = this.panel.scrollTop;
+        const [scrolled, focused] = [this.panel.scrollTop, document.activeElement];
         this.parts.splice(0).forEach(part => part.dispose());
         this.panel.replaceChildren();
         const most = share(lengths);
         own.forEach((row, i) => this.row(row, i, most));
         this.panel.scrollTop = scrolled;
+        if (focused !== document.activeElement && this.panel.contains(focused)) focused.focus();
       }
 
       tab(name) {
@@ -198,22 +202,61 @@
 
       /** A figure, a table, or whatever else JupyterLab can show. */
       bundle(item, host) {
+        const widget = item.data[VIEW]?.model_id;
+        if (this.widgets.has(widget)) {
+          host.append(this.widgets.get(widget).node);
+          return;
+        }
         const model = new MimeModel({ data: item.data, metadata: item.metadata, trusted: this.trusted });
         const kind = rendermime.preferredMimeType(model.data, this.trusted ? "any" : "ensure");
         if (!kind) return;
         const part = rendermime.createRenderer(kind);
-        const place = element("div", {});
+        const place = element("div", {}, part.node);
         host.append(place);
-        place.append(part.node);
-        this.parts.push(part);
+        if (widget) this.widgets.set(widget, { node: place, dispose: () => part.dispose() });
+        else this.parts.push(part);
         void part.renderModel(model);
       }
 
       dispose() {
-        this.parts.splice(0).forEach(part => part.dispose());
+        [...this.parts.splice(0), ...this.widgets.values()].forEach(part => part.dispose());
         super.dispose();
       }
     };
+  }
+
+  /** What is shown elsewhere. */
+  function hiddenOf(Widget) {
+    return class Hidden extends Widget {
+      async renderModel() {
+        this.hide();
+      }
+    };
+  }
+
+  /** The output of cells that another page has begun, or this one before it was closed and opened again. */
+  function catchUp(panel) {
+    const cells = new Map(); // by the request that runs it
+    panel.sessionContext.iopubMessage.connect((_, { header, parent_header: parent, content }) => {
+      const data = content.data?.[MIME];
+      const cell = cells.get(parent.msg_id) ?? panel.content.widgets.find(each => data && each.model.id === data.cell);
+      if (!cell?.outputArea || cell.outputArea.future?.msg.header.msg_id === parent.msg_id) return;
+      cells.set(parent.msg_id, cell);
+      const outputs = cell.outputArea.model;
+      const made = { output_type: header.msg_type.replace("update_", ""), ...content };
+      if (data) {
+        cell.setPrompt("*");
+        const all = Array.from({ length: outputs.length }, (_, i) => outputs.get(i).toJSON());
+        const at = all.findIndex(each => each.data?.[MIME]);
+        if (at < 0) outputs.add(made);
+        else outputs.set(at, made);
+      } else if (["display_data", "error", "stream"].includes(header.msg_type)) {
+        outputs.add(made);
+      } else if (content.execution_state === "idle") {
+        cell.setPrompt("");
+        cells.delete(parent.msg_id);
+      }
+    });
   }
 
   const STYLE = `
@@ -263,6 +306,10 @@
             { safe: true, mimeTypes: [MIME], createRenderer: () => new Ranks() },
             0
           );
+          const Hidden = hiddenOf(Widget);
+          const hide = { safe: true, mimeTypes: [IN_TAB], createRenderer: () => new Hidden() };
+          panel.content.rendermime.addFactory(hide, -20); // before that of widgets, which is at -10
+          catchUp(panel);
         };
         tracker.forEach(add);
         tracker.widgetAdded.connect((_, panel) => add(panel));
