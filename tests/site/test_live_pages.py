@@ -91,6 +91,7 @@ class Live:
 
     def __init__(self, page: Any) -> None:
         self.page = page
+        page.set_default_timeout(60_000)  # Python in a browser on a busy machine
         self.begin()
 
     def begin(self) -> None:
