@@ -52,6 +52,7 @@ class Debugger:
         self._raised: BaseException | None = None
         self._requests: queue.SimpleQueue[tuple[dict[str, Any], Respond]] = queue.SimpleQueue()
         self._lock, self._stands, self._stops = threading.Lock(), False, 0
+        self._changing = threading.Lock()  # a cell begins while the notebook says what is to be stopped at
         self._frames: list[tuple[FrameType, int, dict[str, Any]]] = []
         self._variables = Variables()
 
@@ -247,12 +248,13 @@ class Debugger:
 
     def change(self, told: dict[str, Any]) -> None:
         """The notebook says what is to be stopped at; a rank that stands goes on when the debugger is off."""
-        self._breaks, self._filters, self.is_on = told["breaks"], told["filters"], told["on"]
-        lines = {path: set(found) for path, found in self._breaks.items()}
-        for own, (path, before) in list(self._cells.items()):
-            if path in self._breaks:
-                lines[own] = {line - before for line in self._breaks[path]}
-        self._lines = lines
+        with self._changing:
+            self._breaks, self._filters, self.is_on = told["breaks"], told["filters"], told["on"]
+            lines = {path: set(found) for path, found in self._breaks.items()}
+            for own, (path, before) in list(self._cells.items()):
+                if path in self._breaks:
+                    lines[own] = {line - before for line in self._breaks[path]}
+            self._lines = lines
         self._look_at_running()
         with self._lock:
             if self._stands and not self.is_on:
