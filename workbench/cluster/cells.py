@@ -7,6 +7,7 @@ ranks that only waited for it get a line each. The cluster defines the magics, a
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -89,9 +90,7 @@ def _without_cluster(run: Callable[..., Any], name: str, *words: str) -> Any:
         from IPython.core.error import UsageError
 
         raise UsageError("There is no cluster to run this on: call cluster.up() in another cell first.")
-    from workbench import cluster
-
-    cluster.up(n or None)
+    sys.modules["workbench.cluster"].up(n or None)  # which has been imported: it is there that this is offered
     return run(name, *words)
 
 

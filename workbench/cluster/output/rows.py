@@ -108,7 +108,8 @@ def one_bar(printed: Mapping[int, Sequence[Item]]) -> dict[int, list[Item]]:
         for i, item in enumerate(items):
             if isinstance(item, Line) and "%|" in item.text and (bar := _BAR.match(item.text)):
                 what = bar["before"], bar["of"]
-                places[(*what, seen[what])][rank] = i, int(bar["at"])
+                key = (*what, seen[what])
+                places[key][rank] = i, int(bar["at"])
                 seen[what] += 1
     for bars in places.values():
         if len(bars) == len(printed) > 1:
