@@ -558,7 +558,10 @@ def test_what_cannot_start_says_why(launch: Start, tmp_path: Path) -> None:
 @BOTH_WAYS
 def test_ctrl_c_is_a_keyboard_interrupt_in_each_rank(launch: Start, way: str) -> None:
     """Ctrl-C once: each rank gets a KeyboardInterrupt and may clean up, also below a shell; the exit code is 130."""
-    script = WAITS.replace("time.sleep(60)", "try: time.sleep(60)\nexcept KeyboardInterrupt: print('saved')")
+    script = (
+        WHO
+        + "import time\ntry:\n    print('ready')\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('saved')\n"
+    )
     job = launch("-np", "2", way, script=script)
     shell = launch("-np", "2", way, command=["sh", "-c", "python script0.py; exit 3"])
     for each in (job, shell):
