@@ -106,6 +106,8 @@ def suspended(pid: int) -> bool:
 
 def has_ended(pid: int) -> bool:
     """Has this process ended (a zombie counts as ended)? False if this user may not inspect it."""
+    if pid == os.getpid():
+        return False
     if found := process_state(pid):
         return found[1] in "ZX"
     import psutil  # not at the top: `workbench --help` needs none of it
@@ -149,6 +151,8 @@ def make_room(more: int, what: str) -> None:
     Example:
         >>> make_room(3, "3 ranks need")
     """
+    if resource is None:
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _open_now() + more
     if soft == resource.RLIM_INFINITY or needed <= soft:

@@ -172,7 +172,7 @@ def _interface(bootstrap: Bootstrap, hosts: Sequence[str]) -> str:
         hosts: each rank's.
     """
     if len(set(hosts)) == 1:
-        return "" if sys.platform == "linux" else "127.0.0.1"
+        return "" if sys.platform in ("linux", "emscripten") else "127.0.0.1"
     seen = bootstrap.exchange(interfaces())
     others = [found for host, found in zip(hosts, seen, strict=True) if host != hosts[0]]
     return config.host_address() or facing(others) or "0.0.0.0"

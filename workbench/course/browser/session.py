@@ -11,8 +11,14 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
+
+if sys.platform == "emscripten":  # before anything that takes names out of what it changes
+    from workbench.course.browser import sockets, threads
+
+    threads.install()
+    sockets.install()
 
 from workbench.course import progress_file
 from workbench.course.browser.pictures import Pictures
@@ -109,10 +115,10 @@ class Session:
         tree.body = [each for one in tree.body for each in _imported(one)]
         last = tree.body[-1] if tree.body else None
         if not isinstance(last, ast.Expr):
-            exec(compile(tree, name, "exec"), self._names)
+            exec(_compiled(tree, name), self._names)
             return None
-        exec(compile(ast.Module(tree.body[:-1], []), name, "exec"), self._names)
-        value = eval(compile(ast.Expression(last.value), name, "eval"), self._names)
+        exec(_compiled(ast.Module(tree.body[:-1], []), name), self._names)
+        value = eval(_compiled(ast.Expression(last.value), name), self._names)
         return None if source.rstrip().endswith(";") else value
 
     def _show(self, value: Any) -> None:
@@ -151,6 +157,13 @@ class Session:
             return str(error)
         lines = [f"{place}: {text}" for place, text in _places(error.__traceback__)]
         return "\n".join([*lines, *(line.rstrip() for line in traceback.format_exception_only(error))])
+
+
+def _compiled(tree: ast.Module | ast.Expression, name: str) -> CodeType:
+    code = compile(tree, name, "exec" if isinstance(tree, ast.Module) else "eval")
+    if sys.platform == "emscripten":
+        threads.loops_give_way(code)
+    return code
 
 
 class NotHereError(Exception):
