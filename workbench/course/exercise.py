@@ -37,7 +37,7 @@ from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.explain import replay
 from workbench.course.provenance.picture import grid
 from workbench.course.simulator import DeadlockError
-from workbench.course.simulator.deadline import IN_BROWSER, within
+from workbench.course.simulator.deadline import within
 from workbench.course.tasks import before, names, task
 from workbench.observe.figure import Figure
 from workbench.observe.player import play
@@ -268,7 +268,7 @@ def _announced(stages: Iterable[Any], engines: Any) -> Iterator[Any]:
         return f"  … still running, {seconds:.0f} s{f'; {at}' if at else ''}: {told}"
 
     while True:
-        with Notice(is_somebody_there() and not IN_BROWSER).of(sign):
+        with Notice(is_somebody_there() and sys.platform != "emscripten").of(sign):  # there the page says it
             stage = next(stages, None)
         if stage is None:
             return

@@ -60,7 +60,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "21.order": (
         Mistake(
-            ("max() arg is an empty sequence", "list index out of range"),
+            ("max() arg is an empty sequence", "max() iterable argument is empty", "list index out of range"),
             "Which rank has the answers? And can a tensor be the second name of its collective?",
             "nothing was found of this tensor: answers stand with rank 0 alone, and a tensor may travel with others",
         ),

@@ -11,8 +11,6 @@ from typing import Any
 from workbench.errors import DeadlineError
 
 _TIMES = 25  # a bare except may catch it
-IN_BROWSER = sys.platform == "emscripten"
-"""There are no threads then, and who does not end is ended by the page, with all that runs."""
 
 
 class Halt(BaseException):
@@ -55,8 +53,6 @@ def within(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
         >>> within(5.0, max, 2, 3)
         3
     """
-    if IN_BROWSER:
-        return function(*args)
     got: list[Any] = []
     failed: list[BaseException] = []
 

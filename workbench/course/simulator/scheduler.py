@@ -30,7 +30,7 @@ from workbench.course.simulator.deadlock import Wait, explain
 from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
 from workbench.course.simulator.request import Request, fits, logged
 from workbench.course.simulator.run import Computed, DeadlockError, InVain, Run, SimulatedMessage
-from workbench.course.simulator.turns import turns
+from workbench.course.simulator.turns import Turns
 from workbench.errors import DeadlineError
 from workbench.runtime.faults.blocked_threads import users_line
 
@@ -114,7 +114,7 @@ class SimulatedWorld:
         self._counts = [0] * size  # messages sent
         self._calls = Calls()
         self._out_free, self._in_free = [0.0] * size, [0.0] * size
-        self._turns = turns(size)
+        self._turns = Turns(size)
         self._waiting: dict[int, Request] = {}
         self._finished: set[int] = set()
         self._polls = 0  # since anything else has happened

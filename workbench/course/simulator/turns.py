@@ -1,57 +1,24 @@
 """Ranks take turns: each has a stack of its own, which keeps its place while others run.
 
-The scheduler (``scheduler.py``) decides whose turn it is; what is here stops one rank and lets another go on. There are
-two ways: a thread for each rank, or, in a browser, a stack of WebAssembly for each rank, between which its engine
-switches (JavaScript Promise Integration). The same ranks run in the same order in both.
+The scheduler (``scheduler.py``) decides whose turn it is; what is here stops one rank and lets another go on.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from workbench.course.simulator.deadline import IN_BROWSER, Halt, halt
-
-
-class Turns(Protocol):
-    """What the scheduler needs. ``run`` is called by who waits for the ranks, the others by the ranks themselves."""
-
-    def run(self, ranks: Sequence[Callable[[], None]], deadline_s: float) -> bool:
-        """Begin with rank 0, and wait for :meth:`end`; False if the deadline came first. Then comes :meth:`stop`."""
-
-    def give(self, rank: int) -> None:
-        """It is this rank's turn: it goes on where it waits, or will not wait there."""
-
-    def wait(self, rank: int) -> None:
-        """Until it is this rank's turn.
-
-        Raises:
-            Halt: the run is over.
-        """
-
-    def end(self) -> None:
-        """The run is over: whoever waits, or will wait, ends."""
-
-    def stop(self) -> None:
-        """End also who does not wait."""
+from workbench.course.simulator.deadline import Halt, halt
 
 
-def turns(ranks: int) -> Turns:
-    """The way that this system has.
+class Turns:
+    """A thread for each rank, and a semaphore that it waits for.
 
-    Raises:
-        WorkbenchError: it has none.
+    :meth:`run` and :meth:`stop` are called by who waits for the ranks, the others by the ranks themselves.
+
+    Args:
+        ranks: how many.
     """
-    if not IN_BROWSER:
-        return ThreadTurns(ranks)
-    from workbench.course.simulator.stack_turns import stack_turns
-
-    return stack_turns(ranks)
-
-
-class ThreadTurns:
-    """A thread for each rank, and a semaphore that it waits for."""
 
     def __init__(self, ranks: int) -> None:
         self._gates = [threading.Semaphore(0) for _ in range(ranks)]
@@ -60,7 +27,7 @@ class ThreadTurns:
         self._threads: list[threading.Thread] = []
 
     def run(self, ranks: Sequence[Callable[[], None]], deadline_s: float) -> bool:
-        """See :class:`Turns`."""
+        """Begin with rank 0, and wait for :meth:`end`; False if the deadline came first. Then comes :meth:`stop`."""
         self._threads = [
             threading.Thread(target=self._one, args=(rank, function), daemon=True, name=f"rank {rank}")
             for rank, function in enumerate(ranks)
@@ -81,11 +48,15 @@ class ThreadTurns:
         function()
 
     def give(self, rank: int) -> None:
-        """See :class:`Turns`."""
+        """It is this rank's turn: it goes on where it waits, or will not wait there."""
         self._gates[rank].release()
 
     def wait(self, rank: int) -> None:
-        """See :class:`Turns`."""
+        """Until it is this rank's turn.
+
+        Raises:
+            Halt: the run is over.
+        """
         self._gates[rank].acquire()
         if self._over.is_set():
             if rank in self._halted:  # a bare except has caught it: then this thread waits, and costs nothing
@@ -95,13 +66,13 @@ class ThreadTurns:
             raise Halt
 
     def end(self) -> None:
-        """See :class:`Turns`."""
+        """The run is over: whoever waits, or will wait, ends."""
         self._over.set()
         for gate in self._gates:
             gate.release()
 
     def stop(self) -> None:
-        """See :class:`Turns`."""
+        """End also who does not wait."""
         self.end()
         for thread in self._threads:
             if thread.is_alive():
@@ -113,4 +84,4 @@ class ThreadTurns:
             thread.join(1.0)
 
 
-__all__ = ["ThreadTurns", "Turns", "turns"]
+__all__ = ["Turns"]
