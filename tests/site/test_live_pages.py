@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wrong_answers import FOLDER
 
 from workbench.course.browser.session import Session
 from workbench.course.tasks import names
@@ -21,11 +22,7 @@ pytestmark = [pytest.mark.course, pytest.mark.integration, pytest.mark.slow, pyt
 
 EXERCISES = "exercises/03_ring_allreduce"
 NAME = "03.ring_allreduce"
-# What runs threads of its own, or torch; each says so in the page.
-ELSEWHERE = {
-    *("10.convert", "11.epoch", "11.gradients", "11.restore", "11.start", "11.two_heads", "11.validate", "13.capstone"),
-    *("14.six_steps", "16.schedule", "21.late", "21.order"),
-}
+TORCH = {"10.convert", "13.capstone"}  # they need PyTorch, and say so in the page
 VERSION = "fetch('../_static/live/runtime/files.json').then(each => each.json()).then(each => each.version)"
 ANSWER = """@exercise("03.ring_allreduce")
 def ring_allreduce(comm, x):
@@ -76,6 +73,130 @@ def told(seed):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return repr((run.results, run.clocks, run.messages, run.computed, run.died))
+"""
+
+HVD = """
+import time
+import numpy as np
+from workbench.course.judging.rank_threads import on_ranks
+
+def told(function, *inputs):
+    try:
+        return repr(on_ranks(function, [(1.0,)] * 3))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+def adds(hvd, x):
+    return [float(hvd.allreduce(x * i, op=hvd.Sum)) for i in range(5)]
+
+def idle(hvd, x):
+    if hvd.rank() != 1:
+        return hvd.allreduce(x, name="a")
+
+def shapes(hvd, x):
+    return hvd.allreduce(np.full(hvd.rank() + 1, x), name="a")
+
+def order(hvd, x):
+    first, second = "ab" if hvd.rank() else "ba"
+    return hvd.allreduce(x, name=first) + hvd.allreduce(x, name=second)
+
+def raises(hvd, x):
+    if hvd.rank() == 1:
+        raise ValueError("mine")
+    return hvd.allreduce(x, name="a")
+
+def late(hvd, x):
+    if hvd.rank() == 1:
+        time.sleep(0.3)
+    return hvd.allreduce(x, name="a")
+
+def looks(hvd, x):
+    handle = hvd.allreduce_async(x, name="a")
+    while not hvd.poll(handle):
+        pass
+    return hvd.synchronize(handle)
+
+def catches(hvd, x):
+    try:
+        return idle(hvd, x)
+    except Exception:
+        return x
+
+for function in (adds, idle, shapes, order, raises, late, looks, catches):
+    print(function.__name__, told(function))
+"""
+THREADS = """
+import queue, select, socket, threading, time
+from concurrent.futures import ThreadPoolExecutor
+
+before, found = threading.active_count(), []
+def note(*what):
+    found.append(what)
+    print(*what)
+
+lock, own = threading.Lock(), threading.local()
+own.x = "main"
+with lock:
+    thread = threading.Thread(target=lambda: note("alone", hasattr(own, "x"), lock.acquire(timeout=0.05)))
+    thread.start()
+    thread.join()
+note(own.x, lock.acquire(timeout=0.05), lock.acquire(blocking=False))
+note(thread.is_alive(), threading.active_count() - before)
+lock.release()
+try:
+    lock.release()
+except RuntimeError as error:
+    note(error)
+
+condition, barrier, results = threading.Condition(), threading.Barrier(3), queue.SimpleQueue()
+def worker(i):
+    barrier.wait()
+    with condition:
+        note("waits", condition.wait_for(lambda: len(found) < 0, timeout=0.1 + i / 10))
+    results.put(i)
+threads = [threading.Thread(target=worker, args=(i,)) for i in range(3)]
+for thread in threads:
+    thread.start()
+note([results.get(timeout=5) for _ in range(3)])
+try:
+    results.get(timeout=0.01)
+except queue.Empty:
+    note("empty")
+for thread in threads:
+    thread.join()
+
+timer = threading.Timer(0.05, note, ["late"])
+timer.start()
+note(threading.Event().wait(0.2))
+with ThreadPoolExecutor(2) as pool:
+    note(list(pool.map(lambda x: x * x, range(5))))
+    future = pool.submit(lambda: 1 / 0)
+    note(repr(future.exception()))
+
+here, there = socket.socketpair()
+poller = select.poll()
+poller.register(there, select.POLLIN)
+def speaks():
+    time.sleep(0.05)
+    here.send(b"hello")
+thread = threading.Thread(target=speaks)
+thread.start()
+note(poller.poll(0), len(poller.poll(5000)), there.recv(100), poller.poll(10))
+here.close()
+note(there.recv(100))
+there.close()
+thread.join()
+
+def spins():
+    while not found_all:
+        pass
+found_all = []
+thread = threading.Thread(target=spins)
+thread.start()
+time.sleep(0.01)
+found_all.append(1)
+thread.join()
+note(threading.active_count() - before)
 """
 
 
@@ -267,7 +388,8 @@ def test_on_isolated_pages_stop_is_ctrl_c(visit: Callable[..., Any], served: str
     """What cells had defined is still there; a loop that catches every Ctrl-C is ended with its worker."""
     live = Live(visit(address=served).open(EXERCISES))
     deaf = "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"
-    for loop, after in (("while True:\n    pass", "7"), (deaf, "'gone'")):
+    ranks = "def loops():\n    while True:\n        pass\nimport workbench\nworkbench.run_threads(2, loops)"
+    for loop, after in (("while True:\n    pass", "7"), (ranks, "7"), (deaf, "'gone'")):
         live.run("x = 7")
         cell = live.write("Cell 1", loop)
         cell.get_by_role("button", name="Run").click()
@@ -293,12 +415,66 @@ def test_64_ranks(opened: Callable[[str], Live]) -> None:
     assert opened(EXERCISES).run(text) == here(text)
 
 
+def test_threads_and_hvd_do_in_a_page_what_they_do_here(opened: Callable[[str], Live]) -> None:
+    """Locks, queues, timers, pools, sockets; sums, and the errors of ranks that do not agree, to the letter."""
+    live = opened(EXERCISES)
+    for text in (THREADS, HVD):
+        assert live.run(text) == here(text)
+
+
+def test_a_loop_without_end_gets_its_verdict_in_a_page(opened: Callable[[str], Live]) -> None:
+    """On ranks that are threads, and in a simulated one; the next cell is right."""
+    live = opened(EXERCISES)
+    loops = "def loops(hvd):\n    while hvd.rank() == 1:\n        pass\n    hvd.barrier()\n"
+    loops += "from workbench.course.judging.rank_threads import on_ranks\n"
+    assert "Rank 1 still ran after 6 s. Is there a loop that never ends?" in live.run(
+        f"{loops}on_ranks(loops, [()] * 2)"
+    )
+    text = "from workbench.course.simulator import simulate\n"
+    text += "def loops(comm):\n    while comm.rank == 1:\n        pass\n"
+    assert "DeadlineError" in live.run(f"{text}simulate(2, loops, deadline_s=1.0)")
+    assert live.run(f"{text}simulate(2, lambda comm: comm.allreduce(comm.rank)).results") == "[1, 1]"
+
+
+def test_without_stacks_cells_without_ranks_run(visit: Callable[..., Any]) -> None:
+    """The others say what the browser lacks."""
+    window = visit()
+
+    def without(route: Any) -> None:
+        route.fulfill(response=(answer := route.fetch()), body="delete WebAssembly.Suspending;\n" + answer.text())
+
+    window.page.route("**/live/worker.js*", without)
+    live = Live(window.open(EXERCISES))
+    judged = "from workbench.course.judging.judge import judge\nfrom workbench.course.tasks import task\n"
+    judged += "[stage.passed for stage in judge(task('05.shard'), task('05.shard').reference, None)]"
+    assert live.run(judged) == here(judged)
+    ring = "from workbench.course.simulator import simulate\nsimulate(2, lambda comm: comm.allreduce(1))"
+    for text in (ring, "import workbench\nworkbench.run_threads(2, lambda: workbench.allreduce(1))"):
+        assert "can switch stacks (JavaScript Promise Integration): Chrome or Edge" in live.run(text)
+
+
 @pytest.mark.thorough
 def test_reference_solutions_get_the_same_verdicts(opened: Callable[[str], Live]) -> None:
-    """Of every exercise that needs neither threads nor torch."""
-    some = [name for name in names() if name not in ELSEWHERE]
+    """Of every exercise that does not need torch."""
+    some = [name for name in names() if name not in TORCH]
     text = "from workbench.course.judging.judge import judge\nfrom workbench.course.tasks import task\n"
     text += f"for one in map(task, {some}):\n"
     text += "    print(one.name, [stage.passed for stage in judge(one, one.reference, None)])"
     assert opened(EXERCISES).run(text) == here(text)
-    assert len(some) >= 48
+    assert len(some) >= 58
+
+
+@pytest.mark.thorough
+def test_wrong_answers_get_the_same_words(opened: Callable[[str], Live]) -> None:
+    """Of the exercises whose ranks have `hvd`; what draws lots aside, and what another Python says in other words."""
+    some = ["11.epoch", "11.gradients", "11.restore", "11.start", "11.two_heads", "11.validate", "14.six_steps"]
+    some += ["16.schedule", "21.late", "21.order"]
+    live = opened(EXERCISES)
+    for lesson in sorted({name[:2] for name in some}):
+        text = (FOLDER / f"w{lesson}.py").read_text(encoding="utf-8")
+        text += "\nfrom workbench.course.judging.judge import judge\nfrom workbench.course.tasks import task\n"
+        text += f"for name in {[name for name in some if name.startswith(lesson)]}:\n"
+        text += "    for answer, _ in WRONG[name]:\n        if answer.__name__ != 'draws_lots':\n"
+        text += "            print(name, [(one.passed, one.text) for one in judge(task(name), answer, None)])"
+        told = live.run(text).replace("max() iterable argument is empty", "max() arg is an empty sequence")
+        assert told == here(text)
