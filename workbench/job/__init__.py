@@ -24,5 +24,9 @@ State of a job lives on its :class:`~workbench.job.context.Context`: what it is,
 ``course.exercise.BOARD``                   what a learner has done
 ``course.predictions.ask.BOOK``             what a learner has predicted
 ``course.grading.live.process.VALUES``      what a graded process knows of its engines
+``course.browser.threads.THREADS``          threads in a browser
+``course.browser.sockets._OPEN``            sockets there
+``course.browser.sockets._BOUND``           their names
+``course.browser.sockets._POLLS``           who waits for them
 =========================================== ============================================================
 """
