@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,18 +112,22 @@ for epoch in range(2):
 
 
 def test_a_widget_that_is_set_without_end(kernel: LiveKernel) -> None:
-    """Few messages come of many, the last state is among them, and the cell's text is not lost."""
+    """Few messages come of many, the last state is among them, and the cell's text is not lost.
+
+    They are fewer than what ZeroMQ keeps for a slow reader: of more, it drops some.
+    """
     cell = """%%px
 import ipywidgets
 slider = ipywidgets.IntSlider()
-for i in range(3001):
+for i in range(401):
     slider.value = i % 100
 print('set')"""
     found = kernel.run(cell)
     assert last(found) == [("ranks 0, 1", "set")]
-    assert len([each for each in found if each.kind == "comm_msg"]) < 600
-    newest = dict[str, int]()
-    while list(newest.values()) != [0, 0]:  # the test's time limit ends a wait in vain
+    assert len([each for each in found if each.kind == "comm_msg"]) < 400
+    newest, until = dict[str, int](), time.monotonic() + 20
+    while list(newest.values()) != [0, 0]:
+        assert time.monotonic() < until, newest
         for each in found:
             if each.kind == "comm_msg" and isinstance(value := each.content["data"]["state"].get("value"), int):
                 newest[each.content["comm_id"]] = value

@@ -12,7 +12,7 @@ from workbench.cluster.debugger import RANKS
 from workbench.common.text import spans
 
 Body = dict[str, Any]
-_MOST_S = 15.0
+_MOST_S = 30.0
 
 
 class Debugged:

@@ -10,7 +10,7 @@
   const EXERCISE = /^@exercise\(["']([\w.]+)["']\)/m;
   const LATER = /^(check|show|hint|solution|catch_up|progress|report)\(/m; // is run when somebody asks for it
   const LATE_MS = 2000;
-  const HEARD_MS = 4000;
+  const HEARD_MS = 8000;
 
   // --- what is kept ----------------------------------------------------------------------------------------------
 
