@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from live_kernel import LiveKernel, Message, live_kernel, rows
+from live_kernel import LiveKernel, Message, last, live_kernel
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -19,11 +19,6 @@ def kernel() -> Iterator[LiveKernel]:
     """A notebook with two ranks."""
     with live_kernel(2) as kernel:
         yield kernel
-
-
-def last(found: list[Message]) -> list[tuple[str, str]]:
-    """What stands below the cell in the end."""
-    return rows([each for each in found if each.kind.endswith("display_data")][-1])
 
 
 def sums(kernel: LiveKernel) -> None:

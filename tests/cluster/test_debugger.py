@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from debugged import Debugged
-from live_kernel import LiveKernel, Message, live_kernel, rows
+from live_kernel import LiveKernel, last, live_kernel
 
 from workbench.cluster.debugger import RANKS
 
@@ -45,11 +45,6 @@ def debugger(switched_on: Debugged) -> Iterator[Debugged]:
     """The same, without breakpoints."""
     yield switched_on
     switched_on.breaks(CELL)
-
-
-def last(found: list[Message]) -> list[tuple[str, str]]:
-    """What stands below the cell in the end."""
-    return rows([each for each in found if each.kind.endswith("display_data")][-1])
 
 
 def sums(debugger: Debugged) -> None:

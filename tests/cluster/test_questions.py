@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from live_kernel import LiveKernel, Message, live_kernel, rows
+from live_kernel import LiveKernel, Message, last, live_kernel
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -22,11 +22,6 @@ def kernel() -> Iterator[LiveKernel]:
 def questions(found: list[Message]) -> list[str]:
     """The prompts, in order."""
     return [each.text for each in found if each.kind == "input_request"]
-
-
-def last(found: list[Message]) -> list[tuple[str, str]]:
-    """What stands below the cell in the end."""
-    return rows([each for each in found if each.kind.endswith("display_data")][-1])
 
 
 def sums(kernel: LiveKernel) -> None:

@@ -81,3 +81,8 @@ def rows(message: Message) -> list[tuple[str, str]]:
     """Of the extension's data: whose, and which text."""
     found = message.content["data"][MIME]["rows"]
     return [(row["who"], "\n".join(item.get("text", "") for item in row["items"])) for row in found]
+
+
+def last(found: list[Message]) -> list[tuple[str, str]]:
+    """What stands below the cell in the end."""
+    return rows([each for each in found if each.kind.endswith("display_data")][-1])

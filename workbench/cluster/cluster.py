@@ -178,9 +178,8 @@ class Cluster:
 
     def _others(self) -> bool:
         """Has another notebook sent cells?"""
-        backoff, asked = Backoff(timeout_s=_ASK_S), list[Any]()
-        with suppress(OSError):  # the client is closed: the cluster has been stopped before
-            asked = [future for each in self.client.ids if (future := self.client.ask(each, STATE, {})) is not None]
+        backoff, asked = Backoff(timeout_s=_ASK_S), [self.client.ask(each, STATE, {}) for each in self.client.ids]
+        asked = [each for each in asked if each is not None]
         while not all(each.done() for each in asked) and backoff.pause():
             pass
         return any(each.result()["content"].get("others") for each in asked if each.done() and not each.exception())

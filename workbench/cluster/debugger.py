@@ -213,10 +213,7 @@ class RanksDebugger:
 
     def _send(self, engine: int, command: str, arguments: dict[str, Any]) -> Any:
         """A future of the answer; None if the engine is gone, or the cluster."""
-        try:
-            return self._client.ask(engine, DEBUG, {"command": command, "arguments": arguments})
-        except OSError:  # the client is closed
-            return None
+        return self._client.ask(engine, DEBUG, {"command": command, "arguments": arguments})
 
     # --- events -------------------------------------------------------------------------------------------
 

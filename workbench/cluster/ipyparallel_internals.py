@@ -209,9 +209,11 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         self._io_loop.call_later(after_s, function)
 
     def ask(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
-        """Send a message on the control channel; a future of the answer; None if the engine is gone."""
+        """Send a message on the control channel; a future of the answer; None if the engine is gone, or the cluster."""
         ident = self._engines.get(engine)
-        return ident and self._send(self._control_stream, kind, content=content, ident=ident.encode())
+        with contextlib.suppress(OSError):  # the client is closed
+            return ident and self._send(self._control_stream, kind, content=content, ident=ident.encode())
+        return None
 
     def tell(self, engine: int, kind: str, content: dict[str, Any]) -> None:
         """On the client's own thread: send a message on the control channel that has no answer."""

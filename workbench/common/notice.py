@@ -57,8 +57,10 @@ class Notice:
             self.now("")
 
     def _shown(self) -> bool:
-        if self._asked is not None or sys.platform == "emscripten":  # a page's Python has no threads
-            return bool(self._asked)
+        if sys.platform == "emscripten":  # the page says it
+            return False
+        if self._asked is not None:
+            return self._asked
         kernel = running_kernel()
         return sys.stdin.isatty() and sys.stdout.isatty() if kernel is None else allows_stdin(kernel)
 

@@ -268,7 +268,7 @@ def _announced(stages: Iterable[Any], engines: Any) -> Iterator[Any]:
         return f"  … still running, {seconds:.0f} s{f'; {at}' if at else ''}: {told}"
 
     while True:
-        with Notice(is_somebody_there() and sys.platform != "emscripten").of(sign):  # there the page says it
+        with Notice(is_somebody_there()).of(sign):
             stage = next(stages, None)
         if stage is None:
             return

@@ -10,12 +10,11 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from workbench.course.browser.session import LATER
 from workbench.course.build import ROOT
 
 CORE = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 PACKAGES = ("numpy",)
-LATER = ("matplotlib",)
-"""A page loads them when a cell asks for them; a distribution may lack them."""
 _COMPRESSED = (".wasm", ".asm.js")  # the others are compressed already
 _PACKAGE = ROOT / "workbench"
 _SUFFIXES = (".py", ".css", ".gz", ".html", ".js", ".json", ".svg", ".txt")
@@ -60,7 +59,7 @@ def place(pyodide: Path, target: Path) -> int:
             shutil.copyfile(pyodide / name, target / name)
     pack(target / "workbench.zip")
     sizes = {path.name: path.stat().st_size for path in sorted(target.iterdir())}
-    for name in LATER:
+    for name in LATER:  # a distribution may lack them
         wheels = [each for each in _wheels(pyodide, [name]) if each not in at_once]
         if all((pyodide / each).is_file() for each in wheels):
             for each in wheels:

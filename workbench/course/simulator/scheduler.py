@@ -298,13 +298,7 @@ class SimulatedWorld:
         request.data = data
         if nbytes(data) <= self.eager_bytes:
             self._move(request, request.posted)
-        self._polls = 0
-        recv = next((one for one in self._recvs if fits(request, one)), None)
-        if recv is None:
-            self._sends.append(request)
-        else:
-            self._recvs.remove(recv)
-            self._bring_together(request, recv)
+        self._match(request)
         return request
 
     def post_recv(self, rank: int, epoch: int, buffer: Array | None, source: int, tag: int, verb: str) -> Request:
@@ -313,13 +307,7 @@ class SimulatedWorld:
         self._alive(rank, epoch, verb)
         request = Request(self, rank, epoch, source, tag, verb, sends=False)
         request.array = buffer
-        self._polls = 0
-        send = next((one for one in self._sends if fits(one, request)), None)
-        if send is None:
-            self._recvs.append(request)
-        else:
-            self._sends.remove(send)
-            self._bring_together(send, request)
+        self._match(request)
         return request
 
     def wait(self, request: Request) -> None:
@@ -361,8 +349,20 @@ class SimulatedWorld:
             self._turns.wait(rank)
         return False
 
+    def _match(self, request: Request) -> None:
+        """Bring it together with the first that fits, in the order in which they were posted; else it waits for one."""
+        self._polls = 0
+        alike, others = (self._sends, self._recvs) if request.sends else (self._recvs, self._sends)
+        for other in others:
+            send, recv = (request, other) if request.sends else (other, request)
+            if fits(send, recv):
+                others.remove(other)
+                self._bring_together(send, recv)
+                return
+        alike.append(request)
+
     def _bring_together(self, send: Request, recv: Request) -> None:
-        """A message goes from one to the other: the first of each that fit, in the order in which they were posted."""
+        """A message goes from one to the other."""
         if send.ends == NEVER:
             self._move(send, max(send.posted, recv.posted))
         recv.data, recv.ends = send.data, max(recv.posted, send.ends)
