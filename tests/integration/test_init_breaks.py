@@ -84,7 +84,13 @@ def test_a_rank_that_is_killed_while_the_others_wait_in_init(jobs: Runner, how: 
 
 @pytest.mark.parametrize(
     ("how", "who"),
-    [("kill amid", 0), ("kill late", 1), once_more("kill amid", 1), once_more("kill late", 0)],
+    [
+        ("kill amid", 0),
+        ("kill late", 1),
+        ("kill late, seen at once", 1),
+        once_more("kill amid", 1),
+        once_more("kill late", 0),
+    ],
 )
 def test_a_plain_rank_that_is_killed_while_the_others_wait_in_init(jobs: Runner, how: str, who: int) -> None:
     """The same without MPI; a store that dies with rank 0 is an error as well."""

@@ -5,10 +5,12 @@ import signal
 import sys
 import threading
 import time
+from typing import Any
 
 import workbench as hvd
 from workbench import config
 from workbench.errors import WorkbenchError
+from workbench.transport.bootstrap import rendezvous
 from workbench.transport.gpu import select as gpu_select
 from workbench.transport.host import gloo
 
@@ -60,8 +62,16 @@ if ME and HOW == "kill amid":
     gpu_select.see = die  # looks at the GPUs after the ranks have met, before they know anything else
 if ME and HOW == "fail amid":
     gpu_select.see = fail
-if ME and HOW == "kill late":
+if ME and HOW.startswith("kill late"):
     gpu_select.join = die
+if not ME and HOW == "kill late, seen at once":  # this rank finds all that the other says in one look
+
+    def slowly(self: Any, collect: Any = rendezvous._Meeting.collect) -> None:
+        """Until the other knows that it is known."""
+        collect(self)
+        time.sleep(1.0)
+
+    rendezvous._Meeting.collect = slowly
 if ME and HOW == "fail late":
     gpu_select.join = fail
 if HOW == "interrupt waiting":  # its own value is on its way, and the others come later

@@ -69,6 +69,7 @@ class StoreBootstrap:
         try:
             about = {"node": machine(), "net": namespace("net"), "pids": namespace("pid"), "pid": os.getpid()}
             self.session = find(board, secret, self.rank, self.size, about, timeout_s, self._look_at)
+            self._know(self.session.hellos)  # the last ones may have come after the last look
         finally:
             if file:
                 file.remove()
@@ -112,9 +113,12 @@ class StoreBootstrap:
             self._listen()
             raise
 
-    def _look_at(self, hellos: Sequence[Mapping[str, Any] | None]) -> None:
+    def _know(self, hellos: Sequence[Mapping[str, Any] | None]) -> None:
         found = [(hello["node"], hello["pids"], int(hello["pid"])) if hello else None for hello in hellos]
         self._peers.know(self.rank, found)
+
+    def _look_at(self, hellos: Sequence[Mapping[str, Any] | None]) -> None:
+        self._know(hellos)
         self._peers.look()
         missing = [rank for rank, hello in enumerate(hellos) if hello is None]
         look_for_idle(missing)
