@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,8 +134,18 @@ def test_who_is_busy_hears_of_those_that_have_answered(monkeypatch: pytest.Monke
 
 def test_nobody_is_idle_to_whom_a_call_may_still_send(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither an engine of the same call, nor one to which a program sends a moment later, in a call of its own."""
+    now = time.monotonic()
+    monkeypatch.setattr("workbench.cluster.sent_cells.time", SimpleNamespace(monotonic=lambda: now))
     client = numbered()
+    client.call(0, 1, 2)
+    client.requests[1][2].set_result(None)
+    now += 1.0  # a call to all leaves no doubt
+    client.spin()
+    assert client.news[-1][1]["idle"] == [1]
+    for _, _, done in client.requests:
+        done.done() or done.set_result(None)
     client.call(0)
+    now += 2.0
     client.spin()
     assert client.news[-1][1]["idle"] == []
     monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)

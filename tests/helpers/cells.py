@@ -39,7 +39,8 @@ for i, handle in enumerate(handles):
 
 def send(up: cluster.Cluster, code: str) -> list[Any]:
     """Start a cell on every engine, as ``%px`` does."""
-    return [up.client[i].execute(code, silent=False, block=False) for i in range(N)]
+    result = up.view.execute(code, silent=False, block=False)
+    return [up.client.get_result(each, block=False) for each in result.msg_ids]
 
 
 BEGUN = "print('begun', flush=True)\n"

@@ -239,15 +239,12 @@ def test_view_apply_counts_as_a_cell(engines: cluster.Cluster) -> None:
 # --- late, and not idle -------------------------------------------------------------------------------
 
 
-def whole_view(up: cluster.Cluster, code: str) -> list[Any]:
-    """Start a cell by one call for all engines, as ``%%px`` does."""
-    result = up.view.execute(code, silent=False, block=False)
-    return [up.client.get_result(each, block=False) for each in result.msg_ids]
+def send_one_by_one(up: cluster.Cluster, code: str) -> list[Any]:
+    """Start a cell by a call for each engine."""
+    return [up.client[i].execute(code, silent=False, block=False) for i in range(N)]
 
 
-@pytest.mark.parametrize(
-    ("late", "sends"), [(3, whole_view), (2, send), once_more(0, whole_view), once_more(1, whole_view)]
-)
+@pytest.mark.parametrize(("late", "sends"), [(3, send), (2, send_one_by_one), once_more(0, send), once_more(1, send)])
 def test_an_engine_that_begins_late_is_waited_for(
     engines: cluster.Cluster, late: int, sends: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +267,7 @@ def test_an_engine_that_begins_late_is_waited_for(
 def test_an_engine_that_is_late_twice(engines: cluster.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """It raised in its last cell, and begins the next one late: that error is not the next cell's."""
     assert set(run(engines, "if rank == 1:\n    1 / 0")) == {1}
-    test_an_engine_that_begins_late_is_waited_for(engines, 1, whole_view, monkeypatch)
+    test_an_engine_that_begins_late_is_waited_for(engines, 1, send, monkeypatch)
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cells import START, collect
+from cells import START, collect, send
 
 from workbench import cluster
 
@@ -68,7 +68,7 @@ def engines() -> Iterator[cluster.Cluster]:
 
 def run(up: cluster.Cluster, code: str, interrupt_after_s: float | None = None) -> dict[int, tuple[str, str]]:
     """Run a cell on both engines; its exceptions by rank."""
-    results = [up.client[i].execute(code, silent=False, block=False) for i in range(2)]
+    results = send(up, code)
     if interrupt_after_s is not None:
         time.sleep(interrupt_after_s)
         up.client.send_signal(signal.SIGINT, block=True)

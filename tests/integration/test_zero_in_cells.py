@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cells import collect
+from cells import run
 
 from workbench import cluster
 
@@ -91,11 +91,6 @@ for number in (2, 3):
         step(model, optimizer, number)
 found = error(models)
 """
-
-
-def run(up: cluster.Cluster, code: str) -> dict[int, tuple[str, str]]:
-    """Run a cell on both engines; its exceptions by rank."""
-    return collect([up.client[i].execute(code, silent=False, block=False) for i in range(N)])
 
 
 @pytest.mark.filterwarnings("ignore")  # of ipyparallel, about an engine that has died

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _SOON_S = 0.05  # answers that come together are told together
 _AGAIN_S = 0.5
-_QUIET_S = 0.5  # requests that a program sends one by one within this time belong together
+_QUIET_S = 0.5  # of engines and of calls, until who has answered counts as idle
+_ONE_BY_ONE = 6  # times that after a call to some engines only: a program may send to one after the other, and be slow
 _WHOLE_CALL_S = 2.0  # what a call has not sent by then it never will: Ctrl-C has ended it
 
 
@@ -35,19 +36,26 @@ class _SentCall:
         number: of the calls that have sent something, the first one is 1.
         failures: how many answers had said until then that numbers may have drifted: the same for all its engines.
         begun_at: when the first one got it.
+        all: does every engine get it?
     """
 
     left: set[int]
     number: int = 0
     failures: int = 0
     begun_at: float = float("inf")
+    all: bool = False
 
 
 class _Request(NamedTuple):
-    """What an engine has not answered: when it was sent, by which call."""
+    """What an engine has not answered: when it was sent, by which call, and whether every engine gets it."""
 
     sent_at: float
     call: int
+    all: bool
+
+    def quiet_at(self) -> float:
+        """From then on nobody else is taken to get it, too."""
+        return self.sent_at + _QUIET_S * (1 if self.all else _ONE_BY_ONE)
 
 
 class _Thread(threading.local):
@@ -86,7 +94,7 @@ class SentCells:
         idents, engines = find(targets)
         with self._lock:
             self._end(self._thread.call)
-        self._thread.call = _SentCall(set(engines))
+        self._thread.call = _SentCall(set(engines), all={each for each, _ in self._client.named()} <= set(engines))
         return idents, engines
 
     def _numbered(self, send: Callable[..., Any], request: Request) -> Any:
@@ -136,7 +144,7 @@ class SentCells:
         self._sent.update(engines)
         self._version += 1
         for each in engines:
-            self._open[each][self._sent[each]] = _Request(now, call.number)
+            self._open[each][self._sent[each]] = _Request(now, call.number, call.all)
         return call, [(each, self._sent[each]) for each in engines]
 
     def _not_sent(self, numbers: list[tuple[int, int]]) -> None:
@@ -161,11 +169,11 @@ class SentCells:
         sent = [[each, self._sent[each] + ahead[each]] for each, _ in self._client.named()]
         running = {engine: call.number for call in self._calls for engine in call.left}
         running |= {engine: oldest.call for engine, oldest in self._oldest()}
-        idle, quiet = [], time.monotonic() - _QUIET_S
-        if all(each.sent_at <= quiet for _, each in self._oldest()):
+        idle, now = [], time.monotonic()
+        if all(each.quiet_at() <= now for _, each in self._oldest()):
             busy = running.keys() | {engine for engine, n in self._unnumbered.items() if n}
             there = [each for each, _ in self._client.named() if each not in busy]
-            idle = [each for each in there if self._answered_at[each] <= quiet]
+            idle = [each for each in there if self._answered_at[each] + _QUIET_S <= now]
         if idle != self._idle:
             self._idle, self._version = idle, self._version + 1
         return {"version": self._version, "sent": sent, "idle": idle, "running": list(running.items())}
