@@ -13,50 +13,15 @@ its own piece, so the batches are others, and 0.04 is allowed, as in the session
 from __future__ import annotations
 
 import argparse
-import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from workbench.course.practical import PracticalError, Run, places, read, table
 from workbench.launch.start import mpi
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-PLACE = re.compile(r"MPI_size = (\d+), MPI_rank = (\d+), MPI_local_size = \d+,  MPI_local_rank = \d+ platform = \S+")
-EPOCH = re.compile(r"Epoch: (\d+) (\d+\.\d+) sec\.")
-RESULT = re.compile(r"Loss:  (-?\d+\.\d+|nan)  accuracy:  (\d+\.\d+)  \((\d+) of (\d+) images\)")
-
-
-class PracticalError(Exception):
-    """A script failed, or did not print what it should have."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one run of a training printed.
-
-    Args:
-        ranks: how many there were.
-        seconds: of each epoch; the slowest rank's.
-        loss, accuracy: on the test images, the same on all ranks.
-    """
-
-    ranks: int
-    seconds: tuple[float, ...]
-    loss: float
-    accuracy: float
-
-    @property
-    def first(self) -> float:
-        """Seconds of the first epoch, in which much is set up."""
-        return self.seconds[0]
-
-    @property
-    def later(self) -> float:
-        """Median of the other epochs' seconds; of the first, if there is no other."""
-        return statistics.median(self.seconds[1:] or self.seconds)
 
 
 def options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -109,47 +74,6 @@ def start(ranks: int, script: Path, words: Sequence[str], deadline_s: float) -> 
         how = f"with {ranks} ranks ended with code {process.returncode}"
         raise PracticalError(f"{script.name} {how}:\n{output[-4000:]}")
     return output
-
-
-def places(output: str, ranks: int) -> list[str]:
-    """The lines of ``test_horovod.py``, by rank.
-
-    Raises:
-        PracticalError: not one line of each rank.
-    """
-    found = sorted(PLACE.finditer(output), key=lambda match: int(match[2]))
-    if [(int(match[1]), int(match[2])) for match in found] != [(ranks, rank) for rank in range(ranks)]:
-        raise PracticalError(f"Not one block of each of {ranks} ranks. The output was:\n{output[-4000:]}")
-    return [match[0] for match in found]
-
-
-def read(output: str, ranks: int) -> Run:
-    """What a training printed, every rank the same.
-
-    Raises:
-        PracticalError: a rank is missing, or ranks disagree.
-    """
-    results = [match.groups() for match in RESULT.finditer(output)]
-    seconds = {int(match[1]): float(match[2]) for match in EPOCH.finditer(output)}
-    if len(results) != ranks or not seconds:
-        raise PracticalError(f"{len(results)} of {ranks} ranks printed a result. The output was:\n{output[-4000:]}")
-    if len(set(results)) > 1:
-        raise PracticalError(f"The ranks disagree about (loss, accuracy, right, images): {results}")
-    return Run(ranks, tuple(seconds[epoch] for epoch in sorted(seconds)), float(results[0][0]), float(results[0][1]))
-
-
-def table(runs: Sequence[Run]) -> str:
-    """Time, speed-up, loss and accuracy; a row for each run. Speed-up and efficiency are over the first row."""
-    columns = {"ranks": 5, "first epoch": 14, "later epochs": 15, "speed-up": 11}
-    columns |= {"efficiency": 13, "loss": 11, "accuracy": 11}
-    lines = ["".join(f"{name:>{width}}" for name, width in columns.items())]
-    base = runs[0]
-    for run in runs:
-        speedup = base.later / run.later
-        share = f"{100 * speedup * base.ranks / run.ranks:.0f} %"
-        times = f"{run.first:>12.2f} s{run.later:>13.2f} s"
-        lines.append(f"{run.ranks:>5}{times}{speedup:>11.2f}{share:>13}{run.loss:>11.4f}{run.accuracy:>11.4f}")
-    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None, examples: Path = EXAMPLES) -> int:

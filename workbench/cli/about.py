@@ -1,4 +1,4 @@
-"""``workbench explain``, ``version`` and ``completion``: what the command says about itself and its errors."""
+"""``workbench explain``, ``version``, ``env`` and ``completion``: what the command says about itself and its errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import difflib
 import json
 import platform
+import shlex
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +26,7 @@ _PACKAGES = (
 
 
 def add(commands: Any, parser: Callable[[], Parser]) -> None:
-    """Add the three commands; ``parser`` makes the one that completion is for."""
+    """Add the four commands; ``parser`` makes the one that completion is for."""
     explain = commands.add_parser(
         "explain",
         help="what an error means, its usual causes, and what to do",
@@ -40,6 +41,13 @@ def add(commands: Any, parser: Callable[[], Parser]) -> None:
     )
     about.add_argument("--json", action="store_true", help="as JSON")
     about.set_defaults(handle=_version)
+    env = commands.add_parser(
+        "env",
+        help="lines that make a shell ready for `mpirun … python` and `horovodrun`",
+        description='eval "$(workbench env)" in a shell or a batch script: then `mpirun`, `python` and `horovodrun` '
+        "are those of this installation, and scripts that import Horovod find the workbench.",
+    )
+    env.set_defaults(handle=_env)
     completion = commands.add_parser(
         "completion",
         help="lines that complete commands and options in your shell",
@@ -88,6 +96,12 @@ def versions() -> dict[str, str]:
 def _version(args: argparse.Namespace) -> int:
     found = versions()
     return _show(json.dumps(found, indent=1) if args.json else "\n".join(f"{k:<14} {v}" for k, v in found.items()))
+
+
+def _env(args: argparse.Namespace) -> int:
+    from workbench.launch.start.starters import horovod_shell
+
+    return _show("\n".join(f"export {name}={shlex.quote(value)}" for name, value in horovod_shell().items()))
 
 
 def _show(text: str) -> int:

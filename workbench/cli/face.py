@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from workbench import config
 
 GROUPS = {
-    "train": ("run", "slurm", "k8s"),
+    "train": ("run", "env", "slurm", "k8s"),
     "learn and teach": ("demo", "lab", "lessons", "site", "grade"),
     "when something is wrong": ("doctor", "watch", "explain", "check-build", "version", "completion"),
 }

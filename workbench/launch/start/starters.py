@@ -198,8 +198,24 @@ def environment(n: int, as_horovod: bool = False, env: Mapping[str, str] | None 
     return found | ({supervisor.AS_HOROVOD: "1"} if as_horovod else {})
 
 
+def horovod_shell() -> dict[str, str]:
+    """Variables with which ``horovodrun``, ``mpirun`` and ``import horovod`` in a shell mean the workbench's.
+
+    ``eval "$(workbench env)"`` sets them, and so can a notebook for its ``!`` lines.
+
+    Example:
+        >>> sorted(horovod_shell())
+        ['PATH', 'PYTHONPATH']
+    """
+    ours = str(Path(workbench.errors.__file__).resolve().parent / "as_horovod" / "on_path")
+    found = mpi.environment(1)
+    path = _before(ours, _before(str(Path(sys.executable).parent), found.get("PATH", "")))
+    return {"PATH": path, "PYTHONPATH": _before(ours, found.get("PYTHONPATH", ""))}
+
+
 def _before(folder: str, path: str) -> str:
-    return os.pathsep.join(filter(None, (folder, path)))
+    """The folder before the others of a path; where it stands among them already it is taken from there."""
+    return os.pathsep.join([folder, *(each for each in path.split(os.pathsep) if path and each != folder)])
 
 
 def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -227,6 +243,7 @@ __all__ = [
     "choose",
     "environment",
     "free_port",
+    "horovod_shell",
     "idle_hosts",
     "launcher_variables",
     "processes",
