@@ -1,0 +1,416 @@
+"""Lesson 22, two hours alone: the six steps in a script, the speed-up of a run, and a batch script."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from workbench.course import six_steps as steps
+from workbench.course.judging.likely import look_again
+from workbench.course.judging.task import Mistake, PlainTask
+
+SCRIPT = """\
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+import horovod.torch as hvd
+from course import evaluate, load_digits, make_model
+
+BATCH_SIZE, EPOCHS = 96, 4
+
+hvd.init()
+verbose = hvd.rank() == 0
+torch.manual_seed(42 + hvd.rank())
+if torch.cuda.is_available():
+    torch.cuda.set_device(hvd.local_rank())
+
+train, test = load_digits()
+per_step = BATCH_SIZE // hvd.size()
+sampler = DistributedSampler(train, num_replicas=hvd.size(), rank=hvd.rank())
+loader = DataLoader(train, batch_size=per_step, sampler=sampler)
+
+model = make_model()
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+for epoch in range(EPOCHS):
+    sampler.set_epoch(epoch)
+    for images, labels in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+if verbose:
+    print(evaluate(model, test))
+"""
+
+SLIDES = """\
+#!/bin/sh –l
+#SBATCH -c 6
+#SBATCH -N 2
+#SBATCH -p gpu
+#SBATCH --gpus-per-node 4
+#SBATCH -t 120
+#SBATCH --export=ALL
+
+mpirun –n 8 python test_horovod.py
+"""
+"""The session's batch script, letter by letter as its slide has it."""
+
+
+def six_steps() -> Any:
+    """Return a dict: for each of the six steps, 1 to 6, the number of the line of SCRIPT that takes it."""
+    ### BEGIN SOLUTION
+    return {1: 10, 2: 17, 3: 14, 4: 18, 5: 22, 6: 24}
+    ### END SOLUTION
+
+
+def speed_up(alone: Any, together: Any) -> Any:
+    """Return how many times as fast an epoch of the run together is as an epoch of the run alone.
+
+    Both are lists with, for each rank, the list of its epochs' seconds. An epoch ends when its slowest rank is done.
+    The first epoch does not count; the median of the others does: statistics.median.
+    """
+    ### BEGIN SOLUTION
+    one, many = (
+        statistics.median([max(seconds) for seconds in zip(*ranks, strict=True)][1:]) for ranks in (alone, together)
+    )
+    return one / many
+    ### END SOLUTION
+
+
+def batch_script() -> Any:
+    """Return the text of the slides' batch script, put right: Slurm starts 8 ranks, each with a GPU of its own.
+
+    They are on 2 nodes with 4 GPUs each, for two hours at most.
+    """
+    ### BEGIN SOLUTION
+    return """\
+#!/bin/sh -l
+#SBATCH -c 6
+#SBATCH -N 2
+#SBATCH -p gpu
+#SBATCH --gpus-per-node 4
+#SBATCH --ntasks-per-node 4
+#SBATCH -t 120
+#SBATCH --export=ALL
+
+eval "$(workbench env)"
+mpirun -n 8 python test_horovod.py
+"""
+    ### END SOLUTION
+
+
+# --- 22.six_steps -----------------------------------------------------------------------------------------
+
+
+def _step(number: int, function: Callable[..., Any]) -> str:
+    found = function()
+    if not isinstance(found, dict):
+        kind = "None. Is there a return?" if found is None else f"of type {type(found).__name__}, expected a dict"
+        return f"your result is {kind}"
+    if number not in found:
+        return f"step {number} is not in your result, whose keys are {_keys(found)}"
+    line, right, text = found[number], steps.find(SCRIPT)[number], SCRIPT.splitlines()
+    if isinstance(line, bool) or not hasattr(line, "__index__"):
+        return f"step {number}: your result is {line!r}, expected the number of a line"
+    if line in right:
+        return ""
+    if not 1 <= int(line) <= len(text):
+        return f"step {number}: your result is line {line}; the script has the lines 1 to {len(text)}"
+    other = next((step for step, lines in steps.find(SCRIPT).items() if line in lines), None)
+    takes = f"takes step {other}, {steps.STEPS[other]!r}" if other else "takes none of the six steps"
+    return f"step {number}: your result is line {line}, {text[int(line) - 1].strip()!r}, which {takes}"
+
+
+def _keys(found: dict[Any, Any]) -> str:
+    return ", ".join(map(repr, found)) or "none"
+
+
+def _properties() -> Iterator[Callable[[Callable[..., Any]], str]]:
+    for number, title in steps.STEPS.items():
+        holds = partial(_step, number)
+        holds.__doc__ = f"step {number}: {title[0].lower()}{title[1:]}"
+        yield holds
+
+
+# --- 22.speed_up ------------------------------------------------------------------------------------------
+
+_ALONE = [[4.0, 2.0, 2.1, 2.2]]
+_RUNS = [
+    (_ALONE, [[3.0, 1.0, 1.1, 1.2], [3.1, 1.1, 1.0, 1.1]]),
+    ([[9.0, 3.0, 3.0, 3.0]], [[8.0, 1.0, 1.0, 1.0], [8.0, 1.5, 1.5, 1.5], [8.0, 1.2, 1.2, 1.2]]),
+    ([[5.0, 1.0, 1.0, 9.0, 1.2]], [[5.0, 0.5, 0.6, 0.5, 4.0], [5.0, 0.6, 0.5, 0.7, 0.5]]),
+    ([[2.0, 1.0]], [[2.0, 0.5], [2.0, 2.0]]),
+]
+
+
+def _slowest(ranks: Sequence[Sequence[float]]) -> list[float]:
+    return [max(each) for each in zip(*ranks, strict=True)]
+
+
+def _wanted(alone: Any, together: Any) -> float:
+    return statistics.median(_slowest(alone)[1:]) / statistics.median(_slowest(together)[1:])
+
+
+def _other_speeds(alone: Any, together: Any) -> Iterator[tuple[float, str]]:
+    """What else one may return, from the usual mistake to two at once."""
+    one, many = _slowest(alone), _slowest(together)
+    right, median, mean = _wanted(alone, together), statistics.median, statistics.fmean
+    flat = [second for rank in together for second in rank[1:]]
+    yield median(one) / median(many), "the first epoch is counted: things are set up in it"
+    yield 1 / right, "that is the time of together as a share of that of alone: turn the fraction over"
+    yield mean(one[1:]) / mean(many[1:]), "that is the mean: one slow epoch changes it, and not the median"
+    yield mean(one) / mean(many), "that is the mean of all epochs, or their sum: take the median of all but the first"
+    yield one[0] / many[0], "that is the first epoch alone"
+    yield one[-1] / many[-1], "that is the last epoch alone: take the median of all but the first"
+    fastest = [min(each) for each in zip(*together, strict=True)][1:]
+    yield median(one[1:]) / median(fastest), "an epoch ends when the slowest rank is done, not the fastest"
+    yield median(one[1:]) / median(flat), "an epoch ends when its slowest rank is done: take the maximum over the ranks"
+    average = [mean(each) for each in zip(*together, strict=True)][1:]
+    yield median(one[1:]) / median(average), "an epoch ends when its slowest rank is done: not the mean of the ranks"
+    yield median(one[1:]) / median(together[0][1:]), "that is rank 0 alone: the slowest rank of each epoch counts"
+    slow = max(median(rank[1:]) for rank in together)
+    yield median(one[1:]) / slow, "first the slowest rank of each epoch, then the median: here it is the other way"
+    yield right / len(together), "that is the efficiency, the speed-up divided by the ranks"
+    yield right * len(together), "the speed-up is not multiplied by the ranks: the seconds have it in them"
+    yield median(one[1:]) - median(many[1:]), "that is a difference of seconds: divide"
+
+
+def _fast(runs: Sequence[tuple[Any, Any]], function: Callable[..., Any]) -> str:
+    for alone, together in runs:
+        mine, wanted = function([[*a] for a in alone], [[*b] for b in together]), _wanted(alone, together)
+        if mine is None:
+            return "your result is None. Is there a return?"
+        try:
+            value = float(mine)
+        except (TypeError, ValueError):
+            return f"your result is of type {type(mine).__name__}, expected a number"
+        if abs(value - wanted) > 1e-9 * wanted:
+            given, why = f"alone = {alone}, together = {together}", look_again(function, _RUNS, _other_speeds)
+            return f"{given}: your result is {value:.4g}, expected {wanted:.4g}{why}"
+    return ""
+
+
+def two_ranks(function: Callable[..., Any]) -> str:
+    """Two ranks against one."""
+    return _fast(_RUNS[:1], function)
+
+
+def any_ranks(function: Callable[..., Any]) -> str:
+    """Other numbers of ranks and epochs."""
+    return _fast(_RUNS[1:], function)
+
+
+# --- 22.batch_script --------------------------------------------------------------------------------------
+
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
+_LONG = {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "p": "partition", "G": "gpus"}
+
+
+def _options(text: str) -> dict[str, str]:
+    """What the #SBATCH lines say, by the options' long names. Slurm reads those before the first command."""
+    found: dict[str, str] = {}
+    for line in text.splitlines()[1:]:
+        if line.strip() and not line.startswith("#"):
+            break
+        for word in re.finditer(
+            r"(?:(?<=\s)--([\w-]+)[= ]\s*(\S+)|(?<=\s)-(\w)[= ]?\s*(\S+))", line.partition("#SBATCH")[2]
+        ):
+            found[word[1] or _LONG.get(word[3], word[3])] = word[2] or word[4]
+    return found
+
+
+def _script(function: Callable[..., Any]) -> tuple[str, str]:
+    """The text; what is wrong with it as a result."""
+    text = function()
+    if text is None:
+        return "", "your result is None. Is there a return?"
+    if not isinstance(text, str):
+        return "", f"your result is of type {type(text).__name__}, expected a text"
+    return text, ""
+
+
+def _count(text: str) -> int:
+    """How many ranks the last line starts; 0 if it says nothing."""
+    found = re.search(
+        r"^\s*(?:mpirun|mpiexec|srun|horovodrun|workbench run)\b.*?\s-(?:n|np)[ =]?(\d+)", text, re.MULTILINE
+    )
+    return int(found[1]) if found else 0
+
+
+def plain_dashes(function: Callable[..., Any]) -> str:
+    """Shell and Slurm can read it."""
+    text, wrong = _script(function)
+    if wrong:
+        return wrong
+    for number, line in enumerate(text.splitlines(), 1):
+        if bad := next((each for each in line if each in _DASHES), ""):
+            return f"line {number}, {line!r}: {bad!r} is a typographic dash (U+{ord(bad):04X}); a shell wants '-'"
+    if not re.match(r"#!/(usr/)?bin/(env )?(ba)?sh\b", text):
+        first = (text.splitlines() or [""])[0]
+        return f"line 1 is {first!r}: sbatch wants a line that names the shell, such as #!/bin/sh -l"
+    return ""
+
+
+def before_the_first_command(function: Callable[..., Any]) -> str:
+    """All options stand before the first command."""
+    text, wrong = _script(function)
+    lines = text.splitlines()
+    command = next((k for k, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
+    late = next((k for k, line in enumerate(lines) if line.startswith("#SBATCH") and k > command), None)
+    if late is not None:
+        return f"line {late + 1}, {lines[late]!r}: Slurm reads no option behind the first command, line {command + 1}"
+    return wrong
+
+
+def asks_for_the_nodes(function: Callable[..., Any]) -> str:
+    """2 nodes with 4 GPUs each, for two hours."""
+    text, wrong = _script(function)
+    found = _options(text)
+    for name, right in (("nodes", "2"), ("gpus-per-node", "4")):
+        if found.get(name, "").rpartition(":")[2] != right:
+            said = f"{found[name]}, expected {right}" if name in found else f"not there, expected {right}"
+            return wrong or f"--{name} is {said}"
+    limit = found.get("time", "")
+    if limit not in ("120", "120:00", "2:00:00", "02:00:00", "0-2", "0-02:00", "0-02:00:00"):
+        return wrong or f"the time limit is {limit or 'not there'}; two hours are -t 120, in minutes, or 2:00:00"
+    return wrong
+
+
+def as_many_ranks_as_gpus(function: Callable[..., Any]) -> str:
+    """8 ranks, 4 on each node."""
+    text, wrong = _script(function)
+    found, n = _options(text), _count(text)
+    launcher = re.search(r"^\s*(mpirun|mpiexec|srun|horovodrun|workbench run)\b", text, re.MULTILINE)
+    if not launcher:
+        return wrong or "no line starts ranks: mpirun -n 8 python test_horovod.py"
+    each = found.get("ntasks-per-node", found.get("tasks-per-node", ""))
+    all_of_them = found.get("ntasks", "")
+    if not each and all_of_them != "8":
+        return wrong or (
+            "Slurm is not told how many processes a node may start: without --ntasks-per-node it is one, for -c counts "
+            "the cores of a process"
+        )
+    if each and each != "4":
+        return wrong or f"--ntasks-per-node is {each}: each node has 4 GPUs, so 4 ranks"
+    if n and n != 8:
+        return wrong or f"{launcher[1]} starts {n} ranks: 2 nodes with 4 GPUs each are 8"
+    if not n and launcher[1] in ("mpirun", "mpiexec", "horovodrun"):
+        return wrong or f"{launcher[1]} is not told how many ranks to start: -n 8"
+    return wrong
+
+
+def finds_the_programs(function: Callable[..., Any]) -> str:
+    """The nodes find mpirun, Python and Horovod."""
+    text, wrong = _script(function)
+    before = re.split(r"^\s*(?:mpirun|mpiexec|srun|horovodrun)\b", text, maxsplit=1, flags=re.MULTILINE)[0]
+    ready = r"workbench env|^\s*(?:source|\.) +\S*(?:env\.sh|activate)|^\s*workbench run .*--as-horovod"
+    if not re.search(ready, before, re.MULTILINE):
+        return wrong or (
+            "nothing makes the shell ready: `source env.sh` was typed at the prompt. A batch script needs "
+            'eval "$(workbench env)" before the ranks start'
+        )
+    if not re.search(r"\bpython3? +\S*test_horovod\.py\b", text):
+        return wrong or "python test_horovod.py is not started"
+    return wrong
+
+
+TASKS = [
+    PlainTask(
+        "22.six_steps",
+        "find the six steps in a script",
+        six_steps,
+        (
+            "Go through the list of steps, and look for the line that names what the step is about: init, batch, "
+            "device, samples, weights, gradients.",
+            "init() is step 1. A division of the batch by hvd.size() is step 2; local_rank() is step 3; the sampler is "
+            "step 4. Step 5 broadcasts, and step 6 wraps the optimizer.",
+            "return {1: 10, 2: 17, 3: 14, 4: 18, 5: 22, 6: 24}",
+        ),
+        mistakes=(
+            Mistake(
+                ("takes step",), "Two lines are exchanged. What does each of the two change: data, device, weights?"
+            ),
+            Mistake(
+                ("takes none of the six steps",),
+                "Delete that line in your mind. Would the ranks still train together? Then it is none of the steps.",
+            ),
+            Mistake(
+                ("is not in your result",), "The keys are the numbers 1 to 6 of the steps, the values numbers of lines."
+            ),
+            Mistake(
+                ("the script has the lines", "expected the number"), "The numbers on the left of the script count."
+            ),
+        ),
+        properties=list(_properties()),
+    ),
+    PlainTask(
+        "22.speed_up",
+        "how much faster is it",
+        speed_up,
+        (
+            "Three things in this order: the slowest rank of each epoch; without the first epoch; the median.",
+            "zip(*ranks) gives the seconds of all ranks for each epoch; max() of each is how long that epoch took.",
+            "later = lambda ranks: statistics.median([max(each) for each in zip(*ranks)][1:]); return later(alone) / "
+            "later(together)",
+        ),
+        mistakes=(
+            Mistake(("first epoch",), "In which epoch does TensorFlow trace its graph, and does each rank connect?"),
+            Mistake(
+                ("slowest rank", "rank 0 alone"), "When is an epoch over, if ranks wait for each other in each step?"
+            ),
+            Mistake(
+                ("turn the fraction over",), "Twice as fast means half the seconds. Which number is above the line?"
+            ),
+            Mistake(
+                ("the mean", "sums of"), "statistics.median of the epochs but the first: one slow epoch is no matter."
+            ),
+            Mistake(("efficiency", "multiplied"), "The speed-up compares two times. The number of ranks is not in it."),
+            Mistake(
+                ("last epoch", "difference of seconds"), "Take the median of all epochs but the first, and divide."
+            ),
+        ),
+        properties=[two_ranks, any_ranks],
+    ),
+    PlainTask(
+        "22.batch_script",
+        "put the slides' batch script right",
+        batch_script,
+        (
+            "Look at each '-' of the slide: two are no hyphens. Then count what Slurm gives: nodes, processes, GPUs.",
+            "-N 2 and --gpus-per-node 4 give 8 GPUs. How many processes may a node start? --ntasks-per-node says it.",
+            '#!/bin/sh -l, then the #SBATCH lines with --ntasks-per-node 4 among them, then eval "$(workbench env)", '
+            "then mpirun -n 8 python test_horovod.py",
+        ),
+        mistakes=(
+            Mistake(("typographic dash",), "A text program has made a dash of a hyphen. Type the hyphens anew."),
+            Mistake(
+                ("names the shell",), "The first line of a batch script says which program reads it: #!/bin/sh -l."
+            ),
+            Mistake(("behind the first command",), "Slurm stops to read options at the first line that is a command."),
+            Mistake(
+                ("how many processes", "each node has 4"), "-c 6 gives a process six cores. Which option counts them?"
+            ),
+            Mistake(
+                ("starts", "how many ranks"), "GPUs of a node times nodes: how many ranks are that, one for each GPU?"
+            ),
+            Mistake(
+                ("makes the shell ready",), "A node starts with a shell of its own. What did you type before mpirun?"
+            ),
+            Mistake(("--nodes", "--gpus-per-node", "time limit"), "The slide asked for 2 nodes, 4 GPUs, 120 minutes."),
+            Mistake(("is not started", "no line starts"), "What should the ranks run? python test_horovod.py"),
+        ),
+        properties=[
+            plain_dashes,
+            before_the_first_command,
+            asks_for_the_nodes,
+            as_many_ranks_as_gpus,
+            finds_the_programs,
+        ],
+    ),
+]
