@@ -17,7 +17,7 @@ import psutil
 import pytest
 from fork_server import ForkServer
 
-from workbench.course.build import DIFFERS, KINDS, ROOT, execute, lessons, read
+from workbench.course.build import DIFFERS, KINDS, ROOT, SESSION, execute, lessons, read
 
 LESSONS = lessons([])
 SANITIZE = DIFFERS
@@ -49,7 +49,7 @@ GREEDY = [(kind, lesson) for kind, lesson in RUN if more_than_two(kind, lesson)]
 def missing(notebook: Path) -> set[str]:
     """The frameworks that a notebook imports and nobody has installed (make setup EXTRAS=torch,lessons,dev)."""
     text = "\n".join(cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code")
-    wanted = re.findall(r"^import (tensorflow|keras|jax|optax)\b", text, re.MULTILINE)
+    wanted = re.findall(r"^(?:import |!.*python )(tensorflow|keras|jax|optax)(?:\b|_)", text, re.MULTILINE)
     return {name for name in wanted if importlib.util.find_spec(name) is None}
 
 
@@ -95,6 +95,14 @@ def test_the_scripts_of_lesson_10_lie_beside_its_notebook() -> None:
     ours, theirs = ({path.name: path.read_text() for path in folder.glob("*.py")} for folder in folders)
     assert len(ours) == 10
     assert theirs == ours
+
+
+@pytest.mark.course
+def test_the_session_lies_beside_its_notebook() -> None:
+    """The scripts that lesson 22 starts are the examples, and need no other file."""
+    ours, theirs = ROOT / "examples", ROOT / "notebooks" / "steps" / "session"
+    assert {path.stem for path in theirs.glob("*.py")} == set(SESSION)
+    assert all((ours / f"{name}.py").read_text() == (theirs / f"{name}.py").read_text() for name in SESSION)
 
 
 @pytest.mark.course

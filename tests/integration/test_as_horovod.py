@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 import textwrap
@@ -605,3 +606,25 @@ def test_a_target_version_has_three_parts() -> None:
         util.is_version_greater_equal_than("2.4.0", "2.4")
     with pytest.raises(ValueError, match="texts"):
         util.is_version_greater_equal_than(2, "2.4.0")  # type: ignore[arg-type]
+
+
+def test_a_shell_that_workbench_env_has_made_ready(tmp_path: Path) -> None:
+    """The practical session's commands, as typed, whatever was on PATH and PYTHONPATH before."""
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "two.py").write_text(
+        "import horovod.torch as hvd\nimport other\nhvd.init()\nprint('rank', hvd.rank(), 'of', hvd.size())\n"
+    )
+    lines = [
+        f'eval "$({sys.executable} -m workbench.cli.main env)"',
+        "horovodrun --check-build",
+        "mpirun -n 1 python two.py",
+        "mpirun -n 2 python two.py",
+        "horovodrun -np 2 python two.py",
+    ]
+    env = os.environ | {"PATH": "/usr/bin:/bin", "PYTHONPATH": f":{tmp_path}"}
+    words = ["sh", "-e", "-c", "\n".join(lines)]
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "[X] PyTorch" in done.stdout
+    counted = [done.stdout.count(f"rank {rank} of {n}") for rank, n in ((0, 1), (0, 2), (1, 2))]
+    assert counted == [1, 2, 2], done.stdout

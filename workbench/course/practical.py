@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import statistics
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +28,23 @@ class PracticalError(Exception):
     """A script failed, or did not print what it should have."""
 
 
-def begin() -> None:
+def begin(scripts: str) -> tempfile.TemporaryDirectory[str]:
     """In the ``!`` lines of a notebook, ``mpirun``, ``horovodrun`` and ``import horovod`` mean the workbench's.
 
     In a terminal: ``eval "$(workbench env)"``.
+
+    Args:
+        scripts: the folder of the session's scripts.
+
+    Returns:
+        A folder with copies of them, for what they write. It ends with the notebook's kernel.
     """
     os.environ.update(horovod_shell())
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
+    folder = tempfile.TemporaryDirectory(prefix="session-")
+    shutil.copytree(scripts, folder.name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
 
 @dataclass(frozen=True)

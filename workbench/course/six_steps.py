@@ -113,13 +113,15 @@ class _Reader:
 
     def steps(self, statement: ast.stmt) -> Iterator[int]:
         """Which ones it takes."""
+        if self._names_it(statement):
+            return
         nodes = list(_own(statement))
         used = {number for node in nodes if (number := self._number(node)) is not None}
         calls = {name for node in nodes if isinstance(node, ast.Call) and (name := self._called(node))}
         yield from (_CALLS[name] for name in calls & _CALLS.keys())
         if "init" in calls:
             yield 1
-        if "local_rank" in used and not self._names_it(statement):
+        if "local_rank" in used:
             yield 3
         divides = any(self._divides(node) for node in nodes)
         if divides and "batch" in ast.unparse(statement).lower() and "rank" not in used:
@@ -131,8 +133,9 @@ class _Reader:
             yield 4
 
     def _names_it(self, statement: ast.stmt) -> bool:
-        """Does it only give a number a name?"""
-        return isinstance(statement, ast.Assign) and self._number(statement.value) is not None
+        """Does it only give numbers names?"""
+        pairs = list(_pairs(statement.targets[0], statement.value)) if isinstance(statement, ast.Assign) else []
+        return bool(pairs) and all(self._number(value) is not None for _, value in pairs)
 
     def _divides(self, node: ast.AST) -> bool:
         by = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.FloorDiv))
