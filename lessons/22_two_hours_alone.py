@@ -210,34 +210,20 @@ from workbench.course.tasks.t22_two_hours import SLIDES
 print(SLIDES)
 
 # %%
-predict(
-    "22.dash",
-    "sbatch gets this file as it is copied from the slide. What happens?",
-    choices=[
-        "it runs: 8 ranks on 2 nodes",
-        "it fails: some characters that look like '-' are none",
-        "it runs one rank on each node",
-    ],
-)
-
-# %%
-odd = {letter for letter in SLIDES if ord(letter) > 127}
-print({letter: f"U+{ord(letter):04X}" for letter in odd})
-reveal(
-    "22.dash",
-    "it fails: some characters that look like '-' are none" if odd else "it runs: 8 ranks on 2 nodes",
-    "A program for slides has made dashes of two hyphens. The shell takes the first one as a part of an unknown "
-    "option, and mpirun takes the second one as the name of a program. And there is more to put right: that is an "
-    "exercise.",
-)
+print({letter: f"U+{ord(letter):04X}" for letter in SLIDES if ord(letter) > 127})
 
 # %% [markdown]
+# The program for slides has made dashes of two hyphens. Copied as it is, the file fails: the shell takes the first one as
+# a part of an unknown option, and mpirun takes the second one as the name of a program. And there is more to put right:
+# that is an exercise.
+#
 # Without Slurm at hand, `workbench slurm` shows what a right script looks like for your job, and `--submit` sends it
 # where Slurm is. (Leave `--gpus-per-node` out where there are no GPUs.)
 
 # %%
 options = "--nodes 2 --tasks-per-node 4 --gpus-per-node 4 --time 2:00:00"
-# !workbench slurm {options} job.sbatch python test_horovod.py | grep -v activate
+# !workbench slurm {options} job.sbatch python test_horovod.py > said.txt 2>&1
+# !grep -v activate job.sbatch
 
 # %% [markdown]
 # ## 7. Two scripts read side by side (25 minutes)

@@ -60,6 +60,15 @@ def test_the_block_that_the_session_prints(command: str, cyclic: bool, slurm: Ho
     assert sorted(found, key=lambda each: int(each[1])) == right
 
 
+def test_mpirun_as_the_slides_type_it(slurm: Hosts, tmp_path: Path) -> None:
+    """In a batch script whose shell `workbench env` has made ready: all ranks of both hosts are one job."""
+    ready = f'eval "$({WORKBENCH} env)"'
+    found = BLOCK.findall(submitted(slurm, tmp_path, 2, ready, f"mpirun -n 4 python {EXAMPLES}/test_horovod.py"))
+    assert sorted((size, rank, host) for size, rank, _, _, host in found) == [
+        ("4", str(rank), f"wb{1 + rank // 2}") for rank in range(4)
+    ]
+
+
 HOROVOD = f"{RUN} --as-horovod python"
 SCRIPTS = [
     ("pytorch_horovod.py --epochs 1 --limit 200", "srun --mpi=pmi2 python", "accuracy"),

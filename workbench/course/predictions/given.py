@@ -103,4 +103,8 @@ GIVEN: dict[str, Answer] = {
         "rank 0's backward has ended, and step() waits",
     ],
     "21.skipped": "the announcement: nobody is told any more",
+    "22.places": "MPI_size = 2; MPI_rank = 0 and 1; MPI_local_rank = 0 and 1",
+    "22.first": "in the first epoch the weights are far from good ones",
+    "22.steps": "5,628 and 5,628",
+    "22.memory": 1,
 }
