@@ -254,14 +254,18 @@ def choose_theme(page: Any, theme: str) -> None:
     page.wait_for_function(f"document.body.dataset.jpThemeLight == '{str(theme == 'light').lower()}'")
 
 
-def look_at_both_themes(page: Any, part: str) -> None:
+def _of_jupyterlab(page: Any, theme: str) -> None:
+    choose_theme(page, theme)
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
+
+
+def look_at_both_themes(page: Any, part: str, choose: Callable[[Any, str], None] = _of_jupyterlab) -> None:
     """axe-core has no finding in a part of the page, dark and light."""
     found = importlib.util.find_spec("axe_playwright_python")
     if found is None or found.origin is None:
         pytest.skip("not installed: axe-playwright-python, which brings axe-core (make setup)")
     page.evaluate((Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8"))
     for theme in ("dark", "light"):
-        choose_theme(page, theme)
-        page.locator("#jupyterlab-splash").wait_for(state="detached")
+        choose(page, theme)
         wrong = page.evaluate("part => axe.run(part, {resultTypes: ['violations']})", part)["violations"]
         assert not wrong, [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in wrong]

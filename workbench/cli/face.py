@@ -14,7 +14,7 @@ from workbench import config
 
 GROUPS = {
     "train": ("run", "env", "slurm", "k8s"),
-    "learn and teach": ("demo", "lab", "lessons", "site", "grade"),
+    "learn and teach": ("demo", "lab", "lessons", "site", "class", "grade"),
     "when something is wrong": ("doctor", "watch", "explain", "check-build", "version", "completion"),
 }
 

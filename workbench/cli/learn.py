@@ -1,4 +1,4 @@
-"""``workbench demo``, ``lab``, ``lessons``, ``site`` and ``watch``: what belongs to notebooks, also without a clone.
+"""``workbench demo``, ``lab``, ``lessons``, ``site``, ``class`` and ``watch``: what belongs to notebooks and learners.
 
 A wheel carries the built lessons; ``lessons FOLDER`` copies them to where a learner can write.
 """
@@ -54,6 +54,19 @@ def add(commands: Any) -> None:
     site.add_argument("--serve", type=Path, default=Path("build/site"), metavar="FOLDER", help="default: build/site")
     site.add_argument("--port", type=int, default=0, help="default: any that is free")
     site.set_defaults(handle=_site)
+    board = commands.add_parser(
+        "class",
+        help="show how far a class is: learners and exercises, on a page that follows them",
+        description="A page for the browser of the instructor, on this machine alone, until Ctrl-C. It reads the "
+        "progress files below the folders, and changes nothing: who has passed, tried, or is stuck at which exercise, "
+        "what is wrong there, and what was predicted.",
+    )
+    board.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="a learner's, or one with a folder for each"
+    )
+    board.add_argument("--numbers", action="store_true", help="call learners by numbers, not by their folders' names")
+    board.add_argument("--port", type=int, default=0, help="default: any that is free")
+    board.set_defaults(handle=_class)
     watch = commands.add_parser(
         "watch",
         help="show what each rank of a notebook's cluster does, once a second",
@@ -121,6 +134,21 @@ def _site(args: argparse.Namespace) -> int:
     with server(args.serve, args.port) as pages:
         print(f"http://127.0.0.1:{pages.server_port}/index.html (Ctrl-C ends it)", flush=True)
         pages.serve_forever()
+    return 0
+
+
+def _class(args: argparse.Namespace) -> int:
+    from workbench.cli.class_page import server
+    from workbench.course import class_board
+
+    found = class_board.learners(args.folders, args.numbers)
+    if not found or not any(each.folder.is_dir() for each in found):
+        raise LaunchError(f"There is no learner's folder: {', '.join(map(str, args.folders))}")
+    asked = class_board.questions(built() / "notebooks")
+    board, address = server(lambda: class_board.state(found, asked), args.port)
+    with board:
+        print(f"{address} ({len(found)} learners; Ctrl-C ends it)", flush=True)
+        board.serve_forever()
     return 0
 
 

@@ -62,6 +62,7 @@ class ExerciseProgress:
         causes: how many causes were tried until then, the right one too.
         verdict: what the last check found wrong.
         told: the hint about it that was read.
+        began: when it was first checked, in seconds since 1970; 0 if never.
     """
 
     attempts: int = 0
@@ -73,6 +74,7 @@ class ExerciseProgress:
     causes: int = 0
     verdict: str = ""
     told: str = ""
+    began: float = 0.0
 
     def done(self, name: str) -> bool:
         """Is there nothing left to do? A card's cause is to be named, too."""
@@ -240,6 +242,7 @@ def check(name: str) -> Figure | None:
             picture = drawing.wait_for(stage.error)
     if not is_blank(function):
         entry.attempts += 1
+        entry.began = entry.began or time.time()
         entry.passed, entry.verdict = passed, verdict
         entry.at = entry.at or (time.time() if passed else 0.0)
         BOARD.save(name)
