@@ -213,9 +213,9 @@ print(SLIDES)
 print({letter: f"U+{ord(letter):04X}" for letter in SLIDES if ord(letter) > 127})
 
 # %% [markdown]
-# The program for slides has made dashes of two hyphens. Copied as it is, the file fails: the shell takes the first one as
-# a part of an unknown option, and mpirun takes the second one as the name of a program. And there is more to put right:
-# that is an exercise.
+# The program for slides has made dashes of two hyphens. Copied as it is, the file fails: the shell takes the first one
+# as a part of an unknown option, and mpirun takes the second one as the name of a program. And there is more to put
+# right: that is an exercise.
 #
 # Without Slurm at hand, `workbench slurm` shows what a right script looks like for your job, and `--submit` sends it
 # where Slurm is. (Leave `--gpus-per-node` out where there are no GPUs.)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from labs import in_browser, look_at_both_themes
 
-from workbench.cli.class_page import server
-from workbench.course import class_board, progress_file
+from workbench.course import progress_file
+from workbench.course.classroom import board as class_board
+from workbench.course.classroom.server import server
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, in_browser]
 

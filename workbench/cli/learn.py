@@ -137,19 +137,9 @@ def _site(args: argparse.Namespace) -> int:
     return 0
 
 
-def _class(args: argparse.Namespace) -> int:
-    from workbench.cli.class_page import server
-    from workbench.course import class_board
-
-    found = class_board.learners(args.folders, args.numbers)
-    if not found or not any(each.folder.is_dir() for each in found):
-        raise LaunchError(f"There is no learner's folder: {', '.join(map(str, args.folders))}")
-    asked = class_board.questions(built() / "notebooks")
-    board, address = server(lambda: class_board.state(found, asked), args.port)
-    with board:
-        print(f"{address} ({len(found)} learners; Ctrl-C ends it)", flush=True)
-        board.serve_forever()
-    return 0
+def _class(args: argparse.Namespace) -> NoReturn:
+    words = [*map(str, args.folders), *(["--numbers"] if args.numbers else []), "--port", str(args.port)]
+    os.execv(sys.executable, [sys.executable, "-m", "workbench.course.classroom", *words])
 
 
 def _watch(args: argparse.Namespace) -> int:

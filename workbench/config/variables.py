@@ -300,6 +300,11 @@ def child_environment(**changes: str) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+def pass_on(variables: Mapping[str, str]) -> None:
+    """Set variables of this process for the programs that it starts, such as a notebook's ``!`` lines."""
+    os.environ.update(variables)
+
+
 def let_ranks_share_a_gpu() -> None:
     """Tell NCCL, before its first communicator, that ranks of this job share a GPU, and to be small enough for it.
 

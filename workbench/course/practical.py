@@ -5,7 +5,6 @@ Lesson 22 and ``make practical`` use it.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import statistics
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbench import config
 from workbench.launch.start.starters import horovod_shell
 
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
@@ -39,9 +39,7 @@ def begin(scripts: str) -> tempfile.TemporaryDirectory[str]:
     Returns:
         A folder with copies of them, for what they write. It ends with the notebook's kernel.
     """
-    os.environ.update(horovod_shell())
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    config.pass_on({**_QUIET, **horovod_shell()})
     folder = tempfile.TemporaryDirectory(prefix="session-")
     shutil.copytree(scripts, folder.name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     return folder

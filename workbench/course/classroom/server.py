@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.errors import LaunchError
 
-_PAGE = Path(__file__).with_name("class_page.html")
+_PAGE = Path(__file__).with_name("page.html")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from workbench.course import class_board, progress_file
+from workbench.course import progress_file
+from workbench.course.classroom import board as class_board
 from workbench.course.tasks import names
 
 NOW = 2_000_000_000.0
@@ -155,7 +156,7 @@ def test_mistakes_and_guesses_are_counted(tmp_path: Path) -> None:
 
 def test_the_questions_are_those_of_the_lessons() -> None:
     """With their answers to choose from."""
-    found = class_board.questions(Path(__file__).resolve().parents[2] / "notebooks")
+    found = class_board.questions(Path(__file__).resolve().parents[3] / "notebooks")
     assert len(found) >= 50
     assert all(each["question"] for each in found.values())
     assert sum(len(each["options"]) > 1 for each in found.values()) >= 30
