@@ -114,8 +114,13 @@ def weights(model: Any) -> Array:
 
 
 def _flat(tensors: Sequence[Any]) -> Array:
-    parts = [tensor.detach().cpu().numpy().astype(np.float64).reshape(-1) for tensor in tensors]
+    parts = [_whole(tensor).detach().cpu().numpy().astype(np.float64).reshape(-1) for tensor in tensors]
     return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _whole(tensor: Any) -> Any:
+    """A tensor that is cut over the ranks is gathered: all of them ask for it."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def _rows(images: Array) -> Array:

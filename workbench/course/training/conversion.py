@@ -2,7 +2,8 @@
 
     print(watch(["steps/09_done.py"])[0])
 
-The script runs as it is, by its file. It only has to
+The script runs as it is, by its file. It may use the workbench, or torch.distributed with ``DistributedDataParallel`` or
+``fully_shard``. It only has to
 
 - be over when its last line is (no ``if __name__ == "__main__"`` is needed; it is true),
 - call its model ``model`` and its result on the test digits ``accuracy``, and say ``EPOCHS``,
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import io
 import os
 import runpy
@@ -32,6 +34,7 @@ from typing import Any
 from workbench.course.training.behaviour import LIGHTS, BehaviourRecorder, Seen, title, weights
 from workbench.errors import LaunchError
 from workbench.launch.function import run
+from workbench.launch.start.starters import free_port
 
 DEADLINE_S = 120.0
 _FIRST_SEED = 1
@@ -72,7 +75,8 @@ def watch(scripts: Sequence[str | Path], n: int = 2, deadline_s: float = DEADLIN
     """
     paths = [str(Path(script).resolve()) for script in scripts]
     env = {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "passive"}  # too many threads do not also wait busily
-    found = run(_on_a_rank, args=(paths,), np=n, timeout_s=deadline_s, use_gloo=True, env=env)
+    ports = [free_port() for _ in range(4 * len(paths))]
+    found = run(_on_a_rank, args=(paths, ports), np=n, timeout_s=deadline_s, use_gloo=True, env=env)
     return [
         Watched(Path(path).name, found[0][i][0], [of_rank[i][1] for of_rank in found]) for i, path in enumerate(paths)
     ]
@@ -113,43 +117,50 @@ def turned_green(before: Watched, after: Watched) -> list[str]:
 # --- in a rank --------------------------------------------------------------------------------------------
 
 
-def _on_a_rank(scripts: Sequence[str]) -> list[tuple[Seen, Seen]]:
-    """For each script what was seen alone, and what together."""
+def _on_a_rank(scripts: Sequence[str], ports: Sequence[int]) -> list[tuple[Seen, Seen]]:
+    """For each script what was seen alone, and what together; each run of torch.distributed meets at its own port."""
     from workbench import config
     from workbench.job import api
 
-    rank = config.launch().rank
-    found = []
-    for script in scripts:
-        alone = Seen()
+    rank, found = config.launch().rank, []
+    lonely = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    for i, script in enumerate(scripts):
+        alone, mine = Seen(), ports[4 * i : 4 * i + 4]
         if rank == 0:  # meanwhile the others wait, so that it has the machine for itself
-            alone = api.run_threads(1, lambda script=script: _twice(script, 0, lambda: None), DEADLINE_S)[0]  # type: ignore[misc]
+            with config.changed_environment(**lonely):
+                one = api.run_threads(1, functools.partial(_twice, script, 0, _nothing, mine[:2]), DEADLINE_S)
+            alone = one[0]
         try:
-            found.append((alone, _twice(script, rank, api.shutdown)))
+            found.append((alone, _twice(script, rank, api.shutdown, mine[2:])))
         except LaunchError:  # another rank raised and does not come again: its words come first
             time.sleep(_AFTER_OTHERS_S)
             raise
     return found
 
 
-def _twice(script: str, rank: int, leave: Callable[[], object]) -> Seen:
+def _nothing() -> None:
+    pass
+
+
+def _twice(script: str, rank: int, leave: Callable[[], object], ports: Sequence[int]) -> Seen:
     """The script from nothing, and again from what it left; only rank 0 finds that."""
     with tempfile.TemporaryDirectory(prefix="workbench-") as folder, _inside(folder):
-        first = _once(script, rank)
+        first = _once(script, rank, ports[0])
         leave()  # a rank that has ended says so to one that still waits for it
         if rank:
             for path in Path(folder).iterdir():
                 path.unlink()
-        second = _once(script, rank + 1000)
+        second = _once(script, rank + 1000, ports[1])
         leave()
         second.files = first.files
         return second
 
 
-def _once(script: str, rank: int) -> Seen:
+def _once(script: str, rank: int, port: int) -> Seen:
     import torch
+    import torch.distributed as dist
 
-    from workbench import data
+    from workbench import config, data
     from workbench.job import api
 
     digits, words = data.digits(), io.StringIO()
@@ -159,17 +170,23 @@ def _once(script: str, rank: int) -> Seen:
     torch.set_num_threads(max(2, cores))
     before = torch.get_default_dtype()
     try:
-        with _hooks(recorder), contextlib.redirect_stdout(words), _arguments(script):
+        meet = config.changed_environment(MASTER_PORT=str(port))
+        with meet, _hooks(recorder), contextlib.redirect_stdout(words), _arguments(script):
             names = runpy.run_path(script, run_name="__main__")
     finally:
         torch.set_default_dtype(before)
     seen = recorder.seen
     if api.is_initialized():
         seen.rank, seen.size = api.rank(), api.size()
+    elif dist.is_initialized():
+        seen.rank, seen.size = dist.get_rank(), dist.get_world_size()
     seen.cores, seen.threads, seen.epochs = cores, torch.get_num_threads(), int(names["EPOCHS"])
     seen.end, seen.reported = weights(names["model"]), names["accuracy"]
     seen.measured = accuracy(names["model"], digits)
     seen.files, seen.lines = sorted(os.listdir()), words.getvalue().splitlines()
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
     return seen
 
 
