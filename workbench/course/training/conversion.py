@@ -2,8 +2,8 @@
 
     print(watch(["steps/09_done.py"])[0])
 
-The script runs as it is, by its file. It may use the workbench, or torch.distributed with ``DistributedDataParallel`` or
-``fully_shard``. It only has to
+The script runs as it is, by its file. It may use the workbench, or torch.distributed with ``DistributedDataParallel``
+or ``fully_shard``. It only has to
 
 - be over when its last line is (no ``if __name__ == "__main__"`` is needed; it is true),
 - call its model ``model`` and its result on the test digits ``accuracy``, and say ``EPOCHS``,
