@@ -15,8 +15,8 @@ class CommunicatorWorld(Protocol):
     """What a communicator needs of the scheduler. Ranks are members of the world; an epoch is a set of them."""
 
     failures: Failures
-    clocks: list[float]
 
+    def now(self, rank: int) -> float: ...
     def compute(self, rank: int, seconds: float, label: str) -> None: ...
     def shrink(self, rank: int, epoch: int) -> int: ...
     def begins(self, rank: int, epoch: int, call: str) -> None: ...
@@ -42,7 +42,7 @@ class Comm(Communicator):
     @property
     def now(self) -> float:
         """This rank's clock, in virtual seconds."""
-        return self._world.clocks[self._member]
+        return self._world.now(self._member)
 
     def compute(self, seconds: float, label: str = "") -> None:
         """Spend virtual time."""

@@ -18,7 +18,7 @@ class RequestWorld(Protocol):
     clocks: list[float]
     posted: list[Request]
 
-    def wait(self, request: Request) -> None: ...
+    def wait(self, request: Request) -> Any: ...
     def poll(self, request: Request) -> bool: ...
 
 
@@ -45,16 +45,16 @@ class Request(Pending):
     def wait(self) -> Any:
         """See :class:`Pending`."""
         self.waited = True
-        self.world.wait(self)
+        data = self.world.wait(self)
         if self.array is None:
-            return None if self.sends else self.data
+            return data
         if self.sends and not _same(self.array, self.data):
             raise WorkbenchError(
                 f"Rank {self.rank}: the array given to {self.verb}(dest={self.peer}) was changed before wait(). Until "
                 "then it belongs to the message: real ranks would send wrong numbers, sometimes. Wait first, or copy."
             )
         if not self.sends:
-            _fill(self.array, self.data, self)
+            _fill(self.array, data, self)
         self.array = None
         return None
 

@@ -17,6 +17,7 @@ Computing takes no time, unless the function says ``comm.compute(seconds)``. Ran
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
@@ -28,16 +29,17 @@ from workbench.course.simulator.communicator import ANY, Array, nbytes
 from workbench.course.simulator.deadline import Halt
 from workbench.course.simulator.deadlock import Wait, explain
 from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
+from workbench.course.simulator.replay import Replay
 from workbench.course.simulator.request import Request, fits, logged
 from workbench.course.simulator.run import Computed, DeadlockError, InVain, Run, SimulatedMessage
-from workbench.course.simulator.turns import Turns
+from workbench.course.simulator.turns import Steps, T, Threads, Turns, stacks
 from workbench.errors import DeadlineError
 from workbench.runtime.faults.blocked_threads import users_line
 
 ALPHA_S, BETA_S = 20e-6, 1e-9
 """A message's latency, and its time per byte: MPI between two cores, roughly."""
 EAGER_BYTES = 8192
-_POLLS = 10_000  # that find nothing, while nothing else happens
+_POLLS = 1000  # that find nothing, while nothing else happens
 
 
 def simulate(
@@ -114,7 +116,7 @@ class SimulatedWorld:
         self._counts = [0] * size  # messages sent
         self._calls = Calls()
         self._out_free, self._in_free = [0.0] * size, [0.0] * size
-        self._turns = Turns(size)
+        self._turns: Turns
         self._waiting: dict[int, Request] = {}
         self._finished: set[int] = set()
         self._polls = 0  # since anything else has happened
@@ -125,8 +127,9 @@ class SimulatedWorld:
     def run(self, function: Callable[..., Any], args: Sequence[Any], deadline_s: float) -> Run:
         """See :func:`simulate`."""
         ranks = [partial(self._rank, rank, function, args) for rank in range(self.size)]
+        self._turns = turns(ranks, function, args)
         try:
-            in_time = self._turns.run(ranks, deadline_s)
+            in_time = self._turns.run(deadline_s)
         except BaseException:  # Ctrl-C
             self._turns.stop()
             raise
@@ -144,32 +147,42 @@ class SimulatedWorld:
         return self.log
 
     def _rank(self, rank: int, function: Callable[..., Any], args: Sequence[Any]) -> None:
+        result: Any = None
+        raised: BaseException | None = None
         try:
-            self.log.results[rank] = function(Comm(self, rank), *args)
+            result = function(Comm(self, rank), *args)
         except Died:
             pass
         except Halt:
             return
         except BaseException as error:  # noqa: BLE001 - raised by simulate()
-            if rank not in self.failures.died:  # else an error of its last moments, which nobody hears
-                if self._error is None:
-                    error.rank = rank  # type: ignore[attr-defined]
-                    self._error = error
-                self._turns.end()
-                return
-        if rank in self.failures.died:
-            self.log.results[rank] = None
+            raised = error
+        with suppress(Halt):
+            self._ask(rank, "return", steps=self._returns(rank, result, raised))
+
+    def _ask(self, rank: int, words: str, *more: Any, steps: Steps[T]) -> T:
+        return self._turns.ask(rank, (words, *more), steps)
+
+    def _returns(self, rank: int, result: Any, raised: BaseException | None) -> Steps[None]:
+        yield from ()
+        if raised is not None and rank not in self.failures.died:  # else an error of its last moments, unheard
+            if self._error is None:
+                raised.rank = rank  # type: ignore[attr-defined]
+                self._error = raised
+            self._turns.end()
+            return
+        self.log.results[rank] = None if rank in self.failures.died else result
         self._finished.add(rank)
         self._settle()
         self._polls = 0
         self._pass_on()
 
-    def turn(self, rank: int) -> None:
+    def _turn(self, rank: int) -> Steps[None]:
         """Let those whose clock is behind go first: then messages happen in the order of their times."""
         first = self._next()
         if first is not None and first != rank:
             self._turns.give(first)
-            self._turns.wait(rank)
+            yield
         if rank in self.failures.died or self.failures.due_s(rank) <= self.clocks[rank]:
             self._die(rank)
 
@@ -222,9 +235,20 @@ class SimulatedWorld:
 
     # --- who lives ------------------------------------------------------------------------------------
 
+    def now(self, rank: int) -> float:
+        """See :meth:`Comm.now`."""
+        return self._ask(rank, "now", steps=self._now(rank))
+
+    def _now(self, rank: int) -> Steps[float]:
+        yield from ()
+        return self.clocks[rank]
+
     def compute(self, rank: int, seconds: float, label: str) -> None:
         """See :meth:`Comm.compute`."""
-        self.turn(rank)
+        self._ask(rank, f"compute({seconds})", label, steps=self._compute(rank, seconds, label))
+
+    def _compute(self, rank: int, seconds: float, label: str) -> Steps[None]:
+        yield from self._turn(rank)
         if not 0 <= seconds < NEVER:
             raise ValueError(f"compute({seconds}): time does not run backwards, nor end.")
         begin = self.clocks[rank]
@@ -236,11 +260,14 @@ class SimulatedWorld:
 
     def shrink(self, rank: int, epoch: int) -> int:
         """See :meth:`Comm.shrink`; the number of the new epoch."""
-        self.turn(rank)
+        return self._ask(rank, "shrink()", epoch, steps=self._shrink(rank, epoch))
+
+    def _shrink(self, rank: int, epoch: int) -> Steps[int]:
+        yield from self._turn(rank)
         request = Request(self, rank, epoch, ANY, ANY, "shrink", sends=False)
         self._shrinking[rank] = request
         self._settle()
-        self.wait(request)
+        yield from self._wait(request)
         return int(request.data)
 
     def _settle(self) -> None:
@@ -282,20 +309,28 @@ class SimulatedWorld:
 
     def begins(self, rank: int, epoch: int, call: str) -> None:
         """A rank begins a collective. Once somebody is dead its partners may be in another one than it was."""
+        self._ask(rank, call, epoch, steps=self._begins(rank, epoch, call))
+
+    def _begins(self, rank: int, epoch: int, call: str) -> Steps[None]:
+        yield from ()
         if not self.failures.died:
             self._calls.begin(epoch, rank, CollectiveCall(call, f"({place})" if (place := users_line()) else ""))
 
     def post_send(self, rank: int, epoch: int, data: Any, dest: int, tag: int, verb: str) -> Request:
         """A message is ready to leave."""
-        self.turn(rank)
+        steps = self._post_send(rank, epoch, data, dest, tag, verb)
+        request = self._ask(rank, f"{verb}(dest={dest})", epoch, tag, data, steps=steps)
+        request.array = data if verb[0].isupper() else None
+        return request
+
+    def _post_send(self, rank: int, epoch: int, data: Any, dest: int, tag: int, verb: str) -> Steps[Request]:
+        yield from self._turn(rank)
         if self.failures.due_instead_of(rank, self._counts[rank]):
             self._die(rank)
         self._alive(rank, epoch, verb)
         self._counts[rank] += 1
         request = Request(self, rank, epoch, dest, tag, verb, sends=True)
-        if verb[0].isupper():
-            request.array, data = data, data.copy()
-        request.data = data
+        request.data = data = data.copy() if verb[0].isupper() else data
         if nbytes(data) <= self.eager_bytes:
             self._move(request, request.posted)
         self._match(request)
@@ -303,15 +338,23 @@ class SimulatedWorld:
 
     def post_recv(self, rank: int, epoch: int, buffer: Array | None, source: int, tag: int, verb: str) -> Request:
         """A message is asked for."""
-        self.turn(rank)
+        steps = self._post_recv(rank, epoch, source, tag, verb)
+        request = self._ask(rank, f"{verb}(source={source})", epoch, tag, steps=steps)
+        request.array = buffer
+        return request
+
+    def _post_recv(self, rank: int, epoch: int, source: int, tag: int, verb: str) -> Steps[Request]:
+        yield from self._turn(rank)
         self._alive(rank, epoch, verb)
         request = Request(self, rank, epoch, source, tag, verb, sends=False)
-        request.array = buffer
         self._match(request)
         return request
 
-    def wait(self, request: Request) -> None:
-        """Until the request is done; meanwhile the others run."""
+    def wait(self, request: Request) -> Any:
+        """Until the request is done; meanwhile the others run. What has come, of a receive."""
+        return self._ask(request.rank, "wait()", request, steps=self._wait(request))
+
+    def _wait(self, request: Request) -> Steps[Any]:
         rank = request.rank
         begin = self.clocks[rank]
         if request.ends == NEVER:
@@ -322,7 +365,7 @@ class SimulatedWorld:
         self._note(rank)
         while self._next() != rank:
             self._pass_on()
-            self._turns.wait(rank)
+            yield
         self.clocks[rank] = self._time(rank)
         del self._waiting[rank]
         if rank in self.failures.died or self.failures.due_s(rank) <= self.clocks[rank]:
@@ -331,13 +374,17 @@ class SimulatedWorld:
             if begin < self.clocks[rank]:
                 self.log.in_vain.append(InVain(rank, request.peer, begin, self.clocks[rank], request.verb))
             self._alive(rank, request.epoch, request.verb)
+        return None if request.sends else request.data
 
     def poll(self, request: Request) -> bool:
         """Is it done by now? Asking costs a little time, in which others can go on."""
+        return self._ask(request.rank, "test()", request, steps=self._poll(request))
+
+    def _poll(self, request: Request) -> Steps[bool]:
         rank = request.rank
         self.clocks[rank] += self.alpha_s / 10
         self._note(rank)
-        self.turn(rank)
+        yield from self._turn(rank)
         if request.ends <= self.clocks[rank]:
             return True
         self._alive(rank, request.epoch, request.verb)
@@ -346,7 +393,7 @@ class SimulatedWorld:
             request.where = users_line()
             self._waiting[rank] = request
             self._pass_on()
-            self._turns.wait(rank)
+            yield
         return False
 
     def _match(self, request: Request) -> None:
@@ -390,6 +437,11 @@ class SimulatedWorld:
             since = min(request.since, one.begin)
             waits = replace(one, held=since) if request.sends else replace(one, awaited=since)
             self.log.messages[request.message] = waits
+
+
+def turns(ranks: Sequence[Callable[[], None]], function: Callable[..., Any], args: Sequence[Any]) -> Turns:
+    """The way in which ranks take turns here."""
+    return Threads(ranks) if stacks() else Replay(ranks, [function, *args])
 
 
 __all__ = [

@@ -1,0 +1,262 @@
+"""Ranks where stacks cannot be switched: one that has to wait is left, and later run again from its start.
+
+Until it comes to where it was left, a rank gets the answers that it got before. What it was given, and what it changes
+outside of itself, is each time as it was (``shared.py``), and what it has printed is not printed again. So it does the
+same again, and then goes on. If it does something else, that is an error, and never a wrong result.
+
+A rank that has waited w times for c calls costs about w·c/2 calls: 8 ranks that pass something round a ring, a second;
+64 of them, minutes.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+import numpy as np
+
+from workbench.course.simulator.communicator import Pending, copied
+from workbench.course.simulator.deadline import Halt, halt
+from workbench.course.simulator.shared import Kept, Shared
+from workbench.course.simulator.turns import Call, Steps, T, Turns
+from workbench.errors import WorkbenchError
+
+
+class Left(Halt):
+    """Ends a rank for this time."""
+
+
+class ReplayError(WorkbenchError):
+    """A rank has done something else when its function was run again."""
+
+
+@dataclass
+class _Answer:
+    """What a rank got.
+
+    Args:
+        call: for what.
+        value: or an exception.
+        raised: is it one?
+        shared: what was outside of the rank then.
+    """
+
+    call: Call
+    value: Any
+    raised: bool
+    shared: Kept
+
+
+@dataclass
+class _Rank:
+    """A rank.
+
+    Attributes:
+        begin: what was outside when it began.
+        answers: that it has got so far.
+        place: how many of them it has got this time.
+        call, steps: what it has been left in.
+        left: this time it does nothing more that counts.
+        again: it has not come yet to where it was left.
+    """
+
+    begin: Kept | None = None
+    answers: list[_Answer] = field(default_factory=list)
+    place: int = 0
+    call: Call = ()
+    steps: Steps[Any] | None = None
+    left: bool = False
+    again: bool = False
+
+
+class Replay(Turns):
+    """One thread, which begins a rank whose turn it is.
+
+    Args:
+        ranks: see :class:`Turns`.
+        roots: a rank's function, and what it is given.
+    """
+
+    def __init__(self, ranks: Sequence[Callable[[], None]], roots: Sequence[Any]) -> None:
+        super().__init__(ranks)
+        self._all = [_Rank() for _ in ranks]
+        self._shared = Shared(roots)
+        self._now = self._shared.keep()
+        self._following = self._running = 0
+        self._diverged: ReplayError | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, deadline_s: float) -> bool:
+        """See :class:`Turns`.
+
+        Raises:
+            ReplayError: a function did something else when it was run again.
+        """
+        with redirect_stdout(_Once(sys.stdout, self._mute)), redirect_stderr(_Once(sys.stderr, self._mute)):
+            self._thread = threading.Thread(target=self._run, daemon=True, name="ranks")
+            self._thread.start()
+            in_time = self._over.wait(deadline_s)
+            if in_time:
+                self._thread.join(1.0)
+        if self._diverged is not None:
+            raise self._diverged
+        return in_time
+
+    def _run(self) -> None:
+        with suppress(Halt):
+            while not self._over.is_set():
+                self._running = self._following
+                self._go(self._running)
+
+    def _go(self, rank: int) -> None:
+        mine = self._all[rank]
+        mine.place, mine.left, mine.again = 0, False, mine.steps is not None
+        if mine.begin is None:
+            mine.begin = self._now
+        elif mine.begin is not self._now:
+            self._shared.restore(mine.begin)
+        self._ranks[rank]()
+        if mine.left:
+            self._shared.restore(self._now)
+        else:
+            self._now = self._shared.keep()
+
+    def ask(self, rank: int, call: Call, steps: Steps[T]) -> T:
+        """See :class:`Turns`."""
+        mine = self._all[rank]
+        if mine.left or self._over.is_set():
+            raise Left
+        if mine.place < len(mine.answers):
+            return self._once_more(rank, mine, call)  # type: ignore[no-any-return]
+        return self._first(rank, mine, call, steps)
+
+    def _once_more(self, rank: int, mine: _Rank, call: Call) -> Any:
+        answer = mine.answers[mine.place]
+        self._compare(rank, answer.call, call)
+        before = mine.answers[mine.place - 1].shared if mine.place else mine.begin
+        mine.place += 1
+        if answer.shared is not before:
+            self._shared.restore(answer.shared)
+        if answer.raised:
+            raise answer.value.with_traceback(None)
+        return _fresh(answer.value)
+
+    def _first(self, rank: int, mine: _Rank, call: Call, steps: Steps[T]) -> T:
+        if mine.steps is None:
+            mine.call, mine.steps = tuple(map(_fresh, call)), steps
+            self._now = self._shared.keep()
+        else:
+            self._compare(rank, mine.call, call)
+            if (mine.answers[-1].shared if mine.answers else mine.begin) is not self._now:
+                self._shared.restore(self._now)
+        value: Any = None
+        raised = False
+        try:
+            next(mine.steps)
+        except StopIteration as ended:
+            value = ended.value
+        except BaseException as error:  # noqa: BLE001 - raised below, and each time that this rank is run again
+            value, raised = error, True
+        else:
+            mine.left = True
+            raise Left
+        mine.answers.append(_Answer(mine.call, _fresh(value), raised, self._now))
+        mine.place, mine.steps, mine.again = mine.place + 1, None, False
+        if raised:
+            raise value
+        return value  # type: ignore[no-any-return]
+
+    def _compare(self, rank: int, before: Call, now: Call) -> None:
+        if not alike(before, now):
+            what = f"{now[0]}, and before that to {before[0]}" if now[0] != before[0] else f"{now[0]} with another value"
+            self._diverged = ReplayError(
+                f"Rank {rank} cannot be run here: when its function was run again from its start, it came to {what}. "
+                "This browser cannot switch stacks, so a rank that has waited is run again; it must not depend on what "
+                "is outside of it and changes meanwhile, such as the time, a file or an iterator. Chrome and Edge, "
+                "version 137 or newer, can switch stacks; so can your computer."
+            )
+            self._all[rank].left = True
+            self.end()
+            raise Left
+
+    def _mute(self) -> bool:
+        mine = self._all[self._running]
+        return mine.left or mine.again
+
+    def give(self, rank: int) -> None:
+        """See :class:`Turns`."""
+        self._following = rank
+
+    def end(self) -> None:
+        """See :class:`Turns`."""
+        self._over.set()
+
+    def stop(self) -> None:
+        """See :class:`Turns`."""
+        self.end()
+        if self._thread is not None and self._thread.is_alive():
+            halt(self._thread.ident)
+            self._thread.join(1.0)
+
+
+def _fresh(value: Any) -> Any:
+    return value if isinstance(value, (Pending, BaseException)) else copied(value)
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Is it the same value, as far as this can be known? Objects that cannot be compared are, if they are of one kind.
+
+    Example:
+        >>> alike((1, [np.ones(2)], float("nan")), (1, [np.ones(2)], float("nan"))), alike(1, 2), alike(1, [1])
+        (True, False, False)
+    """
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (str, float, int)):
+        return a == b or a != a
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and (a.dtype == object or a.tobytes() == b.tobytes())
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(alike, a, b))
+    if isinstance(a, dict):
+        return alike(list(a), list(b)) and alike(list(a.values()), list(b.values()))
+    if type(a).__eq__ is object.__eq__:
+        return not isinstance(a, Pending)
+    try:
+        return bool(a == b or a != a)
+    except Exception:  # noqa: BLE001 - of the learner's own classes
+        return True
+
+
+class _Once(io.TextIOBase):
+    """A stream, but for what is printed once more.
+
+    Args:
+        stream: where it goes.
+        mute: was it printed before?
+    """
+
+    def __init__(self, stream: TextIO, mute: Callable[[], bool]) -> None:
+        self._stream, self._mute = stream, mute
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, text: str) -> int:
+        """See ``io.TextIOBase``."""
+        return len(text) if self._mute() else self._stream.write(text)
+
+    def flush(self) -> None:
+        """See ``io.TextIOBase``."""
+        self._stream.flush()
+
+
+__all__ = ["Replay", "ReplayError", "alike"]
