@@ -13,17 +13,26 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from types import CellType, CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from workbench.common.user_line import users_own
+from workbench.course.simulator.comm import Comm
+from workbench.course.simulator.request import Request
 
-Kept = list[tuple[Any, Any, "_Kind"]]
-"""Objects, and what was in each."""
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type, np.float64, np.int64})
+
+
+class Kept(list[tuple[Any, Any, "_Kind"]]):
+    """Objects, and what was in each."""
+
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        """Of the objects, which live as long as this."""
+        return frozenset(id(one) for one, _, _ in self)
 
 
 class Shared:
@@ -48,8 +57,8 @@ class Shared:
 
     def keep(self) -> Kept:
         """What there is now; the same object as the last time if nothing has changed since then."""
-        if self._last is None or not all(kind.same(content, kind.read(one)) for one, content, kind in self._last):
-            self._last = list(self._found())
+        if self._last is None or not all(kind.same(content, one) for one, content, kind in self._last):
+            self._last = Kept(self._found())
         return self._last
 
     def _found(self) -> Iterator[tuple[Any, Any, _Kind]]:
@@ -66,11 +75,44 @@ class Shared:
                 yield one, (content := kind.read(one)), kind
                 todo += kind.inner(content)
 
-    def restore(self, kept: Kept) -> None:
-        """Make everything as it was."""
+    def restore(self, kept: Kept, begin: Kept | None = None, since: Kept | None = None) -> None:
+        """Make everything as it was.
+
+        Args:
+            kept: when.
+            begin, since: there is now what there was at ``since``, but what was made from ``begin`` on has been made
+                once more. The new ones take the places of the old ones.
+        """
+        if begin is not None and since is not None and not since.ids <= begin.ids and (new := self._made_again(since)):
+            kept = Kept((new.get(id(one), one), _exchanged(content, new), kind) for one, content, kind in kept)
         for one, content, kind in kept:
             kind.write(one, content)
         self._last = kept
+
+    def _made_again(self, since: Kept) -> dict[int, Any]:
+        """By the id of an old object, the new one in its place."""
+        contents = {id(one): content for one, content, _ in since}
+        todo, found, passed = [(root, root) for root in self._roots], dict[int, Any](), set[int]()
+        while todo:
+            old, new = todo.pop()
+            if type(old) in _ATOMS or type(old) is not type(new) or id(old) in passed:
+                continue
+            passed.add(id(old))
+            if old is not new:
+                found[id(old)] = new
+            todo += zip(_leads_to(old), _leads_to(new), strict=False)
+            kind = _kind(old)
+            if kind and id(old) in contents:
+                todo += zip(kind.inner(contents[id(old)]), kind.inner(kind.read(new)), strict=False)
+        return found
+
+
+def _exchanged(content: Any, new: dict[int, Any]) -> Any:
+    if isinstance(content, list):
+        return [new.get(id(each), each) for each in content]
+    if isinstance(content, dict):
+        return {name: new.get(id(each), each) for name, each in content.items()}
+    return content
 
 
 @dataclass(frozen=True)
@@ -80,7 +122,7 @@ class _Kind:
     Args:
         read: a copy of what is in one.
         write: puts it back.
-        same: are two copies the same?
+        same: is a copy still what is in one?
         inner: the objects in a copy.
     """
 
@@ -90,7 +132,7 @@ class _Kind:
     inner: Callable[[Any], Iterable[Any]] = lambda content: ()
 
 
-def _each_is(a: list[Any], b: list[Any]) -> bool:
+def _each_is(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(map(operator.is_, a, b))
 
 
@@ -126,7 +168,11 @@ def _array_set(one: Any, content: Any) -> None:
 def _same_arrays(a: Any, b: Any) -> bool:
     if a.dtype == object:
         return _each_is(a.ravel().tolist(), b.ravel().tolist())
-    return a.shape == b.shape and a.tobytes() == b.tobytes()
+    return a.shape == b.shape and bool((_bits(a) == _bits(b)).all())
+
+
+def _bits(array: Any) -> Any:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _globals_read(function: FunctionType) -> dict[str, Any]:
@@ -134,26 +180,35 @@ def _globals_read(function: FunctionType) -> dict[str, Any]:
     return {name: function.__globals__[name] for name in names if name in function.__globals__}
 
 
+def _same_globals(content: dict[str, Any], function: FunctionType) -> bool:
+    return _same_dicts(content, _globals_read(function))
+
+
 _LIST = _Kind(list, _whole, _each_is, list)
 _DEQUE = _Kind(list, lambda one, content: (one.clear(), one.extend(content)), _each_is, list)
 _DICT = _Kind(dict, _filled, _same_dicts, dict.values)
 _SET = _Kind(set, _filled, set.__eq__)
 _ARRAY = _Kind(np.copy, _array_set, _same_arrays, lambda content: content.flat if content.dtype == object else ())
-_CELL = _Kind(_cell_read, _cell_set, _each_is, list)
+_CELL = _Kind(_cell_read, _cell_set, lambda content, one: _each_is(content, _cell_read(one)), list)
 _BYTES = _Kind(bytes, _whole, bytes.__eq__)
-_RANDOM = _Kind(random.Random.getstate, random.Random.setstate, tuple.__eq__)
+_RANDOM = _Kind(random.Random.getstate, random.Random.setstate, lambda content, one: content == one.getstate())
 _GENERATOR = _Kind(
     lambda one: one.bit_generator.state,
     lambda one, content: setattr(one.bit_generator, "state", content),
-    lambda a, b: repr(a) == repr(b),
+    lambda content, one: repr(content) == repr(one.bit_generator.state),
 )
 _STATE = _Kind(
-    lambda one: one.get_state(legacy=False),
+    lambda one: one.get_state(),
     lambda one, content: one.set_state(content),
-    lambda a, b: a["state"]["pos"] == b["state"]["pos"] and np.array_equal(a["state"]["key"], b["state"]["key"]),
+    lambda content, one: all(map(np.array_equal, content, one.get_state())),
 )
-_OBJECT = _Kind(lambda one: dict(vars(one)), lambda one, content: _filled(vars(one), content), _same_dicts, dict.values)
-_GLOBALS = _Kind(_globals_read, lambda one, content: one.__globals__.update(content), _same_dicts, dict.values)
+_OBJECT = _Kind(
+    lambda one: dict(vars(one)),
+    lambda one, content: _filled(vars(one), content),
+    lambda content, one: _same_dicts(content, vars(one)),
+    dict.values,
+)
+_GLOBALS = _Kind(_globals_read, lambda one, content: one.__globals__.update(content), _same_globals, dict.values)
 _KINDS: tuple[tuple[type, _Kind], ...] = (
     *((list, _LIST), (dict, _DICT), (set, _SET), (deque, _DEQUE), (bytearray, _BYTES), (CellType, _CELL)),
     *((random.Random, _RANDOM), (np.random.Generator, _GENERATOR), (np.random.RandomState, _STATE)),
@@ -171,6 +226,8 @@ def _kind(one: Any) -> _Kind | None:
 
 @cache
 def _kind_of(kind: type) -> _Kind | None:
+    if kind in (Comm, Request):  # the scheduler's own
+        return None
     for base, found in _KINDS:
         if issubclass(kind, base):
             return found
