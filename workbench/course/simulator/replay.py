@@ -247,22 +247,18 @@ def alike(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, (str, float, int)):
-        return a == b or a != a
+        return bool(a == b or a != a)
     if isinstance(a, np.ndarray):
         return a.dtype == b.dtype and a.shape == b.shape and (a.dtype == object or a.tobytes() == b.tobytes())
     if isinstance(a, (list, tuple)):
-        if len(a) != len(b):
-            return False
-        for one, other in zip(a, b, strict=True):
-            if one is not other and not alike(one, other):
-                return False
-        return True
+        return len(a) == len(b) and all(one is other or alike(one, other) for one, other in zip(a, b, strict=True))
     if isinstance(a, dict):
         return alike(list(a), list(b)) and alike(list(a.values()), list(b.values()))
-    if type(a).__eq__ is object.__eq__:
-        return not isinstance(a, Pending)
+    if isinstance(a, Pending):
+        return False
+    compared = any("__eq__" in vars(each) for each in type(a).__mro__[:-1])
     try:
-        return bool(a == b or a != a)
+        return not compared or bool(a == b or a != a)
     except Exception:  # noqa: BLE001 - of the learner's own classes
         return True
 

@@ -225,7 +225,7 @@ def _kind(one: Any) -> _Kind | None:
 
 
 @cache
-def _kind_of(kind: type) -> _Kind | None:
+def _kind_of(kind: Any) -> _Kind | None:
     if kind in (Comm, Request):  # the scheduler's own
         return None
     for base, found in _KINDS:
@@ -240,7 +240,7 @@ def _kind_of(kind: type) -> _Kind | None:
 def _leads_to(one: Any) -> list[Any]:
     """The objects in one that does not change itself."""
     if isinstance(one, FunctionType):
-        drawn = [random._inst, np.random.mtrand._rand] if "random" in _names(one.__code__) else []  # type: ignore[attr-defined]
+        drawn = [random._inst, np.random.mtrand._rand] if "random" in _names(one.__code__) else []
         defaults = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
         return [*(one.__closure__ or ()), *defaults, *drawn]
     if isinstance(one, (tuple, frozenset)):
