@@ -10,7 +10,8 @@ with threads runs as it is. It comes before whatever takes names out of these mo
    leaves time in a browser.
 3. Threads that all wait for ever end: the main thread is told.
 
-In a browser that cannot switch stacks, a thread runs to its end when it begins, and may not wait for another one.
+In a browser that cannot switch stacks, a thread runs on top of the one that waits for it, to its end, and may not wait
+for one below it. A :class:`workbench.course.simulator.deadline.TimedThread` is ended when its time is over.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import _thread
 import contextvars
 import ctypes
+import math
 import queue
 import signal
 import sys
@@ -65,10 +67,12 @@ class _Fiber:
         halt: what is to be raised in it.
         jumps: how often a loop has begun anew, of :func:`loops_give_way`.
         locals: its part of each :class:`Local`.
+        seconds, until: how long it may run on top of another one, and until when.
     """
 
-    def __init__(self, ident: int, begin: Callable[[], object] | None = None) -> None:
+    def __init__(self, ident: int, begin: Callable[[], object] | None = None, seconds: float = math.inf) -> None:
         self.ident, self.begin = ident, begin
+        self.seconds, self.until = seconds, math.inf
         self.turn, self.waits, self.woken = 0, False, False
         self.frame: FrameType | None = None
         self.sentinel: Lock | None = None
@@ -114,14 +118,10 @@ class Scheduler:
             self._pace(1 / _SLOWER)
             _MONITORING.restart_events()
         begin = lambda: function(*args, **(kwargs or {}))  # noqa: E731
-        fiber = _Fiber(next(self._idents), begin)
+        seconds = getattr(getattr(function, "__self__", None), "seconds", math.inf)  # of a TimedThread
+        fiber = _Fiber(next(self._idents), begin, seconds)
         self.fibers[fiber.ident] = fiber
-        if can_run_sync():
-            self._ready.append(fiber)
-        else:
-            before = self.current
-            self._live(fiber, begin)
-            self.current = before
+        self._ready.append(fiber)
         return fiber.ident
 
     def _run(self, fiber: _Fiber, begin: Callable[[], object]) -> None:
@@ -143,15 +143,33 @@ class Scheduler:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """This thread waits until :meth:`wake`; False if its time has come first."""
-        if not can_run_sync():
-            raise NoStacksError
         me = self.current
         me.turn += 1
         me.waits, me.woken = True, False
+        if not can_run_sync():
+            self._wait_below(me)
+            return True
         if timeout_s is not None and timeout_s < threading.TIMEOUT_MAX:
             heappush(self._timers, (self.now() + timeout_s, next(self._numbers), me, me.turn))
         self._switch(me)
         return me.woken
+
+    def _wait_below(self, me: _Fiber) -> None:
+        """Without other stacks: who has not begun runs on top of this one."""
+        while not me.woken and (on_top := next((each for each in self._ready if each.begin), None)):
+            self._ready.remove(on_top)
+            begin, on_top.begin, on_top.until = on_top.begin, None, min(me.until, self.now() + on_top.seconds)
+            assert begin is not None
+            self._live(on_top, begin)
+            self.current = me
+            self.check()
+        me.waits = False
+        if not me.woken:
+            for fiber in self.fibers.values():
+                if not fiber.begin:
+                    fiber.halt = NoStacksError
+            raise NoStacksError
+        self._ready.remove(me)
 
     def wake(self, fiber: _Fiber) -> None:
         """One that waits goes on, when it is its turn."""
@@ -163,7 +181,7 @@ class Scheduler:
     def give_way(self) -> None:
         """Others have their turn, if they can go on; this thread looks for something, in vain so far."""
         self._expire(self.now())
-        if self._ready:
+        if self._ready and can_run_sync():
             self._ready.append(self.current)
             self._switch(self.current)
         elif self._timers:
@@ -183,6 +201,10 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise what is to be raised in this thread."""
+        if self.current.until < self.now():
+            from workbench.course.simulator.deadline import Halt
+
+            raise Halt
         if self.current.halt is not None:
             error, self.current.halt = self.current.halt, None
             raise error

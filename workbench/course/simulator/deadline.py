@@ -43,6 +43,19 @@ def halt(ident: int | None) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Halt))
 
 
+class TimedThread(threading.Thread):
+    """A daemon that its starter waits for, some seconds long, and then ends.
+
+    Args:
+        target: what it does.
+        seconds: how long. A browser that cannot leave it ends it by itself.
+    """
+
+    def __init__(self, target: Callable[[], object], seconds: float, name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        self.seconds = seconds
+
+
 def within(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
     """Call a function in a thread of its own and return its result, or raise what it raises.
 
@@ -62,7 +75,7 @@ def within(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
         except BaseException as error:  # noqa: BLE001 - raised below
             failed.append(error)
 
-    thread = threading.Thread(target=run, name="exercise", daemon=True)
+    thread = TimedThread(run, seconds, "exercise")
     thread.start()
     try:
         thread.join(seconds)

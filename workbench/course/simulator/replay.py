@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from workbench.course.simulator.communicator import Pending, copied
-from workbench.course.simulator.deadline import Halt, halt
+from workbench.course.simulator.deadline import Halt, TimedThread, halt
 from workbench.course.simulator.shared import Kept, Shared
 from workbench.course.simulator.turns import Call, Steps, T, Turns
 from workbench.errors import WorkbenchError
@@ -95,6 +96,7 @@ class Replay(Turns):
         self._shared = Shared(roots)
         self._now = self._shared.keep()
         self._following = self._running = 0
+        self._until, self._late = 0.0, False
         self._diverged: ReplayError | None = None
         self._thread: threading.Thread | None = None
 
@@ -105,20 +107,29 @@ class Replay(Turns):
             ReplayError: a function did something else when it was run again.
         """
         with redirect_stdout(_Once(sys.stdout, self._mute)), redirect_stderr(_Once(sys.stderr, self._mute)):
-            self._thread = threading.Thread(target=self._run, daemon=True, name="ranks")
+            self._thread = TimedThread(self._run, deadline_s, "ranks")
+            self._until = time.monotonic() + deadline_s
             self._thread.start()
             in_time = self._over.wait(deadline_s)
             if in_time:
                 self._thread.join(1.0)
         if self._diverged is not None:
             raise self._diverged
-        return in_time
+        return in_time and not self._late
 
     def _run(self) -> None:
         with suppress(Halt):
             while not self._over.is_set():
                 self._running = self._following
                 self._go(self._running)
+                self._look()
+        self._look()
+        self.end()
+
+    def _look(self) -> None:
+        if time.monotonic() > self._until and not self._over.is_set():
+            self._late = True
+            self.end()
 
     def _go(self, rank: int) -> None:
         mine = self._all[rank]
@@ -138,6 +149,7 @@ class Replay(Turns):
     def ask(self, rank: int, call: Call, steps: Steps[T]) -> T:
         """See :class:`Turns`."""
         mine = self._all[rank]
+        self._look()
         if mine.left or self._over.is_set():
             if mine.left:
                 _leave_at_next_line(sys._getframe(1))
@@ -249,7 +261,9 @@ def alike(a: Any, b: Any) -> bool:
     if isinstance(a, (str, float, int)):
         return bool(a == b or a != a)
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and (a.dtype == object or a.tobytes() == b.tobytes())
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return a.dtype == object or bool(a.tobytes() == b.tobytes())
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(one is other or alike(one, other) for one, other in zip(a, b, strict=True))
     if isinstance(a, dict):

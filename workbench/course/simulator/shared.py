@@ -221,7 +221,8 @@ def _kind(one: Any) -> _Kind | None:
         return _ARRAY if one.flags.writeable else None
     if isinstance(one, FunctionType):
         return _GLOBALS if users_own(one.__code__.co_filename) else None
-    return _kind_of(type(one))
+    kind: Any = type(one)
+    return _kind_of(kind)
 
 
 @cache
