@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 _OURS = str(Path(__file__).resolve().parents[1])  # the package
+_BEGIN = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]
 _LIBRARIES = (*site.getsitepackages(), str(Path(threading.__file__).parent))
 
 
@@ -30,9 +31,9 @@ def place_of(stack: Iterable[tuple[str, int]]) -> str:
 
 
 def stack_of(frame: FrameType | None) -> list[tuple[str, int]]:
-    """A frame and those that called it, from within outwards: files and line numbers."""
+    """A frame and those of its thread that called it, from within outwards: files and line numbers."""
     found = []
-    while frame is not None:
+    while frame is not None and frame.f_code is not _BEGIN:  # in a page a thread may run on top of another one
         found.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
     return found

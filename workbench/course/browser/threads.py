@@ -275,8 +275,8 @@ class NoStacksError(WorkbenchError):
 
     def __init__(self) -> None:
         super().__init__(
-            "Ranks need a browser that can switch stacks (JavaScript Promise Integration): Chrome or Edge, version 137 "
-            "or newer. Or run the lesson on your computer."
+            "Ranks with hvd need a browser that can switch stacks (JavaScript Promise Integration): Chrome or Edge, "
+            "version 137 or newer, or Firefox 153. Or run the lesson on your computer."
         )
 
 

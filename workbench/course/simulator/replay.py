@@ -29,6 +29,11 @@ from workbench.course.simulator.shared import Kept, Shared
 from workbench.course.simulator.turns import Call, Steps, T, Turns
 from workbench.errors import WorkbenchError
 
+_MANY = 200  # calls of a rank
+_ELSEWHERE = (
+    "This browser cannot switch stacks, so a rank that has waited is run again from its start. Chrome and Edge, version "
+    "137 or newer, and Firefox 153 can; so can your computer."
+)
 _HERE = str(Path(__file__).parent)
 
 
@@ -201,9 +206,7 @@ class Replay(Turns):
             )
             self._diverged = ReplayError(
                 f"Rank {rank} cannot be run here: when its function was run again from its start, it came to {what}. "
-                "This browser cannot switch stacks, so a rank that has waited is run again; it must not depend on what "
-                "is outside of it and changes meanwhile, such as the time, a file or an iterator. Chrome and Edge, "
-                "version 137 or newer, can switch stacks; so can your computer."
+                f"It must not depend on what changes outside, such as the time, a file or an iterator. {_ELSEWHERE}"
             )
             self._all[rank].left = True
             self.end()
@@ -227,6 +230,12 @@ class Replay(Turns):
         if self._thread is not None and self._thread.is_alive():
             halt(self._thread.ident)
             self._thread.join(1.0)
+
+    def why_late(self) -> str:
+        """See :class:`Turns`."""
+        if max(len(mine.answers) for mine in self._all) < _MANY:
+            return super().why_late()
+        return f"It has many messages, and they take long here. {_ELSEWHERE}"
 
 
 def _leave_at_next_line(frame: FrameType | None) -> None:

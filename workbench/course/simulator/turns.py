@@ -61,6 +61,10 @@ class Turns(ABC):
     def stop(self) -> None:
         """End also who does not wait."""
 
+    def why_late(self) -> str:
+        """What may be the cause if the deadline comes first."""
+        return "Is there a loop whose condition never changes?"
+
 
 class Threads(Turns):
     """A thread for each rank, and a semaphore that it waits for."""
