@@ -31,8 +31,8 @@ from workbench.errors import WorkbenchError
 
 _MANY = 200  # calls of a rank
 _ELSEWHERE = (
-    "This browser cannot switch stacks, so a rank that has waited is run again from its start. Chrome and Edge, version "
-    "137 or newer, and Firefox 153 can; so can your computer."
+    "This browser cannot switch stacks, so a rank that has waited is run again from its start. Chrome and Edge 137, "
+    "Firefox 153 and what is newer can; so can your computer."
 )
 _HERE = str(Path(__file__).parent)
 
