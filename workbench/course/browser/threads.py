@@ -9,6 +9,7 @@ with threads runs as it is. It comes before whatever takes names out of these mo
    process. And it goes slowly while there are threads, as Python does here: a deadline that leaves time on a computer
    leaves time in a browser.
 3. Threads that all wait for ever end: the main thread is told.
+4. ``time.perf_counter_ns`` is never twice the same, so events have an order; a browser's own clock is coarse.
 
 In a browser that cannot switch stacks, a thread runs on top of the one that waits for it, to its end, and may not wait
 for one below it. A :class:`workbench.course.simulator.deadline.TimedThread` is ended when its time is over.
@@ -52,6 +53,7 @@ _GATES = """(() => {
 })()"""
 _MONITORING: Any = vars(sys)["monitoring"]
 _monotonic, _sleep, _excepthook = time.monotonic, time.sleep, threading.excepthook
+_perf_counter_ns = time.perf_counter_ns
 
 
 class _Fiber:
@@ -93,6 +95,7 @@ class Scheduler:
         self._gates = run_js(_GATES)
         self._base = self._anchor = _monotonic()
         self._rate = 1.0
+        self._last_ns = 0
 
     def now(self) -> float:
         """In place of ``time.monotonic``."""
@@ -100,6 +103,11 @@ class Scheduler:
 
     def _pace(self, rate: float, skip_s: float = 0.0) -> None:
         self._base, self._anchor, self._rate = self.now() + skip_s, _monotonic(), rate
+
+    def later_ns(self) -> int:
+        """In place of ``time.perf_counter_ns``."""
+        self._last_ns = max(self._last_ns + 1, _perf_counter_ns())
+        return self._last_ns
 
     def ident(self) -> int:
         """In place of ``threading.get_ident``."""
@@ -414,6 +422,7 @@ def install() -> None:
     queue.SimpleQueue = queue._PySimpleQueue  # type: ignore[attr-defined, misc]
     queue.time = THREADS.now  # type: ignore[attr-defined]
     time.monotonic, time.sleep = THREADS.now, THREADS.sleep  # type: ignore[assignment]
+    time.perf_counter_ns = THREADS.later_ns
     threading.excepthook = _raised
     ctypes.pythonapi.PyThreadState_SetAsyncExc = _halt  # type: ignore[attr-defined]
     sys._current_frames = THREADS.frames
