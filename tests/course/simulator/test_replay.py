@@ -28,6 +28,13 @@ def test_what_ranks_change_outside_is_changed_once() -> None:
     class Box:
         total = 0
 
+    class Meta(type):
+        pass
+
+    class Kind(metaclass=Meta):
+        pass
+
+    others = [random.SystemRandom(), Kind, Kind(), random, {-1}, bytearray(b"x"), (1, [2]), np.array([None, {}])]
     box, seen, own, drawn = Box(), list[Any](), random.Random(3), np.random.default_rng(3)
     count, by_rank, array = 0, dict[int, Any](), np.zeros(4)
 
@@ -39,6 +46,10 @@ def test_what_ranks_change_outside_is_changed_once() -> None:
             given[comm.rank] += 1
             seen.append((comm.rank, i))
             by_rank.setdefault(comm.rank, []).append(i)
+            others[4].add(10 * comm.rank + i)
+            others[5] += b"y"
+            others[6][1].append(i)
+            others[7][1][comm.rank, i] = i
             box.total += comm.rank
             count += 1
             COUNTED += 1
@@ -54,6 +65,7 @@ def test_what_ranks_change_outside_is_changed_once() -> None:
     globals()["COUNTED"] = 0
     assert given.tolist() == [4.0, 5.0, 6.0, 7.0]
     assert array.tolist() == [4.0] * 4
+    assert [len(others[4]), len(others[5]), len(others[6][1]), len(others[7][1])] == [17, 17, 17, 16]
     assert by_rank == {rank: [0, 1, 2, 3] for rank in range(4)}
     assert sorted(seen) == [(rank, i) for rank in range(4) for i in range(4)]
     expected, first = random.Random(3), random.Random(1)

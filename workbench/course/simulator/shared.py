@@ -187,10 +187,10 @@ def _same_globals(content: dict[str, Any], function: FunctionType) -> bool:
 _LIST = _Kind(list, _whole, _each_is, list)
 _DEQUE = _Kind(list, lambda one, content: (one.clear(), one.extend(content)), _each_is, list)
 _DICT = _Kind(dict, _filled, _same_dicts, dict.values)
-_SET = _Kind(set, _filled, set.__eq__)
+_SET = _Kind(set, _filled, operator.eq)
 _ARRAY = _Kind(np.copy, _array_set, _same_arrays, lambda content: content.flat if content.dtype == object else ())
 _CELL = _Kind(_cell_read, _cell_set, lambda content, one: _each_is(content, _cell_read(one)), list)
-_BYTES = _Kind(bytes, _whole, bytes.__eq__)
+_BYTES = _Kind(bytes, _whole, operator.eq)
 _RANDOM = _Kind(random.Random.getstate, random.Random.setstate, lambda content, one: content == one.getstate())
 _GENERATOR = _Kind(
     lambda one: one.bit_generator.state,
@@ -227,7 +227,7 @@ def _kind(one: Any) -> _Kind | None:
 
 @cache
 def _kind_of(kind: Any) -> _Kind | None:
-    if kind in (Comm, Request):  # the scheduler's own
+    if issubclass(kind, (Comm, Request, random.SystemRandom, type)):  # the scheduler's own, and what has no state
         return None
     for base, found in _KINDS:
         if issubclass(kind, base):
