@@ -492,10 +492,10 @@ def test_without_stacks_simulated_ranks_are_run_again(open_in: Callable[..., Liv
     assert "DeadlineError" in live.run(f"{loops}simulate(2, loops, deadline_s=0.5)")
     spins = "from workbench.course.simulator.deadline import within\ndef spins():\n    while True:\n        pass\n"
     assert "It did not end within 0.5 s" in live.run(f"{spins}within(0.5, spins)")
-    assert live.run("simulate(2, lambda comm: comm.allreduce(comm.rank)).results") == "[1, 1]"
     judged = f"{JUDGE}list(judge(task('11.start'), task('11.start').reference, None))"
     for text in ("import workbench\nworkbench.run_threads(2, lambda: workbench.allreduce(1))", judged):
         assert "can switch stacks (JavaScript Promise Integration): Chrome or Edge" in live.run(text)
+    assert live.run("simulate(2, lambda comm: comm.allreduce(comm.rank)).results") == "[1, 1]"
 
 
 def cells(lesson: str, hvd: bool) -> Iterator[str]:

@@ -174,7 +174,7 @@ class Scheduler:
         me.waits = False
         if not me.woken:
             for fiber in self.fibers.values():
-                if not fiber.begin:
+                if fiber is not me and not fiber.begin:
                     fiber.halt = NoStacksError
             raise NoStacksError
         self._ready.remove(me)
