@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import faulthandler
 import importlib.util
 import json
 import random
@@ -233,6 +234,7 @@ note(threading.active_count() - before)
 @pytest.fixture(autouse=True)
 def live(site: Path) -> None:
     """These need a site that was built with Pyodide."""
+    faulthandler.cancel_dump_traceback_later()  # tests of a minute; Python may crash in a dump while ranks are threads
     if not (site / "_static" / "live" / "runtime").exists():
         pytest.skip("no Pyodide in the cache: .ci/pyodide brings it (make setup-tests)")
 
