@@ -142,7 +142,7 @@ def test_a_bare_except_catches_no_leaving() -> None:
 
 @pytest.mark.parametrize("way", ["replay"], indirect=True)
 def test_who_does_something_else_is_told() -> None:
-    """An iterator outside cannot be put back; what it gives is sent, decides whether to return, or how much to send."""
+    """An iterator outside cannot be put back; what it gives is sent, decides what comes, or is a result."""
 
     def sends(comm: Any) -> Any:
         return [passes(comm, next(numbers)) for _ in range(2)]
@@ -156,14 +156,20 @@ def test_who_does_something_else_is_told() -> None:
             raise ValueError("mine")
         passes(comm)
 
+    def keeps(comm: Any) -> Any:
+        mine = next(numbers)
+        passes(comm)
+        return mine
+
     told = []
-    for function in (sends, returns, raises):
+    for function in (sends, returns, raises, keeps):
         numbers = itertools.count()
         with pytest.raises(ReplayError, match="when its function was run again from its start, it came to") as raised:
             simulate(2, function)
         told.append(str(raised.value))
     assert "to sendrecv(dest=1) with another value." in told[0]
     assert "to return, and before that to sendrecv(" in told[1]
+    assert "it came to mine = 2, and before that to mine = 0." in told[3]
     assert all("a rank that has waited is run again from its start. Chrome and Edge 137" in one for one in told)
 
 

@@ -2,7 +2,7 @@
 
 Until it comes to where it was left, a rank gets the answers that it got before. What it was given, and what it changes
 outside of itself, is each time as it was (``shared.py``), and what it has printed is not printed again. So it does the
-same again, and then goes on. If it does something else, that is an error, and never a wrong result.
+same again, and then goes on. If it calls something else, or has other numbers in its variables, that is an error.
 
 A rank that has waited w times for c calls costs about w·c/2 calls. A ring of 16 ranks takes 0.2 s where threads take
 0.05 s, one of 64 ranks 10 s: more is too large. So are some hundred messages of each rank.
@@ -11,6 +11,7 @@ A rank that has waited w times for c calls costs about w·c/2 calls. A ring of 1
 from __future__ import annotations
 
 import io
+import itertools
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from workbench.common.user_line import users_own
 from workbench.course.simulator.communicator import Pending, copied
 from workbench.course.simulator.deadline import Halt, TimedThread, halt
 from workbench.course.simulator.shared import Kept, Shared
@@ -30,6 +32,7 @@ from workbench.course.simulator.turns import Call, Steps, T, Turns
 from workbench.errors import WorkbenchError
 
 _MANY = 200  # calls of a rank
+_SMALL = 1000  # numbers of an array
 _ELSEWHERE = (
     "This browser cannot switch stacks, so a rank that has waited is run again from its start. Chrome and Edge 137, "
     "Firefox 153 and what is newer can; so can your computer."
@@ -73,6 +76,7 @@ class _Rank:
         place: how many of them it has got this time.
         call, steps: what it has been left in.
         before: what was outside of it then.
+        variables: what was in its own.
         left: this time it does nothing more that counts.
         again: it has not come yet to where it was left.
     """
@@ -83,6 +87,7 @@ class _Rank:
     call: Call = ()
     steps: Steps[Any] | None = None
     before: Kept = field(default_factory=Kept)
+    variables: dict[tuple[int, str], Any] = field(default_factory=dict)
     left: bool = False
     again: bool = False
 
@@ -180,7 +185,11 @@ class Replay(Turns):
             mine.before = self._now = self._shared.keep()
         else:
             self._compare(rank, mine.call, call)
-        value: Any = None
+            for (depth, name), value in _variables(sys._getframe(2)).items():
+                before = mine.variables.get((depth, name), value)
+                if not alike(before, value):
+                    self._compare(rank, (f"{name} = {before}", before), (f"{name} = {value}", value))
+        value = None
         raised = False
         try:
             next(mine.steps)
@@ -189,7 +198,7 @@ class Replay(Turns):
         except BaseException as error:  # noqa: BLE001 - raised below, and each time that this rank is run again
             value, raised = error, True
         else:
-            mine.left = True
+            mine.left, mine.variables = True, _variables(sys._getframe(2))
             raise Left
         mine.answers.append(_Answer(mine.call, _fresh(value), raised, mine.before, self._now))
         if mine.again:
@@ -236,6 +245,22 @@ class Replay(Turns):
         if max(len(mine.answers) for mine in self._all) < _MANY:
             return super().why_late()
         return f"It has many messages, and they take long here. {_ELSEWHERE}"
+
+
+def _variables(frame: FrameType | None) -> dict[tuple[int, str], Any]:
+    """By place in the stack and name: numbers, texts and small arrays in the functions of user's code."""
+    found: dict[tuple[int, str], Any] = {}
+    for depth in itertools.count():
+        if frame is None or frame.f_code is Replay._go.__code__:
+            return found
+        if users_own(frame.f_code.co_filename):
+            for name, value in frame.f_locals.items():
+                if isinstance(value, (int, float, complex, str, bytes)):
+                    found[depth, name] = value
+                elif isinstance(value, np.ndarray) and value.size <= _SMALL:
+                    found[depth, name] = _fresh(value)
+        frame = frame.f_back
+    return found
 
 
 def _leave_at_next_line(frame: FrameType | None) -> None:
