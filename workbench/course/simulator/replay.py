@@ -31,8 +31,7 @@ from workbench.course.simulator.shared import Kept, Shared
 from workbench.course.simulator.turns import Call, Steps, T, Turns
 from workbench.errors import WorkbenchError
 
-_MANY = 200  # calls of a rank
-_SMALL = 1000  # numbers of an array
+_MANY = 100  # calls of a rank
 _ELSEWHERE = (
     "This browser cannot switch stacks, so a rank that has waited is run again from its start. Chrome and Edge 137, "
     "Firefox 153 and what is newer can; so can your computer."
@@ -248,7 +247,7 @@ class Replay(Turns):
 
 
 def _variables(frame: FrameType | None) -> dict[tuple[int, str], Any]:
-    """By place in the stack and name: numbers, texts and small arrays in the functions of user's code."""
+    """By place in the stack and name: numbers and texts in the functions of user's code. An array may be np.empty()."""
     found: dict[tuple[int, str], Any] = {}
     for depth in itertools.count():
         if frame is None or frame.f_code is Replay._go.__code__:
@@ -257,8 +256,6 @@ def _variables(frame: FrameType | None) -> dict[tuple[int, str], Any]:
             for name, value in frame.f_locals.items():
                 if isinstance(value, (int, float, complex, str, bytes)):
                     found[depth, name] = value
-                elif isinstance(value, np.ndarray) and value.size <= _SMALL:
-                    found[depth, name] = _fresh(value)
         frame = frame.f_back
     return found
 
