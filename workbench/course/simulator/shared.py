@@ -184,43 +184,58 @@ def _same_globals(content: dict[str, Any], function: FunctionType) -> bool:
     return _same_dicts(content, _globals_read(function))
 
 
-_LIST = _Kind(list, _whole, _each_is, list)
-_DEQUE = _Kind(list, lambda one, content: (one.clear(), one.extend(content)), _each_is, list)
-_DICT = _Kind(dict, _filled, _same_dicts, dict.values)
-_SET = _Kind(set, _filled, operator.eq)
-_ARRAY = _Kind(np.copy, _array_set, _same_arrays, lambda content: content.flat if content.dtype == object else ())
-_CELL = _Kind(_cell_read, _cell_set, lambda content, one: _each_is(content, _cell_read(one)), list)
-_BYTES = _Kind(bytes, _whole, operator.eq)
-_RANDOM = _Kind(random.Random.getstate, random.Random.setstate, lambda content, one: content == one.getstate())
-_GENERATOR = _Kind(
-    lambda one: one.bit_generator.state,
-    lambda one, content: setattr(one.bit_generator, "state", content),
-    lambda content, one: repr(content) == repr(one.bit_generator.state),
-)
-_STATE = _Kind(
-    lambda one: one.get_state(),
-    lambda one, content: one.set_state(content),
-    lambda content, one: all(map(np.array_equal, content, one.get_state())),
-)
-_OBJECT = _Kind(
-    lambda one: dict(vars(one)),
-    lambda one, content: _filled(vars(one), content),
-    lambda content, one: _same_dicts(content, vars(one)),
-    dict.values,
-)
-_GLOBALS = _Kind(_globals_read, lambda one, content: one.__globals__.update(content), _same_globals, dict.values)
 _KINDS: tuple[tuple[type, _Kind], ...] = (
-    *((list, _LIST), (dict, _DICT), (set, _SET), (deque, _DEQUE), (bytearray, _BYTES), (CellType, _CELL)),
-    *((random.Random, _RANDOM), (np.random.Generator, _GENERATOR), (np.random.RandomState, _STATE)),
-    (SimpleNamespace, _OBJECT),
+    (list, _Kind(list, _whole, _each_is, list)),
+    (deque, _Kind(list, lambda one, content: (one.clear(), one.extend(content)), _each_is, list)),
+    (dict, _Kind(dict, _filled, _same_dicts, dict.values)),
+    (set, _Kind(set, _filled, operator.eq)),
+    (bytearray, _Kind(bytes, _whole, operator.eq)),
+    (
+        np.ndarray,
+        _Kind(np.copy, _array_set, _same_arrays, lambda content: content.flat if content.dtype == object else ()),
+    ),
+    (CellType, _Kind(_cell_read, _cell_set, lambda content, one: _each_is(content, _cell_read(one)), list)),
+    (
+        FunctionType,
+        _Kind(_globals_read, lambda one, content: one.__globals__.update(content), _same_globals, dict.values),
+    ),
+    (
+        random.Random,
+        _Kind(random.Random.getstate, random.Random.setstate, lambda content, one: content == one.getstate()),
+    ),
+    (
+        np.random.Generator,
+        _Kind(
+            lambda one: one.bit_generator.state,
+            lambda one, content: setattr(one.bit_generator, "state", content),
+            lambda content, one: repr(content) == repr(one.bit_generator.state),
+        ),
+    ),
+    (
+        np.random.RandomState,
+        _Kind(
+            lambda one: one.get_state(),
+            lambda one, content: one.set_state(content),
+            lambda content, one: all(map(np.array_equal, content, one.get_state())),
+        ),
+    ),
+    (
+        SimpleNamespace,
+        _Kind(
+            lambda one: dict(vars(one)),
+            lambda one, content: _filled(vars(one), content),
+            lambda content, one: _same_dicts(content, vars(one)),
+            dict.values,
+        ),
+    ),
 )
 
 
 def _kind(one: Any) -> _Kind | None:
-    if isinstance(one, np.ndarray):
-        return _ARRAY if one.flags.writeable else None
-    if isinstance(one, FunctionType):
-        return _GLOBALS if users_own(one.__code__.co_filename) else None
+    if isinstance(one, np.ndarray) and not one.flags.writeable:
+        return None
+    if isinstance(one, FunctionType) and not users_own(one.__code__.co_filename):
+        return None
     kind: Any = type(one)
     return _kind_of(kind)
 
@@ -235,7 +250,7 @@ def _kind_of(kind: Any) -> _Kind | None:
     top = kind.__module__.partition(".")[0]
     path = getattr(sys.modules.get(kind.__module__), "__file__", None)
     own = top in ("__main__", "workbench") or (path is not None and users_own(path))
-    return _OBJECT if own and kind.__dictoffset__ else None
+    return _kind_of(SimpleNamespace) if own and kind.__dictoffset__ else None
 
 
 def _leads_to(one: Any) -> list[Any]:
