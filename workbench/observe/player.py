@@ -44,11 +44,11 @@ def play(figure: Figure, seconds: float = SECONDS) -> Any:
         raise ValueError(f"A player needs a positive number of seconds, not {seconds}.")
     if " data-begin=" not in figure.svg:
         raise ValueError(f"Nothing happens in this picture, so it cannot be played: {figure.alt}")
-    if sys.platform == "emscripten":  # the page has a player of its own
-        return Played(figure.svg, figure.alt, seconds)
     try:
         player = _player_class()
     except ImportError:
+        if sys.platform == "emscripten":  # the page has a player of its own
+            return Played(figure.svg, figure.alt, seconds)
         print("There is no player here (pip install anywidget); this is the whole picture.")
         return figure
     return player(svg=figure.svg, alt=figure.alt, seconds=seconds)

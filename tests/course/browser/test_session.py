@@ -170,5 +170,6 @@ def test_a_distribution_that_lacks_a_file_is_told(tmp_path: Path) -> None:
     assert files.missing(tmp_path) == ""
     loaded = files.place(tmp_path, tmp_path / "runtime")
     about = json.loads((tmp_path / "runtime" / "files.json").read_text())
-    assert sum(about["sizes"].values()) == loaded
-    assert {"pyodide.asm.wasm.gz", "numpy.whl", "workbench.zip"} <= set(about["sizes"])
+    assert sum(about["page"]["sizes"].values()) == loaded
+    assert {"pyodide.asm.wasm.gz", "numpy.whl", "workbench.zip"} <= set(about["page"]["sizes"])
+    assert files.missing(tmp_path, files.OF_A_KERNEL) == f"{tmp_path} has no ipython"

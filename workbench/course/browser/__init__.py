@@ -2,6 +2,7 @@
 
 ======================  ================================================================================
 ``session.py``          runs cells there: output, the last value, errors with the line of the cell
+``kernel.py``           the same for a notebook in JupyterLite
 ``threads.py``          threads, each with a stack of WebAssembly: under Python's own ``threading``
 ``sockets.py``          sockets between them
 ``pictures.py``         SVGs within a page, in its theme

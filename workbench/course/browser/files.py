@@ -7,14 +7,17 @@ import hashlib
 import json
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from workbench.course.browser.session import LATER
 from workbench.course.build import ROOT
 
 CORE = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 PACKAGES = ("numpy",)
+OF_A_KERNEL = ("ipython",)
+"""Packages that a notebook needs besides."""
 _COMPRESSED = (".wasm", ".asm.js")  # the others are compressed already
 _PACKAGE = ROOT / "workbench"
 _SUFFIXES = (".py", ".css", ".gz", ".html", ".js", ".json", ".svg", ".txt")
@@ -25,8 +28,8 @@ _LEFT_OUT = (
 )
 
 
-def missing(pyodide: Path) -> str:
-    """What a folder lacks to be a distribution of Pyodide with numpy, in words; "" if nothing.
+def missing(pyodide: Path, packages: Sequence[str] = PACKAGES) -> str:
+    """What a folder lacks to be a distribution of Pyodide with some packages, in words; "" if nothing.
 
     Example:
         >>> missing(Path("nowhere"))
@@ -34,20 +37,24 @@ def missing(pyodide: Path) -> str:
     """
     lacks = [name for name in CORE if not (pyodide / name).is_file()]
     if not lacks:
-        lacks = [name for name in _wheels(pyodide, PACKAGES) if not (pyodide / name).is_file()]
+        known = _known(pyodide)
+        lacks = [name for name in packages if name not in known]
+        lacks += [name for name in _wheels(pyodide, packages) if not (pyodide / name).is_file()]
     return f"{pyodide} has no {', '.join(lacks)}" if lacks else ""
 
 
-def place(pyodide: Path, target: Path) -> int:
+def place(pyodide: Path, target: Path, kernel: Mapping[str, bytes] | None = None) -> int:
     """Put all files into a folder of the site.
 
     Args:
         pyodide: a distribution: https://github.com/pyodide/pyodide/releases, pyodide-….tar.bz2 without or with all
             packages.
         target: the folder, which is made.
+        kernel: files by name of the packages that the kernel of a notebook needs and a distribution has not; None: the
+            site has no notebooks.
 
     Returns:
-        How many bytes a browser loads.
+        How many bytes a browser loads for a page.
     """
     target.mkdir(parents=True)
     at_once = _wheels(pyodide, PACKAGES)
@@ -58,44 +65,83 @@ def place(pyodide: Path, target: Path) -> int:
         else:
             shutil.copyfile(pyodide / name, target / name)
     pack(target / "workbench.zip")
-    sizes = {path.name: path.stat().st_size for path in sorted(target.iterdir())}
-    for name in LATER:  # a distribution may lack them
-        wheels = [each for each in _wheels(pyodide, [name]) if each not in at_once]
-        if all((pyodide / each).is_file() for each in wheels):
-            for each in wheels:
-                shutil.copyfile(pyodide / each, target / each)
+    for_a_page = {path.name for path in target.iterdir()}
+    if kernel is not None:
+        _copy(_wheels(pyodide, OF_A_KERNEL), pyodide, target)
+        _write(target / "kernel.zip", kernel)
+    parts = for_a_page, {path.name for path in target.iterdir()} - for_a_page
+    for name in LATER:
+        _copy(_wheels(pyodide, [name]), pyodide, target)
+    _shorten(target / "pyodide-lock.json")
     files = sorted(target.iterdir())
     version = hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files)).hexdigest()
-    about = {"version": version[:16], "packages": PACKAGES, "sizes": sizes}
+    page, more = ({path.name: path.stat().st_size for path in files if path.name in these} for these in parts)
+    about = {
+        "version": version[:16],
+        "page": {"packages": PACKAGES, "sizes": page},
+        "kernel": {"packages": OF_A_KERNEL, "sizes": more},
+    }
     (target / "files.json").write_text(json.dumps(about), encoding="utf-8")
-    return sum(sizes.values())
+    return sum(page.values())
+
+
+def _copy(names: Sequence[str], source: Path, target: Path) -> None:
+    """All of them, or none: a distribution may lack a package."""
+    if all((source / name).is_file() for name in names):
+        for name in names:
+            shutil.copyfile(source / name, target / name)
+
+
+def _shorten(lock: Path) -> None:
+    """Leave what is there: of no other package the browser asks for files."""
+    found = json.loads(lock.read_text(encoding="utf-8"))
+    there = {name: each for name, each in found["packages"].items() if (lock.parent / each["file_name"]).is_file()}
+    for each in there.values():
+        each["depends"] = [name for name in each["depends"] if _key(name) in there]
+    lock.write_text(json.dumps({**found, "packages": there}), encoding="utf-8")
+
+
+def _known(pyodide: Path) -> dict[str, Any]:
+    """Packages by name."""
+    found: dict[str, Any] = json.loads((pyodide / "pyodide-lock.json").read_text(encoding="utf-8"))["packages"]
+    return found
 
 
 def _wheels(pyodide: Path, packages: Sequence[str]) -> list[str]:
     """The files of packages, and of what they need."""
-    known = json.loads((pyodide / "pyodide-lock.json").read_text(encoding="utf-8"))["packages"]
+    known = _known(pyodide)
     found: dict[str, str] = {}
     names = [name for name in packages if name in known]
     while names:
         about = known[names.pop()]
         if about["name"] not in found:
             found[about["name"]] = about["file_name"]
-            names += about["depends"]
+            names += map(_key, about["depends"])
     return sorted(found.values())
+
+
+def _key(name: str) -> str:
+    """Of a lock, in which a name is also written with an underscore."""
+    return name.lower().replace("_", "-")
 
 
 def pack(target: Path) -> None:
     """Write the part of this package that runs in a browser into a zip file, always the same one."""
     left_out = tuple(f"{each}/" for each in _LEFT_OUT)
+    found: dict[str, bytes] = {}
+    for path in sorted(_PACKAGE.rglob("*")):
+        name = path.relative_to(_PACKAGE).as_posix()
+        if path.suffix in _SUFFIXES and "__pycache__" not in path.parts and not name.startswith(left_out):
+            found[f"workbench/{name}"] = path.read_bytes()
+    _write(target, found)
+
+
+def _write(target: Path, files: Mapping[str, bytes]) -> None:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for path in sorted(_PACKAGE.rglob("*")):
-            name = path.relative_to(_PACKAGE).as_posix()
-            if path.suffix not in _SUFFIXES or "__pycache__" in path.parts:
-                continue
-            if not name.startswith(left_out):
-                about = zipfile.ZipInfo(f"workbench/{name}")
-                about.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(about, path.read_bytes())
+        for name, content in files.items():
+            about = zipfile.ZipInfo(name)  # without the time
+            about.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(about, content)
 
 
 __all__ = ["missing", "pack", "place"]

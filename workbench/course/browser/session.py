@@ -110,9 +110,9 @@ class Session:
     def _result(self, source: str, name: str) -> Any:
         """Of the last line, if it is an expression whose value a notebook would show."""
         if magic := _MAGIC.search(source):
-            raise NotHereError(f"{magic[1]} needs engines, and there is none{_ON_YOUR_COMPUTER}")
+            raise NotHereError.engines(magic[1])
         tree = ast.parse(source, name)
-        tree.body = [each for one in tree.body for each in _imported(one)]
+        tree.body = [each for one in tree.body for each in imported(one)]
         last = tree.body[-1] if tree.body else None
         if not isinstance(last, ast.Expr):
             exec(_compiled(tree, name), self._names)
@@ -153,8 +153,6 @@ class Session:
             return f"{name} is not there{_ON_YOUR_COMPUTER}"
         if isinstance(error, NameError) and error.name in self._elsewhere:
             return f"{error.name} comes from a cell that did not run here{_ON_YOUR_COMPUTER}"
-        if isinstance(error, NotHereError):
-            return str(error)
         lines = [f"{place}: {text}" for place, text in _places(error.__traceback__)]
         return "\n".join([*lines, *(line.rstrip() for line in traceback.format_exception_only(error))])
 
@@ -168,6 +166,14 @@ def _compiled(tree: ast.Module | ast.Expression, name: str) -> CodeType:
 
 class NotHereError(Exception):
     """What a cell asks for is not there in a browser."""
+
+    @classmethod
+    def engines(cls, what: str) -> NotHereError:
+        """Of what runs on engines, such as a magic."""
+        return cls(f"{what} needs engines, and there is none{_ON_YOUR_COMPUTER}")
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
 
 
 class Absent:
@@ -188,7 +194,7 @@ class Absent:
         return self.call
 
 
-def _imported(statement: ast.stmt) -> list[ast.stmt]:
+def imported(statement: ast.stmt) -> list[ast.stmt]:
     """A statement of a cell; of an import, what is there, and :class:`Absent` for what is not."""
     if not isinstance(statement, ast.Import | ast.ImportFrom):
         return [statement]
@@ -279,4 +285,4 @@ def restore(text: str) -> None:
     progress_file.FILE.write_text(text, encoding="utf-8")
 
 
-__all__ = ["LATER", "MOST", "Absent", "Session", "restore", "state"]
+__all__ = ["LATER", "MOST", "Absent", "NotHereError", "Session", "imported", "restore", "state"]

@@ -8,6 +8,7 @@
     texts.py        links of hand-written texts, as they are on the site
     reference.py    pages of the API and of the benchmarks
     command_line.py a page of all commands and options, from their parsers
+    lab.py          JupyterLite, with the notebooks that run in a browser
     summary.py      llms.txt: each page with its first sentence
     stage.py        all sources in one folder
     __main__.py     Sphinx

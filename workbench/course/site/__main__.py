@@ -13,7 +13,8 @@ from workbench.common.extras import has
 from workbench.config import cache_dir, child_environment
 from workbench.course.browser.files import missing, place
 from workbench.course.build import ROOT
-from workbench.course.site.stage import stage
+from workbench.course.site import lab
+from workbench.course.site.stage import books, stage
 
 _MARK = ".buildinfo"  # Sphinx writes it into what it has built
 
@@ -44,14 +45,21 @@ def main(arguments: list[str] | None = None) -> int:
     if why:
         print(f"make site: {why}", file=sys.stderr)
         return 1
+    no_lab = lab.hindrance(options.pyodide)
+    with_lab = options.pyodide is not None and not no_lab
     with tempfile.TemporaryDirectory(prefix="workbench-site-") as folder:
         source, pages = Path(folder) / "source", Path(folder) / "pages"
-        stage(source, options.instructors, not options.no_frameworks)
+        in_lab = [each for each in books("notebooks", "exercises") if lab.runs(each)] if with_lab else []
+        stage(source, options.instructors, not options.no_frameworks, in_lab)
         status = _sphinx(source, pages, live=options.pyodide is not None)
         if status == 0:
             if options.pyodide:
-                loaded = place(options.pyodide, pages / "_static" / "live" / "runtime")
+                kernel = lab.kernel() if with_lab else None
+                loaded = place(options.pyodide, pages / "_static" / "live" / "runtime", kernel)
                 print(f"Cells run in the pages, which load {loaded / 1e6:.1f} MB for it")
+                if with_lab:
+                    lab.build(pages / lab.FOLDER, in_lab)
+                print(f"{len(in_lab)} notebooks open in a lab in the browser" if with_lab else f"No lab: {no_lab}")
             else:
                 shutil.rmtree(pages / "_static" / "live")
                 print("Cells do not run in the pages: --pyodide FOLDER names a distribution of Pyodide")

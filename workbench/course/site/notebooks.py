@@ -10,6 +10,7 @@ import nbformat
 
 from workbench.course.browser.pictures import Pictures
 from workbench.course.links import Lesson, navigation
+from workbench.course.site.lab import address
 from workbench.course.site.texts import linked
 
 SECONDS = 8.0  # of a player whose notebook was built before it was written down
@@ -21,7 +22,7 @@ _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 _EXERCISES = re.compile(r"(?<=\S): exercises$", re.MULTILINE)
 
 
-def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Collection[str]) -> Any:
+def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Collection[str], lab: bool = False) -> Any:
     """The notebook, changed for the site.
 
     Args:
@@ -30,6 +31,7 @@ def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Coll
         stem: the lesson's.
         kind: ``notebooks``, ``exercises`` or ``solutions``.
         pages: which there are, as ``exercises/03_ring_allreduce``.
+        lab: the site has this notebook in a lab, too.
     """
     pictures = Pictures()
     path = f"{kind}/{stem}.ipynb"
@@ -48,7 +50,7 @@ def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Coll
     cells[0].source = _TITLE.sub(rf"# {stem[:2]} \1", cells[0].source, count=1)
     if kind == "solutions":
         cells[0].source = _EXERCISES.sub(": solutions", cells[0].source, count=1)
-    cells[0].source = _with_head(cells[0].source, _head(stem, kind, pages))
+    cells[0].source = _with_head(cells[0].source, _head(stem, kind, pages, lab))
     links = navigation(lessons, stem, kind)
     cells.append(nbformat.v4.new_markdown_cell(_navigation(links), id=f"{stem[:2]}-links"))
     notebook.cells = cells
@@ -90,13 +92,15 @@ def _with_head(source: str, head: str) -> str:
     return f"{title}\n\n{head}\n\n{rest.lstrip()}"
 
 
-def _head(stem: str, kind: str, pages: Collection[str]) -> str:
+def _head(stem: str, kind: str, pages: Collection[str], lab: bool) -> str:
     """How to run it, and where its other notebooks are."""
     others = {"notebooks": "The lesson", "exercises": "Its exercises", "solutions": "Their solutions"}
     found = [f"[{word}](../{other}/{stem}.ipynb)" for other, word in others.items() if f"{other}/{stem}" in pages]
     links = " · ".join(each for each in found if f"../{kind}/" not in each)
     how = f"`make lab` in a checkout opens JupyterLab; there open `{kind}/{stem}.ipynb`. "
     how += f"{{download}}`This notebook <../files/{kind}/{stem}.ipynb>` alone needs the package `workbench`."
+    if lab:
+        how += f'\n\n<a class="wb-lab" href="../{address(stem, kind)}">Open as a notebook in the browser</a>'
     return f"```{{container}} wb-run\n**Run it.** {how}" + (f"\n\n{links}" if links else "") + "\n```"
 
 

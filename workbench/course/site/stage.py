@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import nbformat
@@ -31,17 +32,18 @@ solutions/*
 """
 
 
-def stage(target: Path, instructors: bool = False, frameworks: bool = True) -> None:
+def stage(target: Path, instructors: bool = False, frameworks: bool = True, lab: Collection[Path] = ()) -> None:
     """Write the folder.
 
     Args:
         target: the folder, which is not there yet.
         instructors: with the solutions; else none of them, nor their text, is in it.
         frameworks: with the API of torch, TensorFlow, Keras and JAX, whose import takes half of the time.
+        lab: the notebooks that the site has in a lab, too.
     """
     shutil.copytree(ROOT / "docs", target, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
     texts(target)
-    notebooks(target, ("notebooks", "exercises", *(["solutions"] if instructors else [])))
+    notebooks(target, ("notebooks", "exercises", *(["solutions"] if instructors else [])), lab)
     if instructors:
         with (target / "index.md").open("a", encoding="utf-8") as file:
             file.write(_FOR_INSTRUCTORS)
@@ -63,8 +65,7 @@ def texts(target: Path) -> None:
     sources = {f"docs/{path.relative_to(target).as_posix()}": path for path in sorted(target.rglob("*.md"))}
     pages = {name: name.removeprefix("docs/") for name in sources} | ROOT_PAGES
     pages |= {
-        f"{path.parent.name}/{path.name}": f"{path.parent.name}/{path.name}"
-        for path in _books("notebooks", "exercises")
+        f"{path.parent.name}/{path.name}": f"{path.parent.name}/{path.name}" for path in books("notebooks", "exercises")
     }
     sources |= {name: ROOT / name for name, page in ROOT_PAGES.items() if page.startswith("about/")}
     for name, path in sources.items():
@@ -72,14 +73,15 @@ def texts(target: Path) -> None:
         (target / pages[name]).write_text(text, encoding="utf-8")
 
 
-def _books(*kinds: str) -> list[Path]:
+def books(*kinds: str) -> list[Path]:
+    """The built notebooks of kinds such as ``exercises``."""
     return [path for kind in kinds for path in sorted((ROOT / kind).glob("[0-9]*.ipynb"))]
 
 
-def notebooks(target: Path, kinds: tuple[str, ...]) -> None:
+def notebooks(target: Path, kinds: tuple[str, ...], lab: Collection[Path] = ()) -> None:
     """Write the built notebooks as pages, and beside them as they are, to be downloaded."""
     lessons = course(ROOT / "lessons")
-    found = _books(*kinds)
+    found = books(*kinds)
     pages = {f"{path.parent.name}/{path.stem}" for path in found}
     if strangers := {path.stem for path in found} - {lesson.stem for lesson in lessons}:
         raise ValueError(
@@ -90,7 +92,7 @@ def notebooks(target: Path, kinds: tuple[str, ...]) -> None:
         for folder in (target / kind, target / "files" / kind):
             folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target / "files" / kind)
-        changed = page(nbformat.read(path, as_version=4), lessons, stem, kind, pages)
+        changed = page(nbformat.read(path, as_version=4), lessons, stem, kind, pages, path in lab)
         nbformat.write(changed, target / kind / path.name)
 
 
