@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from workbench.course.tasks.t07_fusion import finish_time, plan_buckets
 
 
@@ -131,6 +133,11 @@ def stops_below_the_sum(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return min(range(sum(sizes)), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
 
 
+def tries_a_hundred(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+    tried = np.linspace(0, sum(sizes), 100)
+    return min(tried, key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
+
+
 WRONG = {
     "07.plan_buckets": [
         (forgets_the_last_bucket, "sizes [1], threshold 0: your result is [], which is not all of them in order"),
@@ -156,5 +163,6 @@ WRONG = {
         (ready_does_not_matter, "✗ As early as with the best of all thresholds"),
         (returns_the_time, "✗ All tensors ready at once"),
         (stops_below_the_sum, "✗ All tensors ready at once"),
+        (tries_a_hundred, "Do you try only some of the thresholds?"),
     ],
 }

@@ -151,6 +151,14 @@ def decays_its_weights(hvd: Any, model: Any, digits: Any, batch: Any, epochs: An
     return _accuracy(model, digits)
 
 
+def divides_by_the_full_batch(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    def loss(hvd: Any, output: Any, labels: Any, whole: int) -> Any:
+        return F.cross_entropy(output, labels, reduction="sum") * hvd.size() / batch
+
+    _train(hvd, model, digits, batch, epochs, loss=loss)
+    return _accuracy(model, digits)
+
+
 WRONG = {
     "13.capstone": [
         (trains_without_hvd, "2 ranks: rank 0 of 2 is rank 0 of 1 to itself; init() makes them meet"),
@@ -168,5 +176,9 @@ WRONG = {
         (learns_too_slowly, "✗ At least 85 % of the unseen digits are read right: 2 ranks: "),
         (trains_with_adam, "✗ Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples: "),
         (decays_its_weights, "of the largest weight away from where that leads: is it another optimizer?"),
+        (
+            divides_by_the_full_batch,
+            "✗ Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples",
+        ),
     ],
 }

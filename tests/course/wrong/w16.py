@@ -214,6 +214,13 @@ def changes_the_layers(layers: Any, reduce_s: Any) -> Messages:
     return messages
 
 
+def turns_the_sign(ranks: Any, short: Any, long: Any) -> Any:
+    steps = 2 * (ranks - 1)
+    (few, quick), (many, slow) = (short[0], median(short[1])), (long[0], median(long[1]))
+    per_byte_s = abs((slow - quick) / (many - few)) * ranks / steps
+    return abs(quick / steps - per_byte_s * few / ranks), per_byte_s
+
+
 WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
     "16.fit_link": [
         (link_of_the_whole_allreduce, "the constants of the whole allreduce. It takes 2 (ranks - 1) steps"),
@@ -225,6 +232,7 @@ WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
         (link_by_the_first_repetition, "3 of 15 repetitions disturbed"),
         (link_may_be_negative, "Latency and time per byte cannot be negative: return 0 instead"),
         (link_in_one_number, "and no pair (latency_s, per_byte_s)"),
+        (turns_the_sign, "the least that it can be is 0: max(0, …), not abs(…)"),
     ],
     "16.step_time": [
         (step_computes_only, "one layer, (forward_s, backward_s, values) = (1, 2, 25)"),

@@ -229,6 +229,26 @@ def gathers_the_results(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+def uses_before_it_is_there(comm: Any, shards: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    for rows in shards:
+        comm.compute(0.001)
+        parts = {rank: rows}
+        for step in range(n - 1):
+            came = (rank - step - 1) % n
+            parts[came] = comm.sendrecv(parts[(rank - step) % n], dest=(rank + 1) % n, source=(rank - 1) % n)
+        x = np.tanh(np.concatenate([parts[each] for each in range(n)]) @ x)
+    return x
+
+
+def by_broadcasts(comm: Any, shards: Any, x: Any) -> Any:
+    for rows in shards:
+        whole = np.concatenate([comm.bcast(rows, root=root) for root in range(comm.size)])
+        comm.compute(0.001)
+        x = np.tanh(whole @ x)
+    return x
+
+
 WRONG = {
     "18.owners": [
         (whole_parameters, "rank 0 owns [(0, 0, 6)]: 6 elements, expected 4. Every parameter is whole"),
@@ -275,5 +295,7 @@ WRONG = {
             "3 calls of comm.compute missing or in excess; there must be none. Call it once for each layer",
         ),
         (gathers_the_results, "the ranks' results were gathered, but each rank has an x of its own"),
+        (uses_before_it_is_there, "calls of comm.compute before the layer's W was there"),
+        (by_broadcasts, "messages of ready-made collectives; there must be none"),
     ],
 }

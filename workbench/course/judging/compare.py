@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from workbench.common import text
+from workbench.course.judging.plain import from_torch
 from workbench.course.provenance.case import Case
 
 _HERE = (str(Path(__file__).resolve().parents[1]), threading.Thread.run.__code__.co_filename)
@@ -61,8 +62,21 @@ def _named(wrong: str, names: Sequence[str]) -> str:
     return wrong
 
 
+def as_author_meant(mine: Any, wanted: Any) -> Any:
+    """A tensor as an array; an array of no dimension as a number, another one as a list, where that is wanted."""
+    mine = from_torch(mine)
+    if isinstance(mine, Iterator):
+        mine = list(mine)
+    if isinstance(mine, np.ndarray) and not isinstance(wanted, np.ndarray):
+        if not mine.ndim:
+            return mine.item()
+        return list(mine) if isinstance(wanted, (list, tuple)) else mine
+    return mine
+
+
 def unlike(mine: Any, wanted: Any) -> str:
     """What differs between two values; empty if nothing does, up to rounding."""
+    mine = as_author_meant(mine, wanted)
     if isinstance(wanted, np.ndarray):
         if mine is None:
             return ": your result is None. Is there a return?"

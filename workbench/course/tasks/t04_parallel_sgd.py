@@ -179,7 +179,7 @@ def _told(function: Callable[..., Any], order: list[int]) -> str:
     if yours is None:
         return f"order {order}: your result is None. Is there a return?"
     if not hasattr(yours, "__iter__"):
-        return f"order {order}: your result is {yours!r}, expected a list, one number for each gradient"
+        return f"order {order}: your result is {yours!r}. A list is asked for, with one number for each gradient"
     yours = [int(one) for one in yours]
     if yours == wanted:
         return ""

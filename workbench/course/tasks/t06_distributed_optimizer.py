@@ -185,7 +185,7 @@ def _each_once(function: Callable[..., Any]) -> str:
     letters = _letters(function)
     if not letters:
         answer = function()
-        told = ". Is there a return?" if answer is None else ', expected six letters, such as "ABCDEF"'
+        told = ". Is there a return?" if answer is None else '. Six letters are asked for, such as "ABCDEF"'
         return f"your result is {answer!r}{told}"
     wrong = [letter for letter in dict.fromkeys(letters) if letter not in "ABCDEF"]
     if wrong:

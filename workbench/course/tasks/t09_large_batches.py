@@ -144,7 +144,7 @@ def _batches(function: Callable[..., Any], global_batch: int, n: int) -> tuple[l
     """The learner's sizes and weights, or what is wrong with their form."""
     mine, about = function(global_batch, n), f"global batch {global_batch}, n = {n}"
     if not isinstance(mine, (tuple, list)) or len(mine) != 2:
-        return [], [], f"{about}: your result is {mine!r}, expected two lists, sizes and weights"
+        return [], [], f"{about}: your result is {mine!r}. Two lists are asked for: the sizes, and the weights"
     sizes, weights = list(mine[0]), list(mine[1])
     if len(sizes) != n or len(weights) != n:
         return [], [], f"{about}: your result has {len(sizes)} sizes and {len(weights)} weights, expected {n} of each"

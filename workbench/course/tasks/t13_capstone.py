@@ -55,9 +55,11 @@ def full_batches(alone: Seen, ranks: Sequence[Seen]) -> str:
         found = [sum(map(len, parts)) for parts in zip(*(one.batches for one in several), strict=False)]
         for step, (mine, right) in enumerate(zip(found, wanted, strict=False)):
             if mine != right:
-                return f"step {step} takes {mine} samples on {who}, expected {right}"
+                return (
+                    f"step {step} takes {mine} samples on {who}, and not {right}: batch is that of all ranks together"
+                )
         if len(found) != len(wanted):
-            return f"{len(found)} steps on {who}, expected {len(wanted)}"
+            return f"{len(found)} steps on {who}, and not {len(wanted)}: each step takes a batch, the last what is left"
     return ""
 
 

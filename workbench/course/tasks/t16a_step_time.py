@@ -26,7 +26,7 @@ def fit_link(ranks: Any, short: Any, long: Any) -> Any:
     A ring takes 2 (ranks - 1) steps. In each step a rank sends bytes / ranks, which takes
     latency_s + per_byte_s * bytes / ranks seconds.
     No constant is negative: on a busy machine the short array may seem to take longer
-    than the long one.
+    than the long one. A constant that comes out below 0 is 0.
     """
     ### BEGIN SOLUTION
     steps = 2 * (ranks - 1)
@@ -132,13 +132,16 @@ def _links_disturbed(function: Callable[..., Any]) -> str:
 
 def _links_positive(function: Callable[..., Any]) -> str:
     """No constant is negative, however busy the machine was."""
-    for quick_s, slow_s in ((0.010, 0.008), (1e-6, 1.0)):
+    for quick_s, slow_s, which in ((0.010, 0.008, 1), (1e-6, 1.0, 0)):
         short, long = (_SIZES[0], [quick_s] * 5), (_SIZES[1], [slow_s] * 5)
-        yours = _answer(function, 2, short, long)
+        yours, about = _answer(function, 2, short, long), f"short {quick_s} s, long {slow_s} s"
         if min(yours) < 0:
+            return f"{about}: your result is {yours}. Latency and time per byte cannot be negative: return 0 instead"
+        if yours[which] > 1e-15:
+            name = ("latency_s", "per_byte_s")[which]
             return (
-                f"short {short[1][0]} s, long {long[1][0]} s: your result is {yours}. Latency and time per byte cannot "
-                "be negative: return 0 instead"
+                f"{about}: your {name} is {yours[which]:.3g}. The times give less than 0 here, and the least that it "
+                "can be is 0: max(0, …), not abs(…)"
             )
     return ""
 
@@ -238,7 +241,7 @@ def shown(layers: Sequence[Span], reduce_s: Network) -> str:
     """Layers and network in one line."""
     told = ", ".join(f"({one.forward_s:.3g}, {one.backward_s:.3g}, {one.values})" for one in layers)
     network = f"reduce_s(0) = {reduce_s(0.0):.3g}, reduce_s(400) = {reduce_s(400.0):.3g}"
-    return f"(forward_s, backward_s, values) = {told}; {network}"
+    return f"(forward_s, backward_s, values) = {told}, {network}"
 
 
 def _simulated(function: Callable[..., Any]) -> str:

@@ -118,7 +118,8 @@ def _answers(question: str) -> Callable[[Callable[..., Any]], str]:
     def judge(function: Callable[..., Any]) -> str:
         mine = function()
         if not isinstance(mine, Mapping):
-            return f"your result is {mine!r}, expected a dict with the engines {', '.join(_QUESTIONS[question])}"
+            engines = ", ".join(_QUESTIONS[question])
+            return f"your result is {mine!r}. A dict is asked for, with the engines {engines} as keys"
         for engine, (right, where) in _QUESTIONS[question].items():
             row = mine.get(engine)
             if not isinstance(row, Mapping) or question not in row:
@@ -153,6 +154,7 @@ def _known(cases: Iterable[tuple[str, dict[str, str], tuple[int, int, int]]]) ->
     def judge(function: Callable[..., Any]) -> str:
         for what, env, right in listed:
             mine = function(dict(env))
+            mine = tuple(mine) if isinstance(mine, list) else mine
             if mine != right:
                 return f"{what}, {_short(env)}: your result is {mine!r}, expected {right}{_which(mine, right)}"
         return ""
@@ -225,7 +227,7 @@ def _printed(function: Callable[..., Any], cases: Iterable[tuple[str, list[Pod],
         if mine is None:
             return "your result is None. Is there a return?"
         if isinstance(mine, str):
-            return f"{what}: your result is one text, {mine!r}, expected a list with a text for each host"
+            return f"{what}: your result is one text, {mine!r}. A list is asked for, with a text for each host"
         if list(mine) != right:
             return f"{what}: your result is {list(mine)}, expected {right}"
     return ""
