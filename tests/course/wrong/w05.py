@@ -175,8 +175,11 @@ WRONG = {
         (seeds_torch_itself, "it changes torch's own generator, which other code uses"),
     ],
     "05.weighted_mean": [
-        (mean_of_means, "a sample of rank 0 counts 1/4, one of rank 1 counts 1/2; each of the 3 should count 1/3"),
-        (mean_of_those_that_have_some, "✗ right: n = 2: in the result of rank 0 a sample of rank 0 counts 1/4"),
+        (mean_of_means, "✗ right: that is the mean of the ranks' means, and a rank without values counts as 0"),
+        (
+            mean_of_those_that_have_some,
+            "✗ right: that is the mean of the ranks' means: a value on a rank with few values counts for more",
+        ),
         (leaves_without_samples, "n = 2, lengths 1, 0"),
         (gathers_all_values, "✗ score"),
         (only_the_root_knows, "rank 1: your result is None"),

@@ -237,7 +237,10 @@ WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
     "16.step_time": [
         (step_computes_only, "one layer, (forward_s, backward_s, values) = (1, 2, 25)"),
         (step_computes_only, "that is computing alone"),
-        (step_without_overlap, "that is without overlap: a gradient is sent while backward goes on"),
+        (
+            step_without_overlap,
+            "that is without overlap: a layer's message begins when its gradients are ready",
+        ),
         (step_all_at_the_end, "that sends all gradients at the end, together"),
         (step_overlaps_everything, "the network has nothing to send before the last layer's backward has ended"),
         (step_overlaps_all_of_backward, "no gradient is ready at the beginning of backward"),
@@ -249,7 +252,7 @@ WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
     ],
     "16.lower_bound": [
         (step_computes_only, "that is computing alone"),
-        (step_without_overlap, "your bound says that no step is shorter than"),
+        (step_without_overlap, "that is a step without overlap, and no bound: bytes can be sent while other layers"),
         (step_all_at_the_end, "that is without overlap, and no bound"),
         (bound_of_either, "true, but not the largest: some computing never overlaps with some bytes"),
         (bound_of_the_last_layer, "that is the bound of the last layer alone"),

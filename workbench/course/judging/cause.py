@@ -12,7 +12,7 @@ UNKNOWN = "I cannot tell why; the first difference is: "
 ERROR = "I cannot tell why; your function ends with an error: "
 _COMPARED = re.compile(r"\byour (result|sizes|bound|threshold)\b|\bexpected\b")
 _PYTHONS = re.compile(
-    r"^(?:[^\n]*?: )?(Key|Index|ZeroDivision|Attribute|Name|UnboundLocal|Recursion|Assertion|Type|Value|Overflow)Error\b"
+    r"^(?:[^\n]*?: )?(Key|Index|ZeroDivision|Attribute|Name|UnboundLocal|Recursion|Assertion|Type|Value)Error\b"
 )
 _MORE = re.compile(r"; |[.?] (?=[A-Z])|[?]$")
 _HERE = str(Path(__file__).resolve().parents[2])

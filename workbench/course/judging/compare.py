@@ -84,9 +84,11 @@ def unlike(mine: Any, wanted: Any) -> str:
             return f": your result is of type {type(mine).__name__}, expected an array of shape {wanted.shape}"
         mine = np.asarray(mine)
         if mine.shape != wanted.shape:
-            return f": your result has shape {mine.shape}, expected {wanted.shape}"
+            return f": your result has shape {mine.shape}, expected {wanted.shape}{_shapes(mine.shape, wanted.shape)}"
         if mine.dtype.kind not in "fiub" or not np.can_cast(wanted.dtype, mine.dtype, "safe"):
-            return f": your result has dtype {mine.dtype}, expected {wanted.dtype}"
+            few = mine.dtype.kind == wanted.dtype.kind and mine.dtype.itemsize < wanted.dtype.itemsize
+            why = ". The shorter type keeps fewer digits: one of your lines rounds" if few else ""
+            return f": your result has dtype {mine.dtype}, expected {wanted.dtype}{why}"
         wrong = np.flatnonzero(~np.isclose(mine, wanted, rtol=1e-9, atol=1e-9))
         if len(wrong):
             at = int(wrong[0])
@@ -129,6 +131,17 @@ def described(error: BaseException, function: bool = True) -> str:
     elif place := getattr(error, "place", ""):  # of another process, see course/grading
         lines.append(place)
     return "\n".join(lines)
+
+
+def _shapes(mine: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """What differs between two shapes, as the end of a sentence."""
+    if len(mine) != len(wanted):
+        return ". Was something summed over an axis?" if len(mine) < len(wanted) else ". There is an axis too many"
+    if len(mine) > 1 and mine == wanted[::-1]:
+        return ". The axes are the wrong way round: transpose"
+    axis = next(i for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if a != b)
+    few = mine[axis] < wanted[axis]
+    return f". Along axis {axis} {'a part of it is missing' if few else 'there is more than there should be'}"
 
 
 def _two(mine: Any, wanted: Any) -> str:

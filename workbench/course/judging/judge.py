@@ -93,7 +93,12 @@ def _with_cause(
         )
         return f"{too_short}\n{wrong}"
     broken = getattr(task, "broken", None)
-    if broken is not None and not has_cause(wrong) and _as_before(holds, broken) == wrong:
+    if (
+        broken is not None
+        and "hvd" not in signature(task.reference).parameters
+        and not has_cause(wrong)
+        and _as_before(holds, broken) == wrong
+    ):
         return f"{STILL_THERE}\n{wrong}"
     return honest(wrong, ours)
 

@@ -1,4 +1,4 @@
-"""Known wrong versions of a solution. Who returns what one of them returns, on several inputs, has made that mistake."""
+"""Known wrong versions of a solution: who returns what one of them returns, on several inputs, has made its mistake."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.plain import plain
+from workbench.course.judging.plain import from_torch, plain
 from workbench.course.provenance.case import Case
 from workbench.course.simulator import DeadlockError, simulate
 from workbench.course.simulator.communicator import copied
 from workbench.course.simulator.deadline import within
 from workbench.errors import DeadlineError
 
-_ENOUGH = 10
+_ENOUGH = 12
 _CALL_S, _ALL_S = 1.0, 3.0
 _CLOSE = 1e-9
 Function = Callable[..., Any]
@@ -145,21 +145,31 @@ def _of_ranks(function: Function, case: Case) -> Any:
         return ("never ends",)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
         return "raises", type(error).__name__, str(error)
-    return "returns", plain(run.results), bool(run.unreceived), bool(run.unwaited)
+    return "returns", [from_torch(one) for one in run.results], bool(run.unreceived), bool(run.unwaited)
 
 
 def same(a: Any, b: Any) -> bool:
     """Equal up to rounding, all through lists and dicts; nan is like nan."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return _same_arrays(a, b)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-        return bool(np.isclose(a, b, rtol=_CLOSE, atol=1e-12, equal_nan=True))
+    if isinstance(a, (int, float, np.number)) and isinstance(b, (int, float, np.number)):
+        return bool(a == b or np.isclose(a, b, rtol=_CLOSE, atol=1e-12, equal_nan=True))
     try:
         return type(a) is type(b) and bool(a == b)
     except Exception:  # noqa: BLE001 - of the learner's own objects
         return False
+
+
+def _same_arrays(a: Any, b: Any) -> bool:
+    try:
+        one, two = np.asarray(a, float), np.asarray(b, float)
+    except (TypeError, ValueError):
+        return False
+    return one.shape == two.shape and bool(np.allclose(one, two, rtol=_CLOSE, atol=1e-12, equal_nan=True))
 
 
 def spread(cases: Sequence[Case], first: Case | None = None) -> Iterator[Case]:

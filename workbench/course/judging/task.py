@@ -48,8 +48,8 @@ class Bound:
     def calls(cls, least: int, most: int, wanted: int) -> Bound:
         """Of comm.compute, which each rank calls once for each layer."""
         count = least if least < wanted else most
-        often = {0: "never", 1: "once"}.get(count, f"{count} times")
-        said = f"comm.compute was called {often}; call it once for each of the {wanted} layers"
+        often = {0: "never called", 1: "called once"}.get(count, f"called {count} times")
+        said = f"comm.compute was {often}; call it once for each of the {wanted} layers"
         return cls("calls of comm.compute missing or in excess", abs(count - wanted), 0, 0, sentence=said)
 
     @classmethod
@@ -105,7 +105,11 @@ class Task:
 
     def in_words(self, error: str) -> str:
         """An exception's text, behind what it means in this exercise, if that is known."""
-        causes = (one.cause for one in self.mistakes if one.cause and any(words in error for words in one.verdict))
+        causes = (
+            one.cause
+            for one in (*self.mistakes, *(GENERAL if self.of_ranks else ()))
+            if one.cause and any(words in error for words in one.verdict)
+        )
         return f"{cause}; {error}" if (cause := next(causes, "")) else error
 
     def solution(self) -> str:

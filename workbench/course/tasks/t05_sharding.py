@@ -10,8 +10,10 @@ import numpy as np
 from workbench.common.text import count
 from workbench.course import drawing
 from workbench.course.judging import generators
+from workbench.course.judging.likely import named
 from workbench.course.judging.ratio import Factor
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.mistakes import averages
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 from workbench.observe.figure import Figure
@@ -65,8 +67,48 @@ def _equal_lengths(function: Callable[..., Any]) -> str:
         for rank, mine in enumerate(_shards(function, samples, n)):
             if len(mine) != wanted:
                 has = count(len(mine), "sample")
-                return f"samples = {samples}, n = {n}, rank {rank}: your result has {has}, expected {wanted}"
+                told = f"samples = {samples}, n = {n}, rank {rank}: your result has {has}, expected {wanted}"
+                return told + named(_lengths_explained(function))
     return ""
+
+
+_LENGTHS_OF: tuple[tuple[Callable[[int, int, int], int], str], ...] = (
+    (lambda samples, n, rank: len(range(rank, samples, n)), "nothing is padded: repeat the beginning of the order"),
+    (
+        lambda samples, n, rank: len(np.array_split(range(samples), n)[rank]),
+        "nothing is padded: repeat the beginning of the order",
+    ),
+    (
+        lambda samples, n, rank: max(0, min(-(-samples // n), samples - rank * -(-samples // n))),
+        "nothing is padded, so the last ranks have fewer samples: repeat the beginning of the order",
+    ),
+    (lambda samples, n, rank: samples // n, "the last samples are dropped where n does not divide them: pad instead"),
+    (
+        lambda samples, n, rank: (
+            len(range(samples)[rank * (samples // n) : (rank + 1) * (samples // n)])
+            if rank < n - 1
+            else samples - (n - 1) * (samples // n)
+        ),
+        "the last rank takes all that is left over: pad instead, so that all ranks have equally many",
+    ),
+    (lambda samples, n, rank: samples, "each rank has all samples: it takes its own part of the order"),
+    (lambda samples, n, rank: samples // n + 1, "each rank has one sample too many where n divides them"),
+    (
+        lambda samples, n, rank: len(range(rank, min(samples + -samples % n, 2 * samples), n)),
+        "with fewer samples than the padding needs, the order must be repeated more than once: np.resize does",
+    ),
+    (
+        lambda samples, n, rank: max(0, -(-samples // n) - 1),
+        "each rank's last sample is missing: a slice ends before its end",
+    ),
+)
+
+
+def _lengths_explained(function: Callable[..., Any]) -> Iterator[list[str]]:
+    """For each setting, the mistakes that give parts of these lengths."""
+    for samples, n in ((1, 1), (2, 2), (1, 3), (2, 3), (5, 2), (12, 7), (13, 4), (100, 3)):
+        lengths = list(map(len, _shards(function, samples, n)))
+        yield [why for of, why in _LENGTHS_OF if lengths == [of(samples, n, rank) for rank in range(n)]]
 
 
 def _complete(function: Callable[..., Any]) -> str:
@@ -309,6 +351,7 @@ TASKS = [
         shown=_uneven(3, 0, 5, 2),
         weighed=_WEIGHED,
         factors=_FACTORS,
+        slips=averages.SLIPS["05.weighted_mean"],
         mistakes=(
             Mistake(
                 ("should count", "by the number of ranks"),

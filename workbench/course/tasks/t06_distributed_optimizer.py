@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.mistakes import averages
 from workbench.course.simulator import ALPHA_S, BETA_S, Run
 
 Layers = Sequence[tuple[float, Any]]
@@ -255,6 +256,7 @@ TASKS = [
             "for seconds, mine in layers: comm.compute(seconds); requests.append((comm.isend(mine, dest=other), "
             "comm.irecv(source=other))). Afterwards: (mine + received.wait()) / 2, and sent.wait().",
         ),
+        slips=averages.SLIPS["06.overlap"],
         mistakes=(
             Mistake(
                 ("ms in which backward waits for a message",),

@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.common.text import count
 from workbench.course.judging.task import Mistake, PlainTask, is_blank
+from workbench.course.mistakes import formulas
 
 _SAME = 1e-9
 
@@ -102,7 +103,10 @@ def _all_in_order(function: Callable[..., Any]) -> str:
         if [size for bucket in found for size in bucket] != sizes:
             return f"sizes {sizes}, threshold {threshold}: your result is {found}{_not_in_order(sizes, found)}"
         if [] in found:
-            return f"sizes {sizes}, threshold {threshold}: your result is {found}. A bucket is made only when there is a tensor for it: one is empty"
+            return (
+                f"sizes {sizes}, threshold {threshold}: your result is {found}, with an empty bucket. A bucket is made "
+                "only when there is a tensor for it"
+            )
     return ""
 
 
@@ -187,10 +191,13 @@ def _worse_in(function: Callable[..., Any], plan: Plan, setting: tuple[list[int]
     mine = finish_time(plan(list(sizes), yours), ready, alpha, beta)
     if mine <= times[best] + _SAME:
         return ""
+    why = "as many, but cut at other tensors: is that threshold among those that you try?"
     sent, better = (len(plan(list(sizes), one)) for one in (yours, best))
+    if sent != better:
+        why = "the first ones wait for later tensors" if sent < better else "each of them pays α"
     return (
         f"{words}: with your threshold {yours} it ends at {mine:g}, with {best} at {times[best]:g}. Your threshold "
-        f"sends {count(sent, 'message')}, that one {better}"
+        f"sends {count(sent, 'message')}, that one {better}: {why}"
     )
 
 
@@ -225,6 +232,17 @@ def _one_threshold_alone(function: Callable[..., Any]) -> str:
     return f"{wrong}. Do you try only some of the thresholds? The plan changes at sums of neighbours" if wrong else ""
 
 
+_PROBES = [
+    ([3, 1, 2, 2, 5, 1], 4),
+    ([1, 1], 2),
+    ([2, 7, 1, 1, 1], 3),
+    ([1, 2, 3], 6),
+    ([4, 1, 3, 1, 1, 2], 5),
+    ([1, 1, 1, 1, 1], 3),
+    ([5, 6], 4),
+    ([2, 1, 2, 1], 3),
+]
+
 TASKS = [
     PlainTask(
         "07.plan_buckets",
@@ -237,10 +255,12 @@ TASKS = [
             "if buckets and sum(buckets[-1]) + size <= threshold: buckets[-1].append(size); else: "
             "buckets.append([size]).",
         ),
+        slips=formulas.SLIPS["07.plan_buckets"],
+        probes=lambda: _PROBES,
         mistakes=(
             Mistake(
-                ("which is not all of them in order",),
-                "Count the tensors in all your buckets. Where does the last bucket go when the loop ends?",
+                ("in another order", "was cut in pieces", "each size belongs", "last sizes are missing"),
+                "Write all your buckets one after the other. That is to be the list of sizes, as it was given.",
             ),
             Mistake(("together ",), "Ask before a tensor goes in: what would the sum be with it?"),
             Mistake(

@@ -138,7 +138,7 @@ class _Watch:
                 if sizes != [self.batch // n] * self.steps:
                     return (
                         f"n = {n}, rank {rank}: the batches have {sizes} samples, expected {self.steps} of "
-                        f"{self.batch // n} each. batch is that of all ranks together"
+                        f"{self.batch // n} each. Of one step, batch is the number on all ranks"
                     )
         return ""
 
@@ -230,8 +230,10 @@ TASKS = [
                 ("in the end all have the weights",),
                 "Is what a step subtracts the average of all ranks' gradients: not its own, not their sum?",
             ),
-            Mistake(("expected the pair",), "The number of the GPU and the weights are both to be returned."),
-            Mistake(("returns the pair",), "In which order does the text of the exercise name the two results?"),
+            Mistake(("The pair (GPU, weights)",), "The number of the GPU and the weights are both to be returned."),
+            Mistake(
+                ("First the number of the GPU",), "In which order does the text of the exercise name the two results?"
+            ),
         ),
         properties=[
             _WATCH.runs,

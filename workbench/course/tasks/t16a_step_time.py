@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.course.judging.likely import named
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes import formulas
 from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.simulate.machines import Wire
 from workbench.simulate.steps import Policy, Span, simulate
@@ -263,6 +264,11 @@ def explained(
         yield [why for other, why in mistakes(layers, reduce_s) if np.isclose(yours, other, rtol=1e-6)]
 
 
+_PROBES = [(ranks, *_exact(ranks, wire)) for ranks, wire in _LINKS] + [
+    (ranks, *((nbytes, [times[0] * 5, *times, times[0] * 9]) for nbytes, times in _exact(ranks, wire)))
+    for ranks, wire in _LINKS[1:3]
+]
+
 TASKS = [
     PlainTask(
         "16.fit_link",
@@ -276,6 +282,8 @@ TASKS = [
             "per_byte_s = max(0, (slow - quick) / (many - few)) * ranks / steps with steps = 2 * (ranks - 1), and "
             "medians for quick and slow; latency_s = max(0, quick / steps - per_byte_s * few / ranks).",
         ),
+        slips=formulas.SLIPS["16.fit_link"],
+        probes=lambda: _PROBES,
         mistakes=MISTAKES["16.fit_link"],
         properties=[_links_exact, _links_disturbed, _links_positive],
         points=2,
@@ -292,6 +300,8 @@ TASKS = [
             "for layer in reversed(layers): now += layer.backward_s; if layer.values: free = max(free, now) + "
             "reduce_s(4 * layer.values). At the end max(now, free).",
         ),
+        slips=formulas.SLIPS["16.step_time"],
+        probes=lambda: [(layers, reduce_s) for _, layers, reduce_s in list(models())[:10]],
         mistakes=MISTAKES["16.step_time"],
         properties=[_simulated],
         points=2,

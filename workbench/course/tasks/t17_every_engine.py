@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes import formulas
 from workbench.course.mistakes.engines import MISTAKES
 
 Pod = dict[str, Any]
@@ -274,6 +275,14 @@ def in_order(function: Callable[..., Any]) -> str:
     return _printed(function, [("pods in the order 10, 2, 0, 11, 1", pods, right)])
 
 
+def _probes() -> list[tuple[list[Pod], str]]:
+    launcher = {**_pod(0), "name": "train-launcher-0", "role": "launcher"}
+    some = [_pod(0, limits=_gpus(4)), _pod(1, limits=_gpus(2))]
+    many = [_pod(number) for number in (10, 2, 0)]
+    unready, gone = [_pod(3, ready=False), *some], [_pod(4, deleted=True), *some]
+    return [(pods, "train") for pods in (some, [_pod(0)], many, unready, gone, [launcher, *some], [])]
+
+
 TASKS = [
     PlainTask(
         "17.table",
@@ -316,6 +325,8 @@ TASKS = [
             "there = [pod for pod in pods if pod['role'] == 'worker' and pod['ready'] and not pod['deleted']]; sort by "
             "int(pod['name'].rpartition('-')[2]); f\"{pod['name']}.{service}:{int(gpus) or 1}\".",
         ),
+        slips=formulas.SLIPS["17.discover"],
+        probes=_probes,
         mistakes=MISTAKES["17.discover"],
         properties=[names_and_slots, only_who_can, in_order],
     ),

@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.common import text
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.mistakes import collectives, cut_models
 from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.simulator import Run
 
@@ -342,6 +343,17 @@ TASKS = [
             "first, last = max(low, start), min(high, start + size); if first < last: (number, first - start, last - "
             "start)",
         ),
+        slips=cut_models.SLIPS["18.owners"],
+        probes=lambda: [
+            ([3, 2], 1),
+            ([4, 4], 2),
+            ([6, 2], 2),
+            ([1, 2, 1, 8], 3),
+            ([3, 4], 4),
+            ([10, 1], 3),
+            ([1, 1], 4),
+            ([4, 2, 6, 7, 3], 3),
+        ],
         mistakes=MISTAKES["18.owners"],
         properties=[one_rank, even, across, uneven, few_elements, any_sizes],
         points=2,
@@ -358,6 +370,7 @@ TASKS = [
             "for step in range(n - 1): chunks[(rank - step - 2) % n] += comm.sendrecv(chunks[(rank - step - 1) % n], "
             "dest=(rank + 1) % n, source=(rank - 1) % n)",
         ),
+        slips=collectives.SLIPS["18.reduce_scatter_step"],
         mistakes=MISTAKES["18.reduce_scatter_step"],
         cases=lambda: [_stepped(n, length) for n in (1, 2, 3, 4, 7) for length in sorted({1, n - 1, n, 1000} - {0})],
         expected=_new_shards,
@@ -378,6 +391,7 @@ TASKS = [
             "parts = {rank: rows}; for step in range(n - 1): parts[(rank - step - 1) % n] = comm.sendrecv(parts[(rank "
             "- step) % n], dest=(rank + 1) % n, source=(rank - 1) % n); then np.concatenate them by rank",
         ),
+        slips=collectives.SLIPS["18.gather_parameters"],
         mistakes=MISTAKES["18.gather_parameters"],
         cases=lambda: [_layers(n, widths) for n in (1, 2, 3, 4) for widths in ([4, 4], [3, 5, 2], [8, 8, 8, 8])],
         expected=_outputs,
