@@ -502,8 +502,7 @@ WRONG = {
     "11.accuracy": [
         (
             broken("11.accuracy"),
-            "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0, the share of right answers: "
-            "your result is 0.5, expected 0.75",
+            "its mistake is still there. Which of the four causes fits?",
         ),
         (
             skips_empty_ranks,

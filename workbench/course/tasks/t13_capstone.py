@@ -125,7 +125,7 @@ _LIGHTS = (
 TASKS = [
     PlainTask(
         "13.capstone",
-        "a training of your own, converted completely",
+        "a training, converted completely",
         capstone,
         (
             'batches(n, rank, size, batch, epoch=epoch, uneven="keep") gives this rank\'s part of every step, each '
