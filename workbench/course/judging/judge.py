@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
@@ -153,9 +153,13 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
     yield Stage("runs", True)
     sizes = sorted({case.n for case in cases})
     yield Stage("right", True, f"{len(cases)} cases, n = {', '.join(map(str, sizes))}")
+    score = _score(task, function) if task.bounds is not None and task.scored is not None else None
+    if score is not None and score.error is not None:
+        yield replace(score, name="no deadlock")
+        return
     yield Stage("no deadlock", True)
-    if task.bounds is not None and task.scored is not None:
-        yield _score(task, function)
+    if score is not None:
+        yield score
     yield _on_real_ranks(task, function, ranks)
 
 

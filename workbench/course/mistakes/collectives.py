@@ -161,7 +161,7 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
         ),
         Slip(
             "the ring is one chunk ahead: it completes chunk rank, and chunk (rank + 1) % n is asked for",
-            "In step 0 rank r sends its chunk r. Which one does yours send?",
+            "In step 0 rank r sends its chunk r. Which one does your function send?",
             "(rank - step) % n, (rank - step - 1) % n",
             "(rank - step - 1) % n, (rank - step - 2) % n",
         ),

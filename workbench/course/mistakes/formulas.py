@@ -409,7 +409,7 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
         ),
         Slip(
             "that is a step without overlap, and no bound: bytes can be sent while other layers compute",
-            "A bound must hold for the best schedule, too. Which overlap does yours rule out?",
+            "A bound must hold for the best schedule, too. Which overlap does your bound rule out?",
             "    return max(bounds)",
             "    return sum(one.forward_s + one.backward_s for one in layers) + sum(\n"
             "        reduce_s(4 * one.values) for one in layers if one.values\n    )",
@@ -458,7 +458,7 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
         ),
         Slip(
             "that is without overlap, and no bound: bytes can be sent while other layers compute",
-            "A bound must hold for the best schedule, too. Which overlap does yours rule out?",
+            "A bound must hold for the best schedule, too. Which overlap does your bound rule out?",
             "    return max(bounds)",
             "    return sum(one.forward_s + one.backward_s for one in layers) + reduce_s(\n"
             "        4 * sum(one.values for one in layers)\n    )",

@@ -44,7 +44,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ),
         Mistake(
             ("no bound", "rules out"),
-            "A bound must hold for the best schedule, too. Which overlap does yours rule out?",
+            "A bound must hold for the best schedule, too. Which overlap does your bound rule out?",
         ),
         Mistake(("asked for",), "Each i gives one bound, and all of them hold. Which one says the most?"),
         Mistake(

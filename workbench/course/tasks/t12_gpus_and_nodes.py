@@ -113,7 +113,7 @@ _OTHERS: tuple[tuple[_Column, str], ...] = (
     (lambda hosts, rank: hosts[: rank + 1].count(hosts[rank]), "ranks are counted from 1: the first has the number 0"),
     (
         lambda hosts, rank: _nodes(hosts).index(hosts[rank]),
-        "that is the number of the node: count ranks, for a node may have no rank with this local_rank",
+        "that is the number of the node: count ranks, because a node may have no rank with this local_rank",
     ),
     (
         lambda hosts, rank: sorted(set(hosts)).index(hosts[rank]),
@@ -121,7 +121,7 @@ _OTHERS: tuple[tuple[_Column, str], ...] = (
     ),
     (
         lambda hosts, rank: len(_nodes(hosts)),
-        "that is the number of nodes: count ranks, for a node may have no rank with this local_rank",
+        "that is the number of nodes: count ranks, because a node may have no rank with this local_rank",
     ),
     (lambda hosts, rank: len(hosts) // len(_nodes(hosts)), "that is the mean over the nodes: nodes may differ"),
     (lambda hosts, rank: len(hosts), "that is the number of all ranks"),

@@ -208,8 +208,8 @@ def _near_the_bound(function: Callable[..., Any]) -> str:
         played, least = play(layers, messages, reduce_s), least_step(layers, reduce_s)
         if played.step_s > limit * least:
             return (
-                f"{words}: a step takes {played.step_s * 1e3:.0f} ms, the bound is {least * 1e3:.0f} ms, at most "
-                f"{limit:g} times as much passes. {_why_slow(layers, messages, reduce_s, played)}"
+                f"{words}: a step takes {played.step_s * 1e3:.0f} ms, the bound is {least * 1e3:.0f} ms, the limit "
+                f"{limit:g} times that. {_why_slow(layers, messages, reduce_s, played)}"
             )
     return ""
 
