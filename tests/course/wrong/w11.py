@@ -521,7 +521,7 @@ WRONG = {
     "11.ring": [
         (broken("11.ring"), "They wait in a circle: 0 → 1 → 0"),
         (everybody_receives_first, "✗ no deadlock: n = 2, length 10"),
-        (sends_small_pieces, "✗ score: n = 4, length 100,000, where no message leaves before its receiver is there"),
+        (sends_small_pieces, "✗ no deadlock: n = 4, length 100,000, where no message leaves before its receiver is"),
         (
             passes_the_total_on,
             "length 10: the sum so far is passed on, so some x are counted several times: pass on the x that came",

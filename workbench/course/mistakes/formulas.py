@@ -793,12 +793,6 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "return sorted(names)",
         ),
         Slip(
-            "the newest stands first: append at the end",
-            "Which tensor was ready first?",
-            "return names",
-            "return names[::-1]",
-        ),
-        Slip(
             "each name once only: it is ready in every step",
             "How often is a name ready in three steps?",
             "return names",
