@@ -94,9 +94,9 @@ class Task:
 
     def helps(self, verdict: str) -> str:
         """The hint that fits what check() has said; empty if none does."""
-        for slip in self.slips:
-            if slip.cause in verdict:
-                return slip.hint
+        causes = {verdict.index(slip.cause): slip for slip in reversed(self.slips) if slip.cause in verdict}
+        if causes:  # the first line's counts: the others are in the text behind it
+            return causes[min(causes)].hint
         for unknown in (UNKNOWN, ERROR):  # what the stage is called is no cause
             verdict = verdict.partition(unknown)[2] or verdict
         known = (*self.mistakes, *GENERAL)

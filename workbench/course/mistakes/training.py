@@ -49,9 +49,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "The average over n ranks of the sums of their losses: by what is it smaller than the sum over all?",
         ),
         Mistake(
-            ("momentum of the text",), "The text names the optimizer, its rate and its momentum, and nothing else."
-        ),
-        Mistake(
             ("divided by the full batch",),
             "How many samples has the last step on all ranks? min(batch, n - step * batch).",
         ),
@@ -73,9 +70,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "compute the accuracy?",
         ),
         Mistake(("SGD with lr 0.2",), "The text names the optimizer, its rate and its momentum, and nothing else."),
-        Mistake(
-            ("unseen digits",), "The text names the rate, the momentum and the number of epochs. Compare your own."
-        ),
     ),
 }
 

@@ -284,7 +284,7 @@ TASKS = [
             "min(range(sum(sizes) + 1), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))",
         ),
         mistakes=(
-            Mistake(("and no number",), "A threshold is asked for, as a number of elements."),
+            Mistake(("A threshold is one number",), "A threshold is asked for, as a number of elements."),
             Mistake(
                 ("All tensors ready at once",),
                 "Each message pays α. Which threshold puts all into one, and is it among those that you try?",

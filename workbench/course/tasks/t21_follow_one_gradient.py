@@ -197,7 +197,7 @@ TASKS = [
             '("announced", "arrived", "begun", "done")]; and of rank 0 the largest answer time up to its "arrived".',
         ),
         slips=formulas.SLIPS["21.order"],
-        probes=lambda: [(made_up(n, steps), name) for n, steps in ((2, 1), (2, 3), (3, 2)) for name in _TENSORS[1:]],
+        probes=lambda: [(made_up(n, steps), name) for n, steps in ((2, 1), (2, 3), (3, 2)) for name in _TENSORS],
         mistakes=MISTAKES["21.order"],
         properties=[_order_made_up, _order_recorded],
         points=2,
