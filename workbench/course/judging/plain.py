@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
+_FRAMEWORKS = ("torch", "tensorflow", "jax", "jaxlib")
 _NARROW = ("float16", "bfloat16", "float32")
 _LAZY = (Iterator, range, KeysView, ValuesView, map, zip, filter)
 
 
 def from_torch(value: Any) -> Any:
     """A tensor of torch, TensorFlow or JAX as an array of numpy; anything else as it is."""
-    if isinstance(value, (np.ndarray, np.generic)) or not (hasattr(value, "shape") and hasattr(value, "dtype")):
-        return value
+    if type(value).__module__.partition(".")[0] not in _FRAMEWORKS or not hasattr(value, "dtype"):
+        return value  # a proxy is not asked for attributes: that would be a message
     value = value.detach().cpu() if hasattr(value, "detach") else value
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
