@@ -255,4 +255,9 @@ engines.down()
 #
 # - Ring allreduce is reduce-scatter, then allgather: 2(n − 1) messages and 2(n − 1)/n · K bytes per rank.
 # - The bytes that each rank sends hardly grow with n; the latency does. So the ring is for large arrays.
+# - Ring and tree are not the whole choice. Halving and doubling (Rabenseifner's algorithm) sends as few bytes as the
+#   ring, in 2 log₂ n steps; a double binary tree has both trees carry half of the array.
+# - **Today** (November 2026): NCCL chooses for each size between ring, double binary tree, and adding in the switch:
+#   SHARP in InfiniBand switches, NVLS in NVLink switches. With GPUDirect RDMA the network card reads the GPU's memory
+#   itself.
 # - A function that uses `comm` runs in the simulator and on MPI without a change.

@@ -335,3 +335,6 @@ show("05.weighted_mean")
 # - Uneven shards can give the ranks different numbers of steps, and then the ranks with more steps hang. Drop, pad, or
 #   agree on the least number, or `join()`.
 # - Add up sums and counts, then divide. Never average means.
+# - **Today** (November 2026): PyTorch's `DistributedSampler` pads with the beginning of the epoch's order, as `shard`
+#   does, or drops the end with `drop_last=True`. With padding a few samples count twice in a metric. Without
+#   `set_epoch(epoch)` each epoch has the same order.

@@ -322,10 +322,10 @@ draw(
 
 # %%
 large = Model(compute_s=0.200, nbytes=4 * 25.6e6, alpha_s=20e-6, beta_s=1e-10)
-print(" n   step    speed-up  efficiency  |  weak: efficiency")
-for n in (1, 2, 4, 8, 16, 32, 64):
+print("   n   step    speed-up  efficiency  |  weak: efficiency")
+for n in (1, 2, 4, 8, 16, 32, 64, 512, 4096):
     print(
-        f"{n:2}  {large.step_s(n) * 1e3:6.1f} ms  {large.speedup(n):5.2f}   {large.efficiency(n):7.0%}      |  "
+        f"{n:4}  {large.step_s(n) * 1e3:6.1f} ms  {large.speedup(n):5.2f}   {large.efficiency(n):7.0%}      |  "
         f"{large.weak_efficiency(n):7.0%}"
     )
 
@@ -342,6 +342,7 @@ predict(
 slower = Model(compute_s=0.200, nbytes=4 * 25.6e6, alpha_s=50e-6, beta_s=8e-10)
 best = max(range(1, 513), key=slower.speedup)
 print(f"1.25 GB/s: best with n = {best}, speed-up {slower.speedup(best):.2f}; with 512 ranks {slower.speedup(512):.2f}")
+print(f"weak scaling, 512 ranks: {large.weak_efficiency(512):.0%} at 10 GB/s, {slower.weak_efficiency(512):.0%} here")
 draw({"10 GB/s": large, "1.25 GB/s": slower}, [1, 2, 4, 8, 16, 32], title="Equal global batch, in the model")
 
 # %%
@@ -356,8 +357,9 @@ reveal(
 # - **Strong scaling:** the global batch stays, each rank has less to do. G/n shrinks; the bytes in C(n) cost
 #   2βK · (n − 1)/n, which tends to 2βK, and the latency grows as 2αn. So the speed-up has a limit at one best n.
 # - **Weak scaling:** the *local* batch stays, so the global batch grows with n. A step takes G + C(n) and does n times
-#   the work. The efficiency is G/(G + C(n)), which hardly falls with n. That is why many ranks are used with large
-#   batches. What a large batch does to the training is lesson 09.
+#   the work. The efficiency is G/(G + C(n)). The bytes in C(n) hardly grow with n, but its latency, 2αn, does. So the
+#   efficiency falls slowly, and with thousands of ranks a ring has a limit here, too: see the last rows of the table.
+#   Large machines add up along trees, or in two levels. What a large batch does to the training is lesson 09.
 #
 # ## Break-even
 #
@@ -428,5 +430,6 @@ check("08.break_even")
 #
 # - Warm up, start with a barrier, time whole steps, take the slowest rank and the median over rounds in turns.
 # - T(n) = G/n + C(n): computation is divided, communication is added.
-# - Strong scaling has a limit; weak scaling hardly has one, but changes the batch.
+# - Strong scaling has a limit early; weak scaling has it late, where a ring's latency 2αn counts, and it changes the
+#   batch.
 # - A small model is slower on many ranks. Calculate the break-even before you pay for them.

@@ -182,9 +182,9 @@ for size, losses in grid.items():
 print(f"batch 32, LR 0.0125; 8 times the batch and 8 times the LR: {grid[256][3] / grid[32][0]:.1f} times the loss")
 
 # %% [markdown]
-# The good rates grow with the batch, but less than in proportion: 8 times the batch, here about 4 times the rate. So
-# the rule gives a rate to begin the search with. From 0.0125 it leads to a good rate, 0.1. From 0.05 it leads to 0.4,
-# which diverges.
+# The good rates grow with the batch. With 8 times the batch, seeds 0, 1 and 2 give 2, 4 and 8 times the rate: one run
+# cannot tell whether they grow in proportion, or less. So the rule gives a rate to begin the search with. From 0.0125
+# it leads to a good rate, 0.1. From 0.05 it leads to 0.4, which diverges.
 #
 # ## The beginning of a run
 #
@@ -366,3 +366,5 @@ check("09.local_batches")
 # - n times the batch, n times the learning rate: with SGD, begin the search there; the rule holds up to a limit.
 # - Where the scaled rate diverges at the beginning, let it grow by warm-up, and try a smaller one as a control.
 # - Ranks with different numbers of samples: weight each gradient by its number of samples.
+# - **Today** (November 2026): for very large batches LARS (with SGD) and LAMB (with Adam) scale each layer's step by
+#   the size of its weights. Most language models use AdamW, with warm-up and a decay along a cosine or a line.

@@ -112,8 +112,10 @@ reveal(
 # memory, and the other GPU is idle. `set_device(rank)` works on the first node, so it passes every test on one machine.
 #
 # The environment variable `CUDA_VISIBLE_DEVICES` pins from the outside. A process sees only the GPUs that it lists,
-# *numbered from 0 again*. Some launchers set it, for instance Slurm with `--gpus-per-task=1`. Then each rank sees one
-# GPU, number 0, and `set_device(local_rank)` is wrong:
+# *numbered from 0 again*. Some launchers set it, for instance Slurm with `--gpus-per-task=1`. It may cost speed: ranks
+# that cannot see each other's GPU lose peer-to-peer copies and CUDA IPC in NCCL (issue 1066 of nccl) and in Open MPI
+# (issue 11949 of ompi). `--gpus-per-node` lets all see all. With `--gpus-per-task=1` each rank sees one GPU, number 0,
+# and `set_device(local_rank)` is wrong:
 
 # %%
 pinning_table(visible=lambda me: str(me.local_rank))

@@ -50,8 +50,9 @@ from workbench.simulate.steps import Overlap, Policy, simulate, spans
 # ## 1. Two clocks
 #
 # Efficiency is the time of a step on one GPU, divided by the time of a step when all 512 work together. The README's
-# figures were measured on 128 servers with four P100 each, on 25 Gbit/s Ethernet. The time of a step on one P100 is
-# from benchmarks published in those years. The number of gradients follows from the architectures.
+# figures were measured on 128 servers with four P100 each, on 25 Gbit/s Ethernet. The time of a step with 64 images on
+# one P100 is from benchmarks published in those years. That of ResNet-101 is a sixteenth of a run on 16 GPUs (64 images
+# on each), so some communication is in it. The number of gradients follows from the architectures.
 
 # %%
 published = {"Inception V3": 0.90, "ResNet-101": 0.90, "VGG-16": 0.68}  # Horovod's README

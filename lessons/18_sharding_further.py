@@ -148,7 +148,11 @@ reveal(
 )
 
 # %% [markdown]
-# So stages 1 and 2 send no more bytes. They differ in the gradients: stage 1 keeps the whole array in which they are
+# So stages 1 and 2 send no more bytes, if a step follows every pass. With gradient accumulation, plain data parallelism
+# and stage 1 reduce once for several passes. Stage 2 must reduce in every pass, because a rank does not keep the whole
+# gradient: with k passes for a step it makes k reduce-scatters.
+#
+# They differ in the gradients: stage 1 keeps the whole array in which they are
 # reduced. Stage 2 reduces each bucket as soon as it is full, keeps its own part, and frees the rest while backward goes
 # on.
 #
@@ -452,6 +456,12 @@ engines.down()
 #
 # - n ranks need not hold n copies: the state, the gradients and the parameters can each be divided by n.
 # - Reduce-scatter, update the rank's own part, allgather: 2(n - 1)/n · P, as an allreduce. Stages 1 and 2 send no more
-#   bytes.
+#   bytes, unless gradients are accumulated over several passes: then stage 2 does.
+# - With mixed precision (bf16 in forward and backward) the optimizer keeps a float32 copy of the weights. With Adam, 12
+#   of a parameter's 16 bytes belong to the optimizer, and stage 1 divides these.
 # - Stage 3 gathers each layer twice: 3(n - 1)/n · P, and a layer waits for its parameters unless they are prefetched.
 # - The layers that are being sent come on top of the formula: smaller units need fewer bytes, but more messages.
+# - **Today** (November 2026): PyTorch's `fully_shard` (FSDP2) is stage 3, layer by layer, on sharded tensors (DTensor);
+#   with `reshard_after_forward=False` the parameters stay until backward. DeepSpeed names its stages as the ZeRO paper
+#   does. `ZeroRedundancyOptimizer` is stage 1, for a model in DDP. NCCL carries all of them as reduce-scatter and
+#   allgather.

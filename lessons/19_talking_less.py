@@ -512,7 +512,7 @@ for place, ms in measured.step_ms.items():
 # | network | first | then |
 # |---|---|---|
 # | within a host | plain | plain |
-# | data centre, 10 Gbit/s and more | plain, overlapped (06), fused (07) | 16 bits on the wire |
+# | data centre, 10 Gbit/s and more | plain, overlapped (06), fused (07) | measure: 16 bits were slower above |
 # | about 1 Gbit/s | larger batches (09) | PowerSGD, if large matrices hold the parameters |
 # | less, or between sites | local SGD, DiLoCo | PowerSGD |
 
@@ -559,3 +559,6 @@ engines.down()
 #   training does not learn.
 # - Compression pays if the saved bytes would take longer than compressing. Within a host and in most data centres they
 #   do not.
+# - **Today** (November 2026): DDP has communication hooks for 16 bits and for PowerSGD. Other families are top-k (send
+#   the largest numbers only, and keep the rest as the error) and quantisation to a few bits (QSGD, 1-bit Adam). FSDP2
+#   can reduce gradients in bf16. DiLoCo and its descendants train between sites.

@@ -322,8 +322,9 @@ for p, m in ((2, 2), (4, 4), (4, 8), (4, 32), (8, 8), (8, 64)):
 
 # %% [markdown]
 # Should you take many micro-batches? Look at the column *kept* of the picture. A backward needs the activations of its
-# forward. GPipe does all forwards first, so every stage keeps the activations of all m micro-batches. But the pipeline
-# was meant to save this memory.
+# forward. GPipe's schedule does all forwards first, so every stage keeps the activations of all m micro-batches. But
+# the pipeline was meant to save this memory. (GPipe's paper keeps each stage's inputs only, and computes the rest again
+# in backward: less memory, and a third more computing. The pictures here are without that.)
 #
 # ### One forward, one backward
 #
@@ -495,4 +496,8 @@ engines.down()
 # - By columns, then by rows: two layers need one allreduce forward (g) and one backward (f).
 # - g's backward is the identity. An allreduce with its own derivative makes gradients n times too large.
 # - A pipeline of p stages with m micro-batches is idle for (p − 1)/(m + p − 1) of its time, with GPipe and with 1F1B.
-# - GPipe keeps the activations of m micro-batches on each stage, 1F1B at most p.
+# - GPipe's schedule keeps the activations of m micro-batches on each stage (without recomputing), 1F1B at most p.
+# - **Today** (November 2026): interleaved 1F1B gives each rank several short stages: a smaller bubble, more messages.
+#   Zero-bubble schedules cut backward in two and fill the bubble with the half that computes the weights' gradients.
+#   PyTorch has these schedules in `torch.distributed.pipelining`. Context parallelism cuts the sequence, expert
+#   parallelism the experts of a mixture. torchtitan and Megatron-LM combine them with FSDP2 and tensor parallelism.

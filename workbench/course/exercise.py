@@ -161,7 +161,7 @@ def not_read(cell: str) -> None:
 
 
 class NotDoneError(NotImplementedError):
-    """A blank was called. A notebook shows the text alone, for there is nothing in a traceback to learn from."""
+    """A blank was called. A notebook shows the text alone: a traceback teaches nothing here."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
@@ -290,8 +290,13 @@ def hint(name: str) -> None:
         BOARD.save(name)
         print(f"About what check() found: {fitting}")
         return
-    level = min(entry.hints, _LEVELS - 1)
-    entry.hints = min(entry.hints + 1, _LEVELS)
+    if entry.hints == _LEVELS:
+        print(
+            f"You have read all {_LEVELS} hints; solution({name!r}) shows the solution. The last one: {todo.hints[-1]}"
+        )
+        return
+    level = entry.hints
+    entry.hints += 1
     BOARD.save(name)
     print(f"Hint {level + 1} of {_LEVELS}: {todo.hints[level]}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def by_interpolation(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
@@ -38,7 +39,35 @@ def one_by_one(global_batch: Any, n: Any) -> Any:
     return tuple(sizes), tuple(size / global_batch for size in sizes)
 
 
+def as_an_array(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    """The rate as numpy's 0-d array."""
+    warmup = warmup_epochs * steps_per_epoch
+    rate = base * (1 + (n - 1) * step / warmup) if step < warmup else base * n
+    return np.array(rate * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops))
+
+
+def as_a_tensor(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    """The rate as torch's scalar."""
+    rate = as_an_array(step, base, n, steps_per_epoch, warmup_epochs, drops)
+    return torch.tensor(float(rate), dtype=torch.float64)
+
+
+def as_arrays(global_batch: Any, n: Any) -> Any:
+    """Both results as arrays."""
+    sizes = np.full(n, global_batch // n) + (np.arange(n) < global_batch % n)
+    return sizes, sizes / global_batch
+
+
 RIGHT = {
-    "09.learning_rate": [by_interpolation, by_epochs],
-    "09.local_batches": [by_numpy, one_by_one],
+    "09.learning_rate": [
+        by_interpolation,
+        by_epochs,
+        as_an_array,
+        as_a_tensor,
+    ],
+    "09.local_batches": [
+        by_numpy,
+        one_by_one,
+        as_arrays,
+    ],
 }

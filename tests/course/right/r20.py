@@ -94,9 +94,25 @@ def pipeline_by_tags(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     return total
 
 
+def one_after_the_other(stage: Any, stages: Any, microbatches: Any) -> Any:
+    """A generator."""
+    forwards, backwards = 0, 0
+    while backwards < microbatches:
+        if forwards < microbatches and forwards - backwards < stages - stage:
+            yield "F", forwards
+            forwards += 1
+        else:
+            yield "B", backwards
+            backwards += 1
+
+
 RIGHT = {
     "20.row_split": [rows_by_gathering, rows_with_the_bias_on_rank_0],
     "20.two_layers": [layers_by_reduce_and_bcast, layers_with_one_message],
-    "20.one_f_one_b": [turns_by_counting, turns_as_lists],
+    "20.one_f_one_b": [
+        turns_by_counting,
+        turns_as_lists,
+        one_after_the_other,
+    ],
     "20.pipeline": [pipeline_one_by_one, pipeline_by_tags],
 }

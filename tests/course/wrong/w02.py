@@ -161,7 +161,7 @@ def one_memory_for_both(comm: Any, x: Any) -> Any:
 
 WRONG = {
     "02.tree_broadcast": [
-        (takes_rank_0_for_the_root, "✗ right: n = 2: rank 0 returns the value of rank 0, expected that of rank 1"),
+        (takes_rank_0_for_the_root, "✗ right: the tree begins at rank 0, and not at root"),
         (root_sends_to_everybody, "✗ score: 7 rounds; the limit is 3"),
         (neighbour_to_neighbour, "✗ score: 7 rounds; the limit is 3"),
         (only_powers_of_two, "that nobody received"),
@@ -169,18 +169,18 @@ WRONG = {
         (forgets_the_root_s_return, "✗ right: n = 1, length 1, root 0: rank 0: your result is None"),
         (receives_before_it_may, "✗ no deadlock: n = 3"),
         (doubles_the_value, "n = 2: rank 0 returns 2 times the value of rank 1, expected it as it is"),
-        (sends_to_places, "✗ no deadlock: n = 2, length 1, root 1"),
+        (sends_to_places, "✗ no deadlock: a place is used as a rank: place p belongs to rank (p + root) % comm.size"),
         (ready_made, "✗ score: 7 messages of ready-made collectives"),
     ],
     "02.shift_right": [
         (never_waits, "never waited for its Isend()"),
         (one_memory_for_both, "must not lie in the same memory"),
         (sends_first, "They wait in a circle: 0 → 1 → 0"),
+        (receives_first, "✗ no deadlock: all ranks receive first, so nobody sends"),
         (
-            receives_first,
-            "✗ no deadlock: n = 2, length 1: ranks 0 and 1 wait for each other: all of them receive, and nobody sends",
+            the_other_way_round,
+            "✗ right: x was sent to the left neighbour, and the right one's was received: the other way round",
         ),
-        (the_other_way_round, "✗ right: n = 3: rank 0 returns the value of rank 1, expected that of rank 2"),
         (not_round_the_corner, "In a ring: % comm.size"),
         (one_rank_receives_first, "✗ score: 4 rounds; the limit is 2"),
         (forgets_to_return, "✗ right: n = 2, length 1: rank 0: your result is None"),

@@ -168,9 +168,9 @@ def leaves_the_process(comm: Any, x: Any) -> Any:
 
 WRONG = {
     "03.reduce_scatter": [
-        (forgets_to_add, "✗ right: n = 2: rank 0, chunk 1: your result = rank 1; rank 0 missing"),
+        (forgets_to_add, "✗ right: the chunk that comes replaces this rank's own: add it"),
         (adds_into_what_it_was_given, "n = 2, length 1: rank 1 changes its own chunks, which belongs to the caller"),
-        (one_step_short, "✗ right: n = 2: rank 0, chunk 1: your result = rank 0; rank 1 missing"),
+        (one_step_short, "✗ right: one step is missing: a chunk must visit all n - 1 other ranks"),
         (adds_to_the_next_chunk, "first wrong in step 1, on rank 0: chunk 2 comes into the place of chunk 1"),
         (gathers_everything, "bytes per rank; the limit"),
     ],
@@ -183,13 +183,11 @@ WRONG = {
         ),
         (
             adds_in_the_second_half_too,
-            "✗ right: n = 2: rank 0, chunk 0: your result = rank 0 twice + rank 1\n"
-            "      first wrong in step 2, on rank 0: rank 0 is added a second time\n"
-            "          in line 9 of your function: chunks[(rank - step) % n] += comm.sendrecv(",
+            "✗ right: the second half adds what comes: a complete chunk replaces the one that is there",
         ),
         (replaces_in_the_first_half, "first wrong in step 1, on rank 0: what was there of rank 0 is lost"),
         (each_half_a_step_short, "no step brings what is missing"),
-        (takes_the_mean, "✗ right: n = 2: one n-th of the right number: it was divided by n once too often"),
+        (takes_the_mean, "✗ right: the result is the mean: allreduce gives the sum"),
         (adds_up_what_is_added_up, "✗ right: n = 2: n times the right number"),
         (returns_nothing, "your result is None"),
         (works_in_place, "n = 2, length 1: rank 0 changes its own x, which belongs to the caller"),

@@ -159,11 +159,10 @@ WRONG = {
     "04.average_gradients": [
         (
             average_of_averages,
-            "✗ right: n = 2: in the result of rank 0 a sample of rank 0 counts 1/2, one of rank 1 counts 1/6; "
-            "each of the 4 should count 1/4",
+            "✗ right: that is the mean of the ranks' means: a sample on a rank with few samples counts for more",
         ),
         (nothing_divided_by_nothing, "your result is nan, expected 1.0. Something was divided by 0"),
-        (divides_by_the_ranks, "✗ right: n = 1: 3 times the right number: the sum was divided by the number of ranks"),
+        (divides_by_the_ranks, "✗ right: the sum was divided by the number of ranks, not by that of all samples"),
         (divides_by_its_own_count, "a sample of rank 0 counts 1/4, one of rank 1 counts 1/4; each of the 8 should"),
         (assumes_equal_counts, "a sample of rank 0 counts 1/2, one of rank 1 counts 1/2; each of the 4 should"),
         (leaves_when_it_has_none, "✗ no deadlock: n = 2, counts 5, 0"),
@@ -173,20 +172,35 @@ WRONG = {
         (gathers_all_gradients, "bytes from the busiest rank; the limit"),
     ],
     "04.sgd_step": [
-        (own_samples_only, "a sample of rank 0 counts 1/2, one of rank 1 counts 0; each of the 4 should count 1/4"),
-        (adds_instead_of_averaging, "✗ right: n = 1: 4 times the right step: that is the number of samples"),
-        (averages_the_averages, "a sample of rank 0 counts 1/6, one of rank 1 counts 1/2; each of the 4 should"),
-        (averages_the_weights, "a sample of rank 0 counts 1/6, one of rank 1 counts 1/2; each of the 4 should"),
-        (forgets_the_half, "✗ right: n = 1: twice the right step: the loss is (x @ w - y)² / 2"),
-        (forgets_the_rate, "✗ right: n = 1: 3.333 times the right step: that is 1/lr"),
+        (own_samples_only, "✗ right: each rank uses its own samples only"),
+        (
+            adds_instead_of_averaging,
+            "✗ right: the sum of all gradients was not divided by the number of samples: the loss is their mean",
+        ),
+        (
+            averages_the_averages,
+            "✗ right: that is the mean of the ranks' means: a sample on a rank with few samples counts for more",
+        ),
+        (
+            averages_the_weights,
+            "✗ right: that is the mean of the ranks' means: a sample on a rank with few samples counts for more",
+        ),
+        (
+            forgets_the_half,
+            "✗ right: the gradient was taken twice: the half in the loss takes the 2 of the derivative away",
+        ),
+        (forgets_the_rate, "✗ right: the learning rate is missing: the step is lr times the mean gradient"),
         (changes_the_weights_in_place, "n = 1, samples 4: rank 0 changes its own w, which belongs to the caller"),
-        (returns_the_gradient, "✗ right: n = 1: in the result of rank 0 a sample of rank 0 counts -1/4"),
-        (uphill, "✗ right: n = 1: minus the right step: it goes up the gradient"),
+        (returns_the_gradient, "✗ right: that is the mean gradient, and not the weights after the step"),
+        (uphill, "✗ right: the step goes up the gradient; w - lr * gradient goes down"),
         (own_gradient_first, "ranks with other bits than rank 0 (sums in another order); there must be none"),
         (steps_without_samples, "✗ no deadlock: n = 2, samples 0, 2"),
     ],
     "04.stale": [
-        (the_mean, "order []: your result is -1, expected a list, one number for each gradient"),
+        (
+            the_mean,
+            "is never stale: order []: your result is -1. A list is asked for, with one number for each gradient",
+        ),
         (one_too_many, "each number is one too large: a gradient's own change comes after it"),
         (counts_its_own, "a worker's own gradient is counted, too"),
         (all_the_others, "that is the number of other workers"),

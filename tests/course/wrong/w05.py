@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def each_rank_its_own_seed(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
@@ -123,6 +125,23 @@ def adds_tuples(comm: Any, values: Any) -> Any:
     return float(total / count)
 
 
+def one_number_of_a_large_factor(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
+    order = np.random.default_rng(seed * 1234 + epoch).permutation(samples)
+    return np.resize(order, -(-samples // n) * n)[rank::n]
+
+
+def seeds_python_itself(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
+    random.seed(hash((seed, epoch)))
+    order = list(range(samples))
+    random.shuffle(order)
+    return np.resize(np.array(order, int), -(-samples // n) * n)[rank::n]
+
+
+def seeds_torch_itself(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
+    torch.manual_seed(hash((seed, epoch)))
+    return np.resize(torch.randperm(samples).numpy(), -(-samples // n) * n)[rank::n]
+
+
 WRONG = {
     "05.shard": [
         (each_rank_its_own_seed, "Do all ranks deal from the same order?"),
@@ -151,10 +170,16 @@ WRONG = {
         (never_seeds, "Do all ranks deal from the same order?"),
         (does_not_shuffle, "Is it shuffled anew?"),
         (same_neighbours_for_each_rank, "your result has 0 samples, expected 1"),
+        (one_number_of_a_large_factor, "seed 1 in epoch 0 and seed 0 in epoch 1234 give the same order"),
+        (seeds_python_itself, "it changes Python's own generator, which other code uses"),
+        (seeds_torch_itself, "it changes torch's own generator, which other code uses"),
     ],
     "05.weighted_mean": [
-        (mean_of_means, "a sample of rank 0 counts 1/4, one of rank 1 counts 1/2; each of the 3 should count 1/3"),
-        (mean_of_those_that_have_some, "✗ right: n = 2: in the result of rank 0 a sample of rank 0 counts 1/4"),
+        (mean_of_means, "✗ right: that is the mean of the ranks' means, and a rank without values counts as 0"),
+        (
+            mean_of_those_that_have_some,
+            "✗ right: that is the mean of the ranks' means: a value on a rank with few values counts for more",
+        ),
         (leaves_without_samples, "n = 2, lengths 1, 0"),
         (gathers_all_values, "✗ score"),
         (only_the_root_knows, "rank 1: your result is None"),

@@ -163,7 +163,7 @@ WRONG = {
         (forgets_to_divide, "n times the right number: a sum over the ranks was not divided by n"),
         (halves_the_other_alone, "only the other rank's gradient is halved: (a + b) / 2; rank 0, item 0"),
         (keeps_its_own, "each rank returns its own gradients; rank 0, item 0"),
-        (last_layer_first, "✗ right: n = 2, two layers of lengths 2, 5: the averages in reverse order"),
+        (last_layer_first, "✗ right: the averages are in reverse order"),
         (sends_before_it_computes, "never waited for its isend()"),
         (never_computes, "never waited for its isend()"),
         (both_send_first, "They wait in a circle"),
@@ -178,7 +178,10 @@ WRONG = {
         (backward_before_forward, "the forward pass (E) comes after it"),
         (leaves_one_out, "A is missing"),
         (as_they_stand, "the forward pass (E) comes after it"),
-        (as_a_number, 'your result is 451613, expected six letters, such as "ABCDEF"'),
+        (
+            as_a_number,
+            'the six lines stands there once: your result is 451613. Six letters are asked for, such as "ABCDEF"',
+        ),
         (with_commas, "',' is none of the letters A to F"),
     ],
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from workbench.course.tasks.t07_fusion import finish_time, plan_buckets
 
 
@@ -131,20 +133,37 @@ def stops_below_the_sum(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return min(range(sum(sizes)), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
 
 
+def tries_a_hundred(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+    tried = np.linspace(0, sum(sizes), 100)
+    return min(tried, key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
+
+
 WRONG = {
     "07.plan_buckets": [
-        (forgets_the_last_bucket, "sizes [1], threshold 0: your result is [], which is not all of them in order"),
+        (
+            forgets_the_last_bucket,
+            "in the old order, and no bucket is empty: the last bucket is missing: add it when the loop ends",
+        ),
         (opens_with_an_empty_bucket, "with an empty bucket"),
         (fills_until_it_is_over, "sizes [1, 1], threshold 1: your result has the bucket [1, 1], together 2"),
         (below_the_threshold_only, "sizes [1, 1], threshold 2: your result has 2 buckets, [[1], [1]], expected 1"),
-        (sorts_them, "sizes [2, 1], threshold 0: your result is [[1], [2]], which is not all of them in order"),
+        (
+            sorts_them,
+            "and no bucket is empty: the smallest tensors come first: keep the order in which they are given",
+        ),
         (never_packs, "sizes [1, 1], threshold 2: your result has 2 buckets"),
-        (splits_large_tensors, "sizes [2], threshold 1: your result is [[1], [1]], which is not all of them in order"),
+        (
+            splits_large_tensors,
+            "tensor was cut in pieces, or several became one number: a bucket lists whole tensors, by their sizes",
+        ),
         (takes_from_the_list, "changes the list of sizes"),
         (counts_tensors_instead_of_sizes, "your result has the bucket"),
     ],
     "07.best_threshold": [
-        (returns_the_plan, "your result is [[5]], and no number"),
+        (
+            returns_the_plan,
+            "at once: one message for all is best: sizes [5], ready [0.0], α = 4.0, β = 1.0: your result is [",
+        ),
         (everything_at_once, "with your threshold"),
         (everything_alone, "✗ All tensors ready at once"),
         (half_of_all, "✗ All tensors ready at once"),
@@ -156,5 +175,6 @@ WRONG = {
         (ready_does_not_matter, "✗ As early as with the best of all thresholds"),
         (returns_the_time, "✗ All tensors ready at once"),
         (stops_below_the_sum, "✗ All tensors ready at once"),
+        (tries_a_hundred, "Do you try only some of the thresholds?"),
     ],
 }

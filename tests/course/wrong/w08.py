@@ -19,7 +19,7 @@ def only_the_reduce_scatter(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> A
 
 
 def whole_bytes_only(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
-    return 2 * (n - 1) * (alpha_s + beta_s * (nbytes // n // 8))
+    return 2 * (n - 1) * (alpha_s + beta_s * (nbytes // n))
 
 
 def in_milliseconds(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
@@ -103,13 +103,18 @@ def forgets_to_return(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> None:
 WRONG = {
     "08.ring_time": [
         (whole_array_in_each_step, "n times the right number: each of the 2(n - 1) steps sends an n-th of the array"),
-        (latency_once, "✗ One rank has nobody to wait for: n = 1, 0 bytes"),
+        (
+            latency_once,
+            "✗ One rank has nobody to wait for: the latency is paid once: each of the 2(n - 1) steps pays it",
+        ),
         (
             only_the_reduce_scatter,
-            "✗ Without a byte, latency is left: n = 2, 0 bytes, alpha_s = 1, beta_s = 1: your result is 1, expected 2. "
-            "That is half of the right number: the ring has two halves",
+            "latency is left: the ring goes around twice: n - 1 steps to add up, and n - 1 to pass on the sums",
         ),
-        (whole_bytes_only, "✗ Without latency, each rank sends 2(n - 1)/n of the bytes: n = 2"),
+        (
+            whole_bytes_only,
+            "sends 2(n - 1)/n of the bytes: an n-th of the bytes was rounded down: it need not be a whole number",
+        ),
         (in_milliseconds, "1,000 times the right number: seconds are asked for, not milliseconds"),
         (whole_bytes, "An n-th of the bytes need not be a whole number"),
     ],

@@ -129,9 +129,15 @@ WRONG = {
         (loses_the_remainder, "global batch 9, n = 2: your sizes [4, 4], expected [5, 4]. The sum of your sizes is 8"),
         (last_one_takes_the_rest, "your sizes [4, 5], expected [5, 4]. The same sizes, but the first ranks have"),
         (rounds_up, "your sizes [5, 5], expected [5, 4]. The sum of your sizes is 10, and not 9"),
-        (plain_average, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 9, n = 2"),
+        (
+            plain_average,
+            "that of the whole batch: each rank has the weight 1/n: a rank with more samples must count for more",
+        ),
         (sums_instead, "Your weights add up to 2; those of a mean add up to 1"),
-        (weights_are_sizes, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 8"),
+        (
+            weights_are_sizes,
+            "is that of the whole batch: the weights are the sizes themselves: those of a mean add up to 1",
+        ),
         (sizes_alone, "✗ Equal parts, where the global batch can be divided"),
     ],
 }

@@ -243,9 +243,9 @@ WRONG = {
         (checkpoint_hangs, "what is saved is returned alone, without the mean"),
         (returns_early, "rank 0 waits in allreduce() for rank 1"),
         (without_counts, "that is the mean of the ranks' means: a rank with more samples counts for more"),
-        (saves_everywhere, "each rank has something to save, and only rank 0 is to save"),
+        (saves_everywhere, "✗ right: every rank has something to save: only rank 0 is to save"),
         (the_last_rank_saves, "what is saved: your result is None"),
         (gathers_the_weights, "bytes; the limit is 1,200, the best possible 96"),
-        (only_rank_zero_knows, "rank 0 alone has the mean: all need it"),
+        (only_rank_zero_knows, "✗ right: rank 0 alone has the mean: all ranks return it"),
     ],
 }

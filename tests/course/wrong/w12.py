@@ -146,7 +146,7 @@ WRONG = {
         (flat_ring, "bytes out of a node; the limit"),
         (tree_over_all, "bytes out of a node; the limit"),
         (leaders_by_arithmetic, "bytes out of a node; the limit"),
-        (forgets_the_way_back, "✗ right: n = 3: rank 1: your result = rank 1; ranks 0 and 2 missing"),
+        (forgets_the_way_back, "✗ right: the leaders alone have the result: the other ranks return their own x"),
         (others_wait_for_rank_0, "✗ no deadlock: n = 3, nodes a b b"),
         (everybody_in_the_ring, "✗ runs: n = 2, nodes a a, length 1, rank 1: ValueError: Rank 1 is not among [0]"),
         (leaders_meet_at_rank_0, "bytes out of a node; the limit"),

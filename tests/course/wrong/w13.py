@@ -37,7 +37,8 @@ def _train(
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     for epoch in range(epochs):
         for step, mine in enumerate(parts(hvd, len(images), batch, epoch)):
-            optimizer.zero_grad()
+            if options.get("zero", True):
+                optimizer.zero_grad()
             loss(hvd, model(images[mine]), labels[mine], min(batch, len(images) - step * batch)).backward()
             optimizer.step()
 
@@ -151,6 +152,48 @@ def decays_its_weights(hvd: Any, model: Any, digits: Any, batch: Any, epochs: An
     return _accuracy(model, digits)
 
 
+def divides_by_the_full_batch(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    def loss(hvd: Any, output: Any, labels: Any, whole: int) -> Any:
+        return F.cross_entropy(output, labels, reduction="sum") * hvd.size() / batch
+
+    _train(hvd, model, digits, batch, epochs, loss=loss)
+    return _accuracy(model, digits)
+
+
+def rate_times_ranks(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs, lr=0.2 * hvd.size() if hvd.init() is None else 0)
+    return _accuracy(model, digits)
+
+
+def forgets_the_size(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    def loss(hvd: Any, output: Any, labels: Any, whole: int) -> Any:
+        return F.cross_entropy(output, labels, reduction="sum") / whole
+
+    _train(hvd, model, digits, batch, epochs, loss=loss)
+    return _accuracy(model, digits)
+
+
+def adds_the_means(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    def loss(hvd: Any, output: Any, labels: Any, whole: int) -> Any:
+        return F.cross_entropy(output, labels) * hvd.size()
+
+    _train(hvd, model, digits, batch, epochs, loss=loss)
+    return _accuracy(model, digits)
+
+
+def never_zeroes(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs, zero=False)
+    return _accuracy(model, digits)
+
+
+def seeds_by_rank(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    def parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
+        return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch, seed=hvd.rank(), uneven="keep")
+
+    _train(hvd, model, digits, batch, epochs, parts)
+    return _accuracy(model, digits)
+
+
 WRONG = {
     "13.capstone": [
         (trains_without_hvd, "2 ranks: rank 0 of 2 is rank 0 of 1 to itself; init() makes them meet"),
@@ -159,14 +202,32 @@ WRONG = {
         (pads_the_rest, "was seen 2 times"),
         (forgets_the_epoch, "epoch 1 has the order of epoch 0"),
         (everybody_takes_all, "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample 0 was seen 2"),
-        (takes_a_batch_per_rank, "2 ranks: step 0 takes 144 samples on all ranks, expected 72"),
+        (
+            takes_a_batch_per_rank,
+            "2 ranks: step 0 takes 144 samples on all ranks, and not 72: batch is that of all ranks together",
+        ),
         (gives_rank_zero_more, "2 ranks: step 0: rank 0 has 41 samples, rank 1 31"),
         (forgets_to_broadcast, "2 ranks: rank 1 begins with other weights than rank 0"),
         (forgets_the_optimizer, "2 ranks: rank 1 ends with other weights than rank 0"),
         (trains_on_rank_zero, "2 ranks: rank 1 made 0 training passes in 3 epochs"),
         (reports_its_shard, "✗ All ranks report the accuracy on all test data: 2 ranks: rank 0 reports 0."),
-        (learns_too_slowly, "✗ At least 85 % of the unseen digits are read right: 2 ranks: "),
+        (learns_too_slowly, "is it another optimizer, or another rate?"),
         (trains_with_adam, "✗ Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples: "),
-        (decays_its_weights, "of the largest weight away from where that leads: is it another optimizer?"),
+        (decays_its_weights, "of the largest weight away from where that leads: is it another optimizer"),
+        (
+            divides_by_the_full_batch,
+            "✗ Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples",
+        ),
+        (rate_times_ranks, "each step is 2 times too long"),
+        (
+            forgets_the_size,
+            "each step is 2 times too short",
+        ),
+        (
+            adds_the_means,
+            "the ranks' means were added up",
+        ),
+        (never_zeroes, "zero_grad() is missing"),
+        (seeds_by_rank, "do all ranks deal from one order?"),
     ],
 }

@@ -79,7 +79,13 @@ WRONG = {
         (forgets_the_gradients, "the ranks end with different weights: each steps with its own gradient"),
         (sums_the_gradients, "each step is n times too long: a sum, no average"),
         (averages_on_rank_zero, "rank 1"),
-        (returns_the_weights_first, "it returns the pair (list, int), expected (the number of the GPU, a list of arr"),
-        (returns_the_weights_alone, "it returns list, expected the pair (GPU, weights)"),
+        (
+            returns_the_weights_first,
+            "ranks: n = 1: it returns the pair (list, int). First the number of the GPU, then the list of arrays",
+        ),
+        (
+            returns_the_weights_alone,
+            "✗ 1: it runs, on one, two and three ranks: n = 1: it returns list. The pair (GPU, weights) is asked for",
+        ),
     ],
 }

@@ -214,6 +214,13 @@ def changes_the_layers(layers: Any, reduce_s: Any) -> Messages:
     return messages
 
 
+def turns_the_sign(ranks: Any, short: Any, long: Any) -> Any:
+    steps = 2 * (ranks - 1)
+    (few, quick), (many, slow) = (short[0], median(short[1])), (long[0], median(long[1]))
+    per_byte_s = abs((slow - quick) / (many - few)) * ranks / steps
+    return abs(quick / steps - per_byte_s * few / ranks), per_byte_s
+
+
 WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
     "16.fit_link": [
         (link_of_the_whole_allreduce, "the constants of the whole allreduce. It takes 2 (ranks - 1) steps"),
@@ -225,11 +232,15 @@ WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
         (link_by_the_first_repetition, "3 of 15 repetitions disturbed"),
         (link_may_be_negative, "Latency and time per byte cannot be negative: return 0 instead"),
         (link_in_one_number, "and no pair (latency_s, per_byte_s)"),
+        (turns_the_sign, "the least that it can be is 0: max(0, …), not abs(…)"),
     ],
     "16.step_time": [
         (step_computes_only, "one layer, (forward_s, backward_s, values) = (1, 2, 25)"),
         (step_computes_only, "that is computing alone"),
-        (step_without_overlap, "that is without overlap: a gradient is sent while backward goes on"),
+        (
+            step_without_overlap,
+            "that is without overlap: a layer's message begins when its gradients are ready",
+        ),
         (step_all_at_the_end, "that sends all gradients at the end, together"),
         (step_overlaps_everything, "the network has nothing to send before the last layer's backward has ended"),
         (step_overlaps_all_of_backward, "no gradient is ready at the beginning of backward"),
@@ -241,7 +252,7 @@ WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
     ],
     "16.lower_bound": [
         (step_computes_only, "that is computing alone"),
-        (step_without_overlap, "your bound says that no step is shorter than"),
+        (step_without_overlap, "that is a step without overlap, and no bound: bytes can be sent while other layers"),
         (step_all_at_the_end, "that is without overlap, and no bound"),
         (bound_of_either, "true, but not the largest: some computing never overlaps with some bytes"),
         (bound_of_the_last_layer, "that is the bound of the last layer alone"),

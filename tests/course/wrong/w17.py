@@ -116,7 +116,10 @@ def one_text(pods: Any, service: Any) -> Any:
 
 WRONG = {
     "17.table": [
-        (no_table, "expected a dict with the engines ssh, slurm, mpijob, jobset"),
+        (
+            no_table,
+            "[('ssh', 'agent by ssh')]. A dict is asked for, with the engines ssh, slurm, mpijob, jobset as keys",
+        ),
         (_table("mpijob", "starts", "agent by srun"), "mpijob: 'agent by srun'. Look again: which command does the"),
         (_table("mpijob", "slots", "slotsPerWorker"), "slotsPerWorker goes into a hostfile, which this job does not"),
         (_table("slurm", "starts", "agent by ssh"), "slurm: 'agent by ssh'. Look again: in a Slurm job workbench run"),
@@ -143,10 +146,19 @@ WRONG = {
         (no_slot_without_gpus, "a pod without GPUs: your result is ['train-worker-0.train:0']"),
     ],
     "17.recovery": [
-        (elastic_from_disk, "✗ An elastic job of several ranks: n=4, failed_at=17, elastic"),
-        (one_rank_survives_itself, "✗ An elastic job of one rank: n=1, failed_at=17"),
+        (
+            elastic_from_disk,
+            "elastic job goes on from the last commit, which the survivors have in memory, and not from the disk",
+        ),
+        (
+            one_rank_survives_itself,
+            "of one rank: one rank alone has no survivor: nobody has the commit, so the checkpoint on disk counts",
+        ),
         (step_itself_forgotten, "steps done again is 0 in your result, expected 1"),
         (elastic_starts_all, "processes started is 4 in your result, expected 1"),
-        (restart_from_commit, "✗ A job that is started again, with and without checkpoints: n=4, failed_at=17"),
+        (
+            restart_from_commit,
+            "a job that is started again has no commit: all processes are gone, and with them their memory",
+        ),
     ],
 }

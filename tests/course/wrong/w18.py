@@ -229,6 +229,26 @@ def gathers_the_results(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+def uses_before_it_is_there(comm: Any, shards: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    for rows in shards:
+        comm.compute(0.001)
+        parts = {rank: rows}
+        for step in range(n - 1):
+            came = (rank - step - 1) % n
+            parts[came] = comm.sendrecv(parts[(rank - step) % n], dest=(rank + 1) % n, source=(rank - 1) % n)
+        x = np.tanh(np.concatenate([parts[each] for each in range(n)]) @ x)
+    return x
+
+
+def by_broadcasts(comm: Any, shards: Any, x: Any) -> Any:
+    for rows in shards:
+        whole = np.concatenate([comm.bcast(rows, root=root) for root in range(comm.size)])
+        comm.compute(0.001)
+        x = np.tanh(whole @ x)
+    return x
+
+
 WRONG = {
     "18.owners": [
         (whole_parameters, "rank 0 owns [(0, 0, 6)]: 6 elements, expected 4. Every parameter is whole"),
@@ -255,25 +275,27 @@ WRONG = {
             chunk_of_lesson_03,
             "chunk number rank has this rank's own values only. Lesson 03's ring ends with",
         ),
-        (sum_for_mean, "that is a step along the sum: the mean is asked for"),
+        (sum_for_mean, "✗ right: the step goes along the sum: divide by n for the mean"),
         (own_gradient, "that is a step along this rank's own gradient: nothing was added up"),
-        (puts_in_place, "the received chunk has replaced this rank's own values: add it to them"),
-        (uphill, "a step goes against the gradient"),
+        (puts_in_place, "✗ right: the chunk that comes replaces this rank's own: add it"),
+        (uphill, "✗ right: the step goes up: w - lr * gradient goes down"),
         (changes_the_shard, "rank 0 changes its own shard, which belongs to the caller"),
         (everything_to_its_owner_from_rank_0, "800,000 bytes per rank; the limit is 612,000"),
     ],
     "18.gather_parameters": [
         (all_layers_first, "3 layers held at once; the limit is 1, the best possible 1"),
         (one_layer_ahead, "2 layers held at once; the limit is 1, the best possible 1"),
-        (own_rows_only, "only this rank's rows of W were used: gather the others' first"),
+        (
+            own_rows_only,
+            "widths 4, 4: rank 0: your result has shape (2,), expected (4,). Along axis 0 a part of it is missing",
+        ),
         (order_of_the_ring, "the rows of W are in the order in which they arrived"),
         (no_tanh, "np.tanh is missing"),
         (by_allreduce, "bytes from the busiest rank; the limit"),
         (by_a_tree, "196,608 bytes from the busiest rank; the limit"),
-        (
-            forgets_to_compute,
-            "3 calls of comm.compute missing or in excess; there must be none. Call it once for each layer",
-        ),
+        (forgets_to_compute, "✗ score: comm.compute was never called; call it once for each of the 3 layers"),
         (gathers_the_results, "the ranks' results were gathered, but each rank has an x of its own"),
+        (uses_before_it_is_there, "calls of comm.compute before the layer's W was there"),
+        (by_broadcasts, "messages of ready-made collectives; there must be none"),
     ],
 }

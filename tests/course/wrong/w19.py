@@ -207,7 +207,10 @@ def measures_the_error_from_the_gradient(comm: Any, gradient: Any, error: Any, q
 WRONG = {
     "19.local_sgd": [
         (forgets_the_last_average, "the steps after the last average are not averaged"),
-        (counts_from_zero, "averaged after steps 1, every + 1, …: the count is one step off"),
+        (
+            counts_from_zero,
+            "✗ right: steps are counted from 0, so the first average comes too early: after `every` steps it is due",
+        ),
         (averages_in_every_step, "that is an average in every step, and not every so many"),
         (averages_once, "the weights were averaged once, at the end"),
         (never_averages, "each rank has trained alone: nothing was averaged"),
@@ -229,7 +232,7 @@ WRONG = {
     ],
     "19.powersgd": [
         (never_adds_the_error, "what was left out before is never sent: add the error to the gradient"),
-        (takes_the_error_off, "the error is added, not taken off"),
+        (takes_the_error_off, "✗ right: the error is taken off: it is added"),
         (measures_the_error_from_the_gradient, "the new error is measured from the gradient"),
         (drops_the_error, "the new error is lost"),
         (keeps_the_distance_to_the_average, "the error is measured from the average"),

@@ -252,7 +252,10 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (forgets_to_return, "Is there a return?"),
     ],
     "20.pipeline": [
-        (answers_in_another_order, "the last stage sends gradients in another order"),
+        (
+            answers_in_another_order,
+            "✗ right: the last stage goes through the micro-batches in another order than the stages before it",
+        ),
         (forgets_tanh_in_backward, "backward has to go through tanh"),
         (averages_the_stages, "the stages' gradients were averaged: each stage has another w, keep its own"),
         (takes_the_mean_of_the_micro_batches, "that is the micro-batches' mean"),

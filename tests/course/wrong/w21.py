@@ -217,7 +217,10 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (keeps_the_dict, "your result is None. Is there a return?"),
     ],
     "21.order": [
-        (forgets_to_sort, "✗ In order, in timelines that are made up: 2 ranks, 1 step"),
+        (
+            forgets_to_sort,
+            "✗ In order, in timelines that are made up: the events stand rank by rank, and not by their time",
+        ),
         (forgets_to_sort, "the events stand rank by rank, and not by their time"),
         (takes_the_next_step_s_answer, "the answer belongs to the next step"),
         (takes_the_oldest, "that is the oldest collective with this tensor"),

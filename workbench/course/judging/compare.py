@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from workbench.common import text
+from workbench.course.judging.plain import from_torch
 from workbench.course.provenance.case import Case
 
 _HERE = (str(Path(__file__).resolve().parents[1]), threading.Thread.run.__code__.co_filename)
@@ -61,8 +62,21 @@ def _named(wrong: str, names: Sequence[str]) -> str:
     return wrong
 
 
+def as_author_meant(mine: Any, wanted: Any) -> Any:
+    """A tensor as an array; an array of no dimension as a number, another one as a list, where that is wanted."""
+    mine = from_torch(mine)
+    if isinstance(mine, Iterator):
+        mine = list(mine)
+    if isinstance(mine, np.ndarray) and not isinstance(wanted, np.ndarray):
+        if not mine.ndim:
+            return mine.item()
+        return list(mine) if isinstance(wanted, (list, tuple)) else mine
+    return mine
+
+
 def unlike(mine: Any, wanted: Any) -> str:
     """What differs between two values; empty if nothing does, up to rounding."""
+    mine = as_author_meant(mine, wanted)
     if isinstance(wanted, np.ndarray):
         if mine is None:
             return ": your result is None. Is there a return?"
@@ -70,9 +84,11 @@ def unlike(mine: Any, wanted: Any) -> str:
             return f": your result is of type {type(mine).__name__}, expected an array of shape {wanted.shape}"
         mine = np.asarray(mine)
         if mine.shape != wanted.shape:
-            return f": your result has shape {mine.shape}, expected {wanted.shape}"
+            return f": your result has shape {mine.shape}, expected {wanted.shape}{_shapes(mine.shape, wanted.shape)}"
         if mine.dtype.kind not in "fiub" or not np.can_cast(wanted.dtype, mine.dtype, "safe"):
-            return f": your result has dtype {mine.dtype}, expected {wanted.dtype}"
+            few = mine.dtype.kind == wanted.dtype.kind and mine.dtype.itemsize < wanted.dtype.itemsize
+            why = ". The shorter type keeps fewer digits: one of your lines rounds" if few else ""
+            return f": your result has dtype {mine.dtype}, expected {wanted.dtype}{why}"
         wrong = np.flatnonzero(~np.isclose(mine, wanted, rtol=1e-9, atol=1e-9))
         if len(wrong):
             at = int(wrong[0])
@@ -115,6 +131,17 @@ def described(error: BaseException, function: bool = True) -> str:
     elif place := getattr(error, "place", ""):  # of another process, see course/grading
         lines.append(place)
     return "\n".join(lines)
+
+
+def _shapes(mine: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """What differs between two shapes, as the end of a sentence."""
+    if len(mine) != len(wanted):
+        return ". Was something summed over an axis?" if len(mine) < len(wanted) else ". There is an axis too many"
+    if len(mine) > 1 and mine == wanted[::-1]:
+        return ". The axes are the wrong way round: transpose"
+    axis = next(i for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if a != b)
+    few = mine[axis] < wanted[axis]
+    return f". Along axis {axis} {'a part of it is missing' if few else 'there is more than there should be'}"
 
 
 def _two(mine: Any, wanted: Any) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
 from workbench.course.figures import number
+from workbench.course.judging.cause import has_cause, honest, is_ours
 from workbench.course.judging.compare import about, compared, described, difference, unlike
+from workbench.course.judging.plain import PlainResults
+from workbench.course.judging.slips import matches, recognised, spread
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
-from workbench.course.judging.why import why
+from workbench.course.judging.why import likely, why
 from workbench.course.provenance.explain import explanation
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import copied
@@ -22,6 +25,7 @@ from workbench.course.simulator.deadlock import in_short
 from workbench.errors import DeadlineError
 
 DEADLINE_S = 8.0
+STILL_THERE = "the program as it came gives this, too: its mistake is still there. Which of the four causes fits?"
 
 
 @dataclass(frozen=True)
@@ -61,16 +65,50 @@ def judge(task: Task, function: Callable[..., Any], ranks: Any = None) -> Iterat
 
 def _plain_stages(task: Task, function: Callable[..., Any]) -> Iterator[Stage]:
     assert isinstance(task, PlainTask)
+    if not (task.live or task.of_ranks or task.asks_cause):
+        function = PlainResults(function)
     for holds in task.properties:
         name = (holds.__doc__ or holds.__name__).strip().splitlines()[0].rstrip(".")
+        ours = False
         try:
             wrong = within(task.deadline_s, holds, function)
         except NotImplementedError:
             yield Stage("not done yet", None, "a part of it still says “your code here”")
             return
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
-            wrong = task.in_words(described(error))
-        yield Stage(name, not wrong, wrong)
+            wrong, ours = task.in_words(described(error)), is_ours(error)
+        yield Stage(name, not wrong, _with_cause(task, function, wrong, holds, ours) if wrong else "")
+
+
+def _with_cause(
+    task: PlainTask, function: Callable[..., Any], wrong: str, holds: Callable[[Any], str], ours: bool
+) -> str:
+    """What is wrong, behind the known mistake that gives the same results; without one it must say why by itself."""
+    slip = recognised(task.slips, task.reference, function, list(task.probes()), together=False)
+    if slip:
+        return f"{slip.cause}\n{wrong}"
+    if narrow := getattr(function, "narrow", ""):
+        too_short = (
+            f"your result has dtype {narrow}, which keeps too few digits: compute with Python's floats, or float64"
+        )
+        return f"{too_short}\n{wrong}"
+    broken = getattr(task, "broken", None)
+    if (
+        broken is not None
+        and "hvd" not in signature(task.reference).parameters
+        and not has_cause(wrong)
+        and _as_before(holds, broken) == wrong
+    ):
+        return f"{STILL_THERE}\n{wrong}"
+    return honest(wrong, ours)
+
+
+def _as_before(holds: Callable[[Any], str], broken: Callable[..., Any]) -> str:
+    """What a card's own program is told."""
+    try:
+        return holds(broken)
+    except Exception as error:  # noqa: BLE001 - that program is broken
+        return described(error)
 
 
 def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> Iterator[Stage]:
@@ -84,7 +122,8 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
         except DeadlockError as error:
             if ran:
                 yield Stage("runs", True)
-            yield Stage("no deadlock", False, f"{about(case)}: {in_short(error.waits)}\n{error}", error)
+            cause = _slip(task, function, case)
+            yield Stage("no deadlock", False, f"{cause}{about(case)}: {in_short(error.waits)}\n{error}", error)
             return
         except NotImplementedError:
             yield Stage("not done yet", None, "a part of it still says “your code here”")
@@ -94,35 +133,61 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
             return
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
             where = f", rank {error.rank}" if hasattr(error, "rank") else ""
-            said = f"{about(case)}{where}: {task.in_words(described(error))}"
             # Chunks of one length may be added though they do not belong together; of others numpy complains.
             cause = explanation(function, task.coded, case.n) if task.coded is not None else ""
-            yield Stage("right" if cause else "runs", False, f"{cause}\n{said}" if cause else said)
+            slip = _slip(task, function, case)
+            raised = task.in_words(described(error))
+            said = f"{about(case)}{where}: {raised if slip or cause else honest(raised, is_ours(error))}"
+            told = f"{slip}{cause}\n{said}" if cause else f"{slip}{said}"
+            yield Stage("right" if cause else "runs", False, told)
             return
-        wrong = _wrong(task, case, run) or _changed(function, case, inputs)
-        if wrong:
+        if changed := _changed(function, case, inputs):
             yield Stage("runs", True)
-            yield Stage("right", False, "\n".join([*why(task, function, case, run), f"{about(case)}: {wrong}"]))
+            yield Stage("right", False, f"{about(case)}: {changed}")
+            return
+        if wrong := _wrong(task, case, run):
+            yield Stage("runs", True)
+            yield Stage("right", False, _why_wrong(task, function, case, run, wrong))
             return
         ran = True
     yield Stage("runs", True)
     sizes = sorted({case.n for case in cases})
     yield Stage("right", True, f"{len(cases)} cases, n = {', '.join(map(str, sizes))}")
+    score = _score(task, function) if task.bounds is not None and task.scored is not None else None
+    if score is not None and score.error is not None:
+        yield replace(score, name="no deadlock")
+        return
     yield Stage("no deadlock", True)
-    if task.bounds is not None and task.scored is not None:
-        yield _score(task, function)
+    if score is not None:
+        yield score
     yield _on_real_ranks(task, function, ranks)
 
 
+def _slip(task: CommTask, function: Callable[..., Any], case: Case) -> str:
+    """The known mistake that gives the same results, as a line of its own; else nothing."""
+    inputs = list(spread(task.cases(), case))
+    slip = recognised(task.slips, task.reference, function, inputs, together=True)
+    if slip:
+        return f"{slip.cause}\n"
+    broken = getattr(task, "broken", None)
+    as_it_came = broken is not None and matches(broken, task.reference, function, inputs)
+    return f"{STILL_THERE}\n" if as_it_came else ""
+
+
+def _why_wrong(task: CommTask, function: Callable[..., Any], case: Case, run: Run, wrong: str) -> str:
+    """What is wrong, with all that is known of why; if that is nothing, it says so."""
+    slip = _slip(task, function, case)
+    found = why(task, function, case, run)
+    if slip and not task.coded:
+        found = []  # the same once more, by its factor or by its weights
+    if not slip and (known := likely(task, function, case, run)):
+        wrong = f"{known}; {wrong}"
+    text = f"{about(case)}: {wrong}"
+    return slip + "\n".join([*found, text if slip or found else honest(text)])
+
+
 def _wrong(task: CommTask, case: Case, run: Run) -> str:
-    wrong = compared(run.results, task.expected(case), task.names)
-    return (_likely(task, case, run.results) + wrong if wrong else "") or _left_over(run)
-
-
-def _likely(task: CommTask, case: Case, yours: Sequence[Any]) -> str:
-    """The mistake by which one comes to these results, if it is a known one."""
-    known = task.likely(case) if task.likely else ()
-    return next((f"{why}; " for results, why in known if not compared(yours, results)), "")
+    return compared(run.results, task.expected(case), task.names) or _left_over(run)
 
 
 def _left_over(run: Run) -> str:
@@ -147,10 +212,10 @@ def _score(task: CommTask, function: Callable[..., Any]) -> Stage:
         where = f"{about(task.scored)}, where no message leaves before its receiver is there"
         return Stage("score", False, f"{where}: {in_short(error.waits)}\n{error}", error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
-        return Stage("score", False, f"{about(task.scored)}: {task.in_words(described(error))}")
+        return Stage("score", False, f"{about(task.scored)}: {honest(task.in_words(described(error)), is_ours(error))}")
     if wrong := _wrong(task, task.scored, run):
-        wrong = f"{about(task.scored)}: the smaller cases were right, this one is wrong: {wrong}"
-        return Stage("score", False, "\n".join([*why(task, function, task.scored, run), wrong]))
+        wrong = f"the smaller cases were right, this one is wrong. What is done only with long arrays? {wrong}"
+        return Stage("score", False, _why_wrong(task, function, task.scored, run, wrong))
     bounds = task.bounds(task.scored, run)
     over = [bound for bound in bounds if bound.yours > bound.limit]
     if over:
@@ -209,6 +274,8 @@ def _equal(old: Any, new: Any) -> bool:
 
 
 def _too_much(bound: Bound) -> str:
+    if bound.sentence:
+        return bound.sentence
     limit, best = map(number, (bound.limit, bound.best))
     described = "there must be none" if not bound.limit else f"the limit is {limit}, the best possible {best}"
     return f"{_counted(bound)}; {described}{f'. {bound.cause}' if bound.cause else ''}"

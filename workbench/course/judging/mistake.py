@@ -72,6 +72,11 @@ GENERAL = (
         ("the smaller cases were right",),
         "What does your function do differently when an array is long? Does it test a length or a number of bytes?",
     ),
+    Mistake(
+        ("'NoneType' object", "cannot unpack non-iterable NoneType", "and 'NoneType'", "'NoneType' and"),
+        "Which call gave None? reduce() and gather() give their result to the root alone; all the others get None.",
+        "a value is None here: reduce() and gather() give their result to the root alone, and None to the others",
+    ),
     Mistake(("did not end within",), "Print the variables in the loop's condition. Does every iteration change them?"),
 )
 """What may go wrong in any exercise; looked at after the exercise's own."""

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.course.judging.cause import ERROR, UNKNOWN
 from workbench.course.judging.mistake import GENERAL, Mistake
 from workbench.course.judging.ratio import Factor
+from workbench.course.judging.slips import Slip
 from workbench.course.provenance.case import Case
 from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.weights import Weighed
@@ -32,6 +34,7 @@ class Bound:
         yours, best: less is better.
         limit: more than this does not pass.
         cause: what is done wrong, then, as a sentence.
+        sentence: what is said then, instead of the number and its limit.
     """
 
     what: str
@@ -39,6 +42,15 @@ class Bound:
     best: float
     limit: float
     cause: str = ""
+    sentence: str = ""
+
+    @classmethod
+    def calls(cls, least: int, most: int, wanted: int) -> Bound:
+        """Of comm.compute, which each rank calls once for each layer."""
+        count = least if least < wanted else most
+        often = {0: "never called", 1: "called once"}.get(count, f"called {count} times")
+        said = f"comm.compute was {often}; call it once for each of the {wanted} layers"
+        return cls("calls of comm.compute missing or in excess", abs(count - wanted), 0, 0, sentence=said)
 
     @classmethod
     def busiest(cls, run: Run, best: float, limit: float, cause: str) -> Bound:
@@ -57,6 +69,7 @@ class Task:
         hints: three, each telling more.
         points: for grading.
         mistakes: the usual ones, the first that fits a verdict counts; after them those of any exercise.
+        slips: known wrong versions of the solution: who has the results of one is told its cause, and its hint.
         asks_for: what a function must not take ready-made, such as ``comm.allreduce``: grading flags it.
         live: it is given models or optimizers, which cannot travel: its ranks are processes, see
             ``course/grading/live``.
@@ -68,6 +81,7 @@ class Task:
     hints: tuple[str, str, str]
     points: int = field(default=1, kw_only=True)
     mistakes: Sequence[Mistake] = field(default=(), kw_only=True)
+    slips: Sequence[Slip] = field(default=(), kw_only=True)
     asks_for: tuple[str, ...] = field(default=(), kw_only=True)
     live: bool = field(default=False, kw_only=True)
 
@@ -80,13 +94,22 @@ class Task:
 
     def helps(self, verdict: str) -> str:
         """The hint that fits what check() has said; empty if none does."""
+        causes = {verdict.index(slip.cause): slip for slip in reversed(self.slips) if slip.cause in verdict}
+        if causes:  # the first line's counts: the others are in the text behind it
+            return causes[min(causes)].hint
+        for unknown in (UNKNOWN, ERROR):  # what the stage is called is no cause
+            verdict = verdict.partition(unknown)[2] or verdict
         known = (*self.mistakes, *GENERAL)
         fits = (one.hint for one in known if any(words in verdict for words in one.verdict))
         return next(fits, "")
 
     def in_words(self, error: str) -> str:
         """An exception's text, behind what it means in this exercise, if that is known."""
-        causes = (one.cause for one in self.mistakes if one.cause and any(words in error for words in one.verdict))
+        causes = (
+            one.cause
+            for one in (*self.mistakes, *(GENERAL if self.of_ranks else ()))
+            if one.cause and any(words in error for words in one.verdict)
+        )
         return f"{cause}; {error}" if (cause := next(causes, "")) else error
 
     def solution(self) -> str:
@@ -163,11 +186,13 @@ class PlainTask(Task):
     Args:
         properties: each takes the learner's function and returns "" or what is wrong, with the smallest case first.
             Its docstring is what is shown when it holds.
+        probes: arguments with which slips are told from each other; the function is wrong for some of them.
         deadline_s: of each property.
         draw: makes the picture of ``show()``.
     """
 
     properties: Sequence[Callable[[Callable[..., Any]], str]] = field(kw_only=True)
+    probes: Callable[[], Iterable[tuple[Any, ...]]] = field(default=tuple, kw_only=True)
     deadline_s: float = field(default=30.0, kw_only=True)
     draw: Callable[[Callable[..., Any]], Figure] | None = field(default=None, kw_only=True)
 
@@ -199,4 +224,4 @@ def is_blank(function: Callable[..., Any]) -> bool:
     return any(isinstance(one.value, ast.Constant) and one.value.value is Ellipsis for one in places)
 
 
-__all__ = ["BLANK", "Bound", "Case", "CommTask", "Mistake", "PlainTask", "Task", "inserted", "is_blank"]
+__all__ = ["BLANK", "Bound", "Case", "CommTask", "Mistake", "PlainTask", "Slip", "Task", "inserted", "is_blank"]

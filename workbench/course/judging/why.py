@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from workbench.course.judging.compare import compared
 from workbench.course.judging.ratio import CaseOutcome, named
+from workbench.course.judging.slips import spread
 from workbench.course.judging.task import CommTask
 from workbench.course.provenance.case import Case
 from workbench.course.provenance.explain import explanation
@@ -36,6 +38,23 @@ def why(task: CommTask, function: Callable[..., Any], case: Case, run: Run) -> l
     if task.coded is not None and (cause := explanation(function, task.coded, case.n)):
         found.append(cause)
     return found
+
+
+def likely(task: CommTask, function: Callable[..., Any], case: Case, run: Run) -> str:
+    """The mistake by which one comes to these results, and to those of other cases, if it is a known one."""
+    if task.likely is None:
+        return ""
+    fitting = [words for results, words in task.likely(case) if not compared(run.results, results)]
+    for other in spread(task.cases()) if len(fitting) else ():
+        inputs = [tuple(map(copied, one)) for one in other.inputs]
+        try:
+            results = _results(function, inputs)
+        except Exception:  # noqa: BLE001 - the learner's: that case says nothing
+            continue
+        if compared(results, task.expected(other)):
+            there = [words for known, words in task.likely(other) if not compared(results, known)]
+            fitting = [words for words in fitting if words in there]
+    return fitting[0] if fitting else ""
 
 
 def _factor(task: CommTask, function: Callable[..., Any], case: Case, run: Run) -> str:

@@ -7,7 +7,7 @@ from workbench.course.judging.mistake import Mistake
 MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "17.table": (
         Mistake(
-            ("expected a dict", "has no '"), "Four rows, one for each description, with the four questions as keys."
+            ("A dict is asked for", "has no '"), "Four rows, one for each description, with the four questions as keys."
         ),
         Mistake(
             ("What starts the ranks",), "Which command does the container, or the script, run? Follow it to the ranks."

@@ -32,13 +32,19 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(("layers held at once",), "Which layers' W are needed at the same time? Gather inside the loop."),
         Mistake(("rows of W were used",), "x has to be multiplied with the whole W. Who has the other rows?"),
         Mistake(("in the order in which they arrived",), "Where in W do the rows belong that came from rank 2?"),
-        Mistake(("np.tanh",), "Which function follows each layer's product?"),
         Mistake(("results were gathered",), "Each rank has an x of its own. What is the same for all, and is missing?"),
         Mistake(
             ("bytes from the busiest rank",),
             "Each rank's rows go once around the ring. Which rank sends more than (n - 1)/n of W?",
         ),
-        Mistake(("calls of comm.compute",), "Each rank computes each layer once, and calls comm.compute once for it."),
+        Mistake(
+            ("before the layer's W was there",),
+            "comm.compute stands for using W. Which line brings the last rows of W? Call it after that.",
+        ),
+        Mistake(("comm.compute was",), "Each rank uses each layer once, and calls comm.compute once for it."),
+        Mistake(
+            ("ready-made",), "You are building the ring. Which messages does it consist of: to whom, and from whom?"
+        ),
     ),
     "20.row_split": (
         Mistake(("own part of the sum",), "x @ w has the right shape, but it is one rank's part. What is missing?"),
@@ -84,7 +90,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(
             ("there is no micro-batch", "is missing"), "There may be fewer micro-batches than stages, even one alone."
         ),
-        Mistake(("Every stage does each",), "Count: each stage has m forwards and m backwards in its list."),
+        Mistake(("comes twice", "is missing"), "Count: each stage has m forwards and m backwards in its list."),
     ),
     "20.pipeline": (
         Mistake(

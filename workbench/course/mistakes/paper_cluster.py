@@ -43,7 +43,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "Between which two moments must the bytes of layers 0 to i be sent? What runs before and after?",
         ),
         Mistake(
-            ("no bound", "takes"), "A bound must hold for the best schedule, too. Which overlap does your bound forbid?"
+            ("no bound", "rules out"),
+            "A bound must hold for the best schedule, too. Which overlap does your bound rule out?",
         ),
         Mistake(("asked for",), "Each i gives one bound, and all of them hold. Which one says the most?"),
         Mistake(

@@ -39,8 +39,30 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "own?",
         ),
         Mistake(
-            ("those of one process",),
+            ("zero_grad() is missing",), "What does backward() do with a gradient that is there already? It adds to it."
+        ),
+        Mistake(
+            ("times too long",), "What averages the gradients, and what else is multiplied by the number of ranks?"
+        ),
+        Mistake(
+            ("times too short",),
+            "The average over n ranks of the sums of their losses: by what is it smaller than the sum over all?",
+        ),
+        Mistake(
+            ("divided by the full batch",),
+            "How many samples has the last step on all ranks? min(batch, n - step * batch).",
+        ),
+        Mistake(
+            ("from one order",),
+            "The order of an epoch must be the same on all ranks. Does your seed depend on the rank?",
+        ),
+        Mistake(
+            ("mean of the ranks' means",),
             "Is the mean of two means that of all samples, where one rank has 33 of them and the other 32?",
+        ),
+        Mistake(
+            ("those of one process",),
+            "Write down the gradient of one step on two ranks, and on one. Where do they differ?",
         ),
         Mistake(
             ("All ranks report the accuracy",),
@@ -48,9 +70,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "compute the accuracy?",
         ),
         Mistake(("SGD with lr 0.2",), "The text names the optimizer, its rate and its momentum, and nothing else."),
-        Mistake(
-            ("unseen digits",), "The text names the rate, the momentum and the number of epochs. Compare your own."
-        ),
     ),
 }
 

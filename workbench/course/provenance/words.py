@@ -40,9 +40,11 @@ def returned(rank: int, chunk: int, content: Content, coded: Coded, n: int) -> s
         return f"{where}: your result = {differs(content, right, chunk)}"
     wanted = ranks([one for one, _ in right])
     if content.keys() == right.keys():
-        return f"rank {rank} returns {max(content.values())} times the value of {wanted}, expected it as it is"
+        told = f"rank {rank} returns {max(content.values())} times the value of {wanted}, expected it as it is"
+        return f"{told}: it is passed on, and nothing is added"
     mine = ranks([one for one, _ in sorted(content)]) if content else "nobody"
-    return f"rank {rank} returns the value of {mine}, expected that of {wanted}"
+    told = f"rank {rank} returns the value of {mine}, expected that of {wanted}"
+    return f"{told}: it has kept its own, and nothing has replaced it" if mine == f"rank {rank}" else told
 
 
 def place(wrong: Wrong) -> str:

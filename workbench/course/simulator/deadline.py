@@ -88,4 +88,6 @@ def within(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
         return got[0]
     if failed and not isinstance(failed[0], Halt):
         raise failed[0]
-    raise DeadlineError(f"It did not end within {seconds:g} s. Is there a loop whose condition never changes?")
+    raise DeadlineError(
+        f"It did not end within {round(seconds, 1):g} s. Is there a loop whose condition never changes?"
+    )

@@ -134,7 +134,8 @@ class SimulatedWorld:
             self._turns.stop()
             raise
         if not in_time:
-            self._error = DeadlineError(f"The function did not end within {deadline_s:g} s. {self._turns.why_late()}")
+            late = f"did not end within {round(deadline_s, 1):g} s. {self._turns.why_late()}"
+            self._error = DeadlineError(f"The function {late}")
             self._turns.stop()
         self.log.clocks = self.clocks
         self.log.unwaited = [(one.rank, one.peer, one.verb) for one in self.posted if not one.waited]

@@ -31,7 +31,7 @@ def task(name: str) -> Task:
 
 
 class NoSuchExerciseError(ValueError):
-    """A mistyped name. A notebook shows the text alone, for there is nothing in a traceback to learn from."""
+    """A mistyped name. A notebook shows the text alone: a traceback teaches nothing here."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]

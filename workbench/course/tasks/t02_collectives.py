@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake
+from workbench.course.mistakes import collectives
 from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 
@@ -111,6 +112,7 @@ TASKS = [
         scored=_broadcast(8, 100_000, 0),
         shown=_broadcast(8, 100_000, 0),
         coded=_BROADCAST,
+        slips=collectives.SLIPS["02.tree_broadcast"],
         mistakes=(
             Mistake(
                 ("returns the value of rank 0", "In a ring: % comm.size"),
@@ -152,6 +154,7 @@ TASKS = [
         scored=_shift(4, 100_000),
         shown=_shift(4, 100_000),
         coded=_SHIFT,
+        slips=collectives.SLIPS["02.shift_right"],
         mistakes=(
             Mistake(
                 ("that is itself",),

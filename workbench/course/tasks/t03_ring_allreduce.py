@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake
+from workbench.course.mistakes import collectives
 from workbench.course.provenance.coding import Coded, pieces
 from workbench.course.simulator import Run
 
@@ -126,6 +127,7 @@ TASKS = [
         scored=_chunked(4, 100_000),
         shown=_chunked(4, 100_000),
         coded=_HALF,
+        slips=collectives.SLIPS["03.reduce_scatter"],
         mistakes=(
             Mistake(
                 ("is lost",),
@@ -158,6 +160,7 @@ TASKS = [
         scored=_vectors(4, 100_000),
         shown=_vectors(4, 100_000),
         coded=_RING,
+        slips=collectives.SLIPS["03.ring_allreduce"],
         mistakes=(
             Mistake(
                 ("comes into the place of chunk",),

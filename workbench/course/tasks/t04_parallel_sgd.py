@@ -10,6 +10,7 @@ import numpy as np
 from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.mistakes import averages
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 
@@ -179,7 +180,7 @@ def _told(function: Callable[..., Any], order: list[int]) -> str:
     if yours is None:
         return f"order {order}: your result is None. Is there a return?"
     if not hasattr(yours, "__iter__"):
-        return f"order {order}: your result is {yours!r}, expected a list, one number for each gradient"
+        return f"order {order}: your result is {yours!r}. A list is asked for, with one number for each gradient"
     yours = [int(one) for one in yours]
     if yours == wanted:
         return ""
@@ -248,6 +249,7 @@ TASKS = [
         shown=_counted(3, 0, 2, 4, length=10_000),
         weighed=_WEIGHED,
         factors=_FACTORS,
+        slips=averages.SLIPS["04.average_gradients"],
         mistakes=(
             Mistake(
                 ("should count", "by the number of ranks"),
@@ -287,6 +289,7 @@ TASKS = [
         weighed=_STEP_WEIGHED,
         factors=_STEP_FACTORS,
         start=lambda case: case.inputs[0][0],
+        slips=averages.SLIPS["04.sgd_step"],
         mistakes=(
             Mistake(("counts -",), "Is what you return the weights after the step, or the gradient?"),
             Mistake(
@@ -324,8 +327,12 @@ TASKS = [
             "got = dict.fromkeys(order, 0); for update, worker in enumerate(order): append update - got[worker]; then "
             "got[worker] = update + 1",
         ),
+        slips=averages.SLIPS["04.stale"],
+        probes=lambda: [(one,) for one in (*_TELLING, [0, 0, 0], [1, 2, 3, 3])],
         mistakes=(
-            Mistake(("expected a list",), "Each gradient is stale by a number of its own. Give all of them, in order."),
+            Mistake(
+                ("A list is asked for",), "Each gradient is stale by a number of its own. Give all of them, in order."
+            ),
             Mistake(
                 ("own gradient is counted",),
                 "A worker gets the weights after its own gradient. Which changes come after that?",

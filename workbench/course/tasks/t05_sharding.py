@@ -9,8 +9,11 @@ import numpy as np
 
 from workbench.common.text import count
 from workbench.course import drawing
+from workbench.course.judging import generators
+from workbench.course.judging.likely import named
 from workbench.course.judging.ratio import Factor
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.mistakes import averages
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 from workbench.observe.figure import Figure
@@ -18,6 +21,7 @@ from workbench.observe.figure import Figure
 _EPOCHS = 100
 _SAMPLES = (0, 1, 2, 5, 12, 13, 100, 101)
 _RANKS = (1, 2, 3, 4, 7)
+_FAR = 10_000  # seeds and epochs that are tried against each other: seed * 1234 + epoch is found out
 
 
 def shard(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
@@ -63,8 +67,48 @@ def _equal_lengths(function: Callable[..., Any]) -> str:
         for rank, mine in enumerate(_shards(function, samples, n)):
             if len(mine) != wanted:
                 has = count(len(mine), "sample")
-                return f"samples = {samples}, n = {n}, rank {rank}: your result has {has}, expected {wanted}"
+                told = f"samples = {samples}, n = {n}, rank {rank}: your result has {has}, expected {wanted}"
+                return told + named(_lengths_explained(function))
     return ""
+
+
+_LENGTHS_OF: tuple[tuple[Callable[[int, int, int], int], str], ...] = (
+    (lambda samples, n, rank: len(range(rank, samples, n)), "nothing is padded: repeat the beginning of the order"),
+    (
+        lambda samples, n, rank: len(np.array_split(range(samples), n)[rank]),
+        "nothing is padded: repeat the beginning of the order",
+    ),
+    (
+        lambda samples, n, rank: max(0, min(-(-samples // n), samples - rank * -(-samples // n))),
+        "nothing is padded, so the last ranks have fewer samples: repeat the beginning of the order",
+    ),
+    (lambda samples, n, rank: samples // n, "the last samples are dropped where n does not divide them: pad instead"),
+    (
+        lambda samples, n, rank: (
+            len(range(samples)[rank * (samples // n) : (rank + 1) * (samples // n)])
+            if rank < n - 1
+            else samples - (n - 1) * (samples // n)
+        ),
+        "the last rank takes all that is left over: pad instead, so that all ranks have equally many",
+    ),
+    (lambda samples, n, rank: samples, "each rank has all samples: it takes its own part of the order"),
+    (lambda samples, n, rank: samples // n + 1, "each rank has one sample too many where n divides them"),
+    (
+        lambda samples, n, rank: len(range(rank, min(samples + -samples % n, 2 * samples), n)),
+        "with fewer samples than the padding needs, the order must be repeated more than once: np.resize does",
+    ),
+    (
+        lambda samples, n, rank: max(0, -(-samples // n) - 1),
+        "each rank's last sample is missing: a slice ends before its end",
+    ),
+)
+
+
+def _lengths_explained(function: Callable[..., Any]) -> Iterator[list[str]]:
+    """For each setting, the mistakes that give parts of these lengths."""
+    for samples, n in ((1, 1), (2, 2), (1, 3), (2, 3), (5, 2), (12, 7), (13, 4), (100, 3)):
+        lengths = list(map(len, _shards(function, samples, n)))
+        yield [why for of, why in _LENGTHS_OF if lengths == [of(samples, n, rank) for rank in range(n)]]
 
 
 def _complete(function: Callable[..., Any]) -> str:
@@ -125,20 +169,20 @@ def _some(samples: Sequence[int]) -> str:
 
 
 def _again(function: Callable[..., Any]) -> str:
-    """A second call gives the same result, and does not change numpy's own generator."""
-    kept = np.random.get_state()
-    try:
+    """A second call gives the same result, and leaves the random generators of all other code alone."""
+    with generators.kept():
         for samples, n in ((5, 2), (100, 3)):
+            generators.seed(samples)
+            before = generators.states()
             first = _shards(function, samples, n, epoch=3, seed=1)
-            np.random.seed(samples)
-            expected = np.random.random()
-            np.random.seed(samples)
+            if changed := [name for name, state in generators.states().items() if state != before.get(name)]:
+                return (
+                    f"it changes {changed[0]}'s own generator, which other code uses: draw from "
+                    "np.random.default_rng(...)"
+                )
+            generators.seed(samples + 1)
             if first != _shards(function, samples, n, epoch=3, seed=1):
                 return f"samples = {samples}, n = {n}, epoch 3, seed 1: called twice, two answers"
-            if np.random.random() != expected:
-                return "it changes numpy's own generator, which other code uses: draw from np.random.default_rng(...)"
-    finally:
-        np.random.set_state(kept)
     return ""
 
 
@@ -174,7 +218,7 @@ def _seeds(function: Callable[..., Any]) -> str:
     """Two seeds share no order in any epoch."""
     known: dict[tuple[int, ...], tuple[int, int]] = {}
     pairs = [(seed, epoch) for seed in range(8) for epoch in range(8)]
-    far = (*range(8, 1100), 10_000, 100_000, 1_000_000)
+    far = (*range(8, _FAR), *(base**power for base in (2, 10) for power in (14, 15, 16, 20)), 31_337, 65_537, 99_991)
     pairs += [(0, epoch) for epoch in far] + [(seed, 0) for seed in far]  # seed * 100 + epoch, epoch * 1000 + seed, …
     for seed, epoch in pairs:
         order = tuple(_shards(function, 40, 1, epoch, seed)[0])
@@ -207,8 +251,8 @@ def weighted_mean(comm: Any, values: Any) -> Any:
 
 
 def _uneven(*lengths: int) -> Case:
-    random = np.random.default_rng(lengths)
-    parts = [random.integers(0, 100, length).astype(float) + 100 * rank for rank, length in enumerate(lengths)]
+    source = np.random.default_rng(lengths)
+    parts = [source.integers(0, 100, length).astype(float) + 100 * rank for rank, length in enumerate(lengths)]
     return Case(len(lengths), f"lengths {', '.join(map(str, lengths))}", [(part,) for part in parts])
 
 
@@ -283,9 +327,9 @@ TASKS = [
                 "Which samples do you repeat? Look at the order of this epoch, and repeat its beginning.",
             ),
             Mistake(
-                ("numpy's own generator",),
-                "np.random.seed changes the random numbers of all other code. default_rng(…) gives you your own "
-                "generator.",
+                ("'s own generator",),
+                "np.random.seed, random.seed and torch.manual_seed change the random numbers of all other code. "
+                "default_rng(…) gives you a generator of your own.",
             ),
         ),
         points=2,
@@ -307,6 +351,7 @@ TASKS = [
         shown=_uneven(3, 0, 5, 2),
         weighed=_WEIGHED,
         factors=_FACTORS,
+        slips=averages.SLIPS["05.weighted_mean"],
         mistakes=(
             Mistake(
                 ("should count", "by the number of ranks"),

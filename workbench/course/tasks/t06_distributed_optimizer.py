@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.mistakes import averages
 from workbench.course.simulator import ALPHA_S, BETA_S, Run
 
 Layers = Sequence[tuple[float, Any]]
@@ -185,7 +186,7 @@ def _each_once(function: Callable[..., Any]) -> str:
     letters = _letters(function)
     if not letters:
         answer = function()
-        told = ". Is there a return?" if answer is None else ', expected six letters, such as "ABCDEF"'
+        told = ". Is there a return?" if answer is None else '. Six letters are asked for, such as "ABCDEF"'
         return f"your result is {answer!r}{told}"
     wrong = [letter for letter in dict.fromkeys(letters) if letter not in "ABCDEF"]
     if wrong:
@@ -255,6 +256,7 @@ TASKS = [
             "for seconds, mine in layers: comm.compute(seconds); requests.append((comm.isend(mine, dest=other), "
             "comm.irecv(source=other))). Afterwards: (mine + received.wait()) / 2, and sent.wait().",
         ),
+        slips=averages.SLIPS["06.overlap"],
         mistakes=(
             Mistake(
                 ("ms in which backward waits for a message",),

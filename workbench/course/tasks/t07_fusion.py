@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.common.text import count
 from workbench.course.judging.task import Mistake, PlainTask, is_blank
+from workbench.course.mistakes import formulas
 
 _SAME = 1e-9
 
@@ -100,10 +101,27 @@ def _all_in_order(function: Callable[..., Any]) -> str:
     for sizes, threshold in _plans():
         found = _buckets(function, sizes, threshold)
         if [size for bucket in found for size in bucket] != sizes:
-            return f"sizes {sizes}, threshold {threshold}: your result is {found}, which is not all of them in order"
+            return f"sizes {sizes}, threshold {threshold}: your result is {found}{_not_in_order(sizes, found)}"
         if [] in found:
-            return f"sizes {sizes}, threshold {threshold}: your result is {found}, with an empty bucket"
+            return (
+                f"sizes {sizes}, threshold {threshold}: your result is {found}, with an empty bucket. A bucket is made "
+                "only when there is a tensor for it"
+            )
     return ""
+
+
+def _not_in_order(sizes: list[int], found: list[list[int]]) -> str:
+    """What is wrong with these buckets, as the end of a sentence."""
+    flat = [size for bucket in found for size in bucket]
+    if sorted(flat) == sorted(sizes):
+        return ". The sizes are all there, in another order: tensors are sent in the order in which they are ready"
+    if len(flat) < len(sizes) and flat == sizes[: len(flat)]:
+        return ". The last sizes are missing: is the last bucket added when the loop ends?"
+    if sum(flat) == sum(sizes):
+        return (
+            ". A tensor was cut in pieces, or several became one number: a bucket lists whole tensors, by their sizes"
+        )
+    return f". Its numbers are {flat}, and the sizes are {sizes}: each size belongs into one bucket, as it is"
 
 
 def _within(function: Callable[..., Any]) -> str:
@@ -165,16 +183,21 @@ def _worse_in(function: Callable[..., Any], plan: Plan, setting: tuple[list[int]
     yours = function(list(sizes), list(ready), alpha, beta)
     words = f"sizes {sizes}, ready {ready}, α = {alpha}, β = {beta}"
     if not isinstance(yours, (int, float, np.number)) or isinstance(yours, bool):
-        return f"{words}: your result is {yours!r}, and no number" + (". Is there a return?" if yours is None else "")
+        return f"{words}: your result is {yours!r}. " + (
+            "Is there a return?" if yours is None else "A threshold is one number: which sum may a bucket reach?"
+        )
     times = {one: finish_time(plan(list(sizes), one), ready, alpha, beta) for one in range(sum(sizes) + 1)}
     best = min(times, key=lambda one: times[one])
     mine = finish_time(plan(list(sizes), yours), ready, alpha, beta)
     if mine <= times[best] + _SAME:
         return ""
+    why = "as many, but cut at other tensors: is that threshold among those that you try?"
     sent, better = (len(plan(list(sizes), one)) for one in (yours, best))
+    if sent != better:
+        why = "the first ones wait for later tensors" if sent < better else "each of them pays α"
     return (
         f"{words}: with your threshold {yours} it ends at {mine:g}, with {best} at {times[best]:g}. Your threshold "
-        f"sends {count(sent, 'message')}, that one {better}"
+        f"sends {count(sent, 'message')}, that one {better}: {why}"
     )
 
 
@@ -193,6 +216,33 @@ def _any_setting(function: Callable[..., Any]) -> str:
     return _worse(function, _settings(3, 400))
 
 
+_FINE = [  # one threshold alone is best, and sums are some 3,000
+    ([811, 626, 723, 640, 796, 257, 606], [575, 996, 1481, 2136, 2558, 2878, 3450], 267, 0.5),
+    ([215, 851, 696, 318, 420, 226, 787], [396, 796, 1362, 1784, 2087, 2359, 3011], 406, 0.75),
+    ([454, 581, 608, 297, 750, 483, 551], [423, 678, 1336, 1351, 1962, 2487, 2537], 196, 0.75),
+    ([573, 422, 548, 659, 407, 218, 406], [277, 463, 1108, 1169, 1864, 1962, 2154], 186, 0.25),
+    ([584, 216, 378, 711, 430, 504, 243], [118, 586, 794, 1046, 1616, 1626, 2079], 494, 0.5),
+]
+
+
+def _one_threshold_alone(function: Callable[..., Any]) -> str:
+    """Also with large sizes, where one threshold alone is best."""
+    settings = ((sizes, [float(at) for at in ready], float(alpha), beta) for sizes, ready, alpha, beta in _FINE)
+    wrong = _worse(function, settings)
+    return f"{wrong}. Do you try only some of the thresholds? The plan changes at sums of neighbours" if wrong else ""
+
+
+_PROBES = [
+    ([3, 1, 2, 2, 5, 1], 4),
+    ([1, 1], 2),
+    ([2, 7, 1, 1, 1], 3),
+    ([1, 2, 3], 6),
+    ([4, 1, 3, 1, 1, 2], 5),
+    ([1, 1, 1, 1, 1], 3),
+    ([5, 6], 4),
+    ([2, 1, 2, 1], 3),
+]
+
 TASKS = [
     PlainTask(
         "07.plan_buckets",
@@ -205,10 +255,12 @@ TASKS = [
             "if buckets and sum(buckets[-1]) + size <= threshold: buckets[-1].append(size); else: "
             "buckets.append([size]).",
         ),
+        slips=formulas.SLIPS["07.plan_buckets"],
+        probes=lambda: _PROBES,
         mistakes=(
             Mistake(
-                ("which is not all of them in order",),
-                "Count the tensors in all your buckets. Where does the last bucket go when the loop ends?",
+                ("in another order", "was cut in pieces", "each size belongs", "last sizes are missing"),
+                "Write all your buckets one after the other. That is to be the list of sizes, as it was given.",
             ),
             Mistake(("together ",), "Ask before a tensor goes in: what would the sum be with it?"),
             Mistake(
@@ -232,7 +284,7 @@ TASKS = [
             "min(range(sum(sizes) + 1), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))",
         ),
         mistakes=(
-            Mistake(("and no number",), "A threshold is asked for, as a number of elements."),
+            Mistake(("A threshold is one number",), "A threshold is asked for, as a number of elements."),
             Mistake(
                 ("All tensors ready at once",),
                 "Each message pays α. Which threshold puts all into one, and is it among those that you try?",
@@ -241,11 +293,11 @@ TASKS = [
                 ("Without latency",), "Messages cost nothing extra here. What does a large bucket have to wait for?"
             ),
             Mistake(
-                ("As early as with the best",),
+                ("As early as with the best", "only some of the thresholds"),
                 "Which thresholds do you try? The plan changes at every sum of neighbouring sizes, not only at those.",
             ),
         ),
-        properties=[_ready_at_once, _no_latency, _any_setting],
+        properties=[_ready_at_once, _no_latency, _any_setting, _one_threshold_alone],
         points=2,
     ),
 ]

@@ -14,6 +14,7 @@ from workbench.collectives import ring
 from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor, of_numbers
 from workbench.course.judging.task import Mistake, PlainTask
+from workbench.course.mistakes import formulas
 from workbench.course.simulator import simulate
 
 
@@ -272,6 +273,8 @@ TASKS = [
             "A message is an n-th of the array: nbytes / n bytes, so a step takes alpha_s + beta_s * nbytes / n.",
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)",
         ),
+        slips=formulas.SLIPS["08.ring_time"],
+        probes=lambda: [(3, 1000, 0.5, 0.25), (1, 1000, 0.1, 0.1), *_TELLING[::2]],
         mistakes=(
             Mistake(("not milliseconds",), "In which unit are alpha_s and beta_s? The result is in the same one."),
             Mistake(
@@ -332,6 +335,8 @@ TASKS = [
             "G - G/n = C(n), so G (n - 1)/n = C(n). C(n) is your ring_time.",
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n) * n / (n - 1)",
         ),
+        slips=formulas.SLIPS["08.break_even"],
+        probes=lambda: _TELLING,
         mistakes=(
             Mistake(("C(n) alone",), "C(n) is the cost of n ranks. How much of G do they save?"),
             Mistake(("n C(n)",), "n ranks still compute G/n. How much is saved, then?"),

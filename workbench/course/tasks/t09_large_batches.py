@@ -12,6 +12,7 @@ import numpy as np
 from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor, of_numbers
 from workbench.course.judging.task import Mistake, PlainTask
+from workbench.course.mistakes import averages
 
 _DROPS = (30, 60, 80)
 
@@ -144,7 +145,7 @@ def _batches(function: Callable[..., Any], global_batch: int, n: int) -> tuple[l
     """The learner's sizes and weights, or what is wrong with their form."""
     mine, about = function(global_batch, n), f"global batch {global_batch}, n = {n}"
     if not isinstance(mine, (tuple, list)) or len(mine) != 2:
-        return [], [], f"{about}: your result is {mine!r}, expected two lists, sizes and weights"
+        return [], [], f"{about}: your result is {mine!r}. Two lists are asked for: the sizes, and the weights"
     sizes, weights = list(mine[0]), list(mine[1])
     if len(sizes) != n or len(weights) != n:
         return [], [], f"{about}: your result has {len(sizes)} sizes and {len(weights)} weights, expected {n} of each"
@@ -175,7 +176,8 @@ def _sizes(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> st
 
 def _why(sizes: list[int], wanted: list[int]) -> str:
     if sum(sizes) != sum(wanted):
-        return f". The sum of your sizes is {sum(sizes)}, and not {sum(wanted)}"
+        what = "samples that are left over have no rank" if sum(sizes) < sum(wanted) else "some samples have two ranks"
+        return f". The sum of your sizes is {sum(sizes)}, and not {sum(wanted)}: {what}"
     return ". The same sizes, but the first ranks have the larger ones" if sorted(sizes) == sorted(wanted) else ""
 
 
@@ -215,17 +217,20 @@ TASKS = [
             "warmup_steps = warmup_epochs * steps_per_epoch; if step < warmup_steps: return base * (1 + (n - 1) * "
             "step / warmup_steps); return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)",
         ),
+        slips=averages.SLIPS["09.learning_rate"],
+        probes=lambda: _TELLING,
         mistakes=(
             Mistake(
-                ("It falls to a tenth", "each drop comes", "it falls once", "one drop too many", "the last drop"),
+                ("each drop comes", "it falls once", "one drop too many", "the last drop"),
                 "Which epochs of drops have begun in this step? Each of them counts once.",
             ),
+            Mistake(("square root of n",), "What does linear scaling say: n times, or the square root of n times?"),
             Mistake(
-                ("n ranks have n times the learning rate",),
+                ("not multiplied by the number of ranks", "by the number of ranks twice"),
                 "How many images does one step see, with 8 ranks? By which factor may its step be longer?",
             ),
             Mistake(
-                ("The warm-up begins at base",),
+                ("the warm-up begins at 0", "grows with each epoch"),
                 "What is the rate in step 0, and in the first step after the warm-up? A line through these two points.",
             ),
             Mistake(
@@ -247,6 +252,8 @@ TASKS = [
             "sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]; weights = [size / "
             "global_batch for size in sizes]",
         ),
+        slips=averages.SLIPS["09.local_batches"],
+        probes=lambda: _CASES,
         mistakes=(
             Mistake(
                 ("The weighted sum of the ranks",),
@@ -260,7 +267,7 @@ TASKS = [
                 ("first ranks have the larger", "one sample more"),
                 "The first ranks take one more each, until nothing is left.",
             ),
-            Mistake(("expected two lists",), "Return both: the sizes, and the weights."),
+            Mistake(("Two lists are asked for",), "Return both: the sizes, and the weights."),
         ),
         properties=[divisible, remainder, same_gradient],
     ),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.mistakes import averages
 from workbench.course.simulator import Run
 from workbench.course.training import behaviour
 from workbench.course.training.trial import Trial, led_to, run_job
@@ -147,6 +148,7 @@ TASKS = [
             "total, samples = comm.allreduce(np.array([loss * count, count])); mean = float(total / samples); return "
             "mean, [step, mean, weights] if comm.rank == 0 else None",
         ),
+        slips=averages.SLIPS["10.rank_zero"],
         mistakes=(
             Mistake(
                 ("no deadlock",),

@@ -76,6 +76,25 @@ def _trained(case: Case) -> list[Any]:
     return [(w, steps)] * case.n
 
 
+def _other_epochs(case: Case) -> list[tuple[list[Any], str]]:
+    """What else one may return."""
+    right, own = _trained(case)[0], [len(batches) for _, batches, _ in case.inputs]
+    w, _, lr = case.inputs[0]
+    after = [w]
+    for k in range(max(own)):
+        parts = [batches[k] for _, batches, _ in case.inputs if k < len(batches)]
+        w = w - lr * sum(2 * x.T @ (x @ w - y) / len(y) for x, y in parts) / case.n
+        after.append(w)
+    more = "ranks with more batches go on: what is left over is kept for the next epoch"
+    return [
+        ([(right[0], count) for count in own], "each rank returns its own number of batches, not that of the steps"),
+        ([(w, right[1])] * case.n, more),
+        ([(w, max(own))] * case.n, more),
+        *(([(after[count], told) for count in own], more) for told in (right[1], max(own))),
+        ([(after[count], count) for count in own], more),
+    ]
+
+
 EPOCH = PlainCard(
     "11.epoch",
     "the epoch never ends",
@@ -110,6 +129,7 @@ EPOCH = PlainCard(
         lambda: [_uneven(96, 2, 0), _uneven(145, 3, 0), _uneven(146, 3, 1), _unlike(5, 1, 3)],
         _trained,
         ("the weights", "the number of steps"),
+        _other_epochs,
     ),
 )
 
@@ -221,6 +241,14 @@ def _averaged(case: Case) -> list[Any]:
     return [[np.mean([found[name] for (found,) in case.inputs], axis=0) for name in names]] * case.n
 
 
+def _by_place(case: Case) -> list[tuple[list[Any], str]]:
+    """What else one may return."""
+    means = [np.mean(both, axis=0) for both in zip(*(found.values() for (found,) in case.inputs), strict=True)]
+    mixed = [dict(zip(found, means, strict=True)) for (found,) in case.inputs]
+    why = "different gradients were added to each other: without a name, the first one on each rank belongs together"
+    return [([[one[name] for name in sorted(one)] for one in mixed], why)]
+
+
 GRADIENTS = PlainCard(
     "11.gradients",
     "all ranks wait, and no rank is missing",
@@ -248,6 +276,7 @@ GRADIENTS = PlainCard(
         lambda: [_finished(orders) for orders in (("ab", "ab"), ("ab", "ba"), ("abc", "bca", "cab"))],
         _averaged,
         [f"the average of {name}" for name in "abc"],
+        _by_place,
     ),
 )
 
@@ -291,6 +320,22 @@ def _stepped(case: Case) -> list[Any]:
     return [[weights[k] - lr * np.mean([one[k] for one in given], axis=0) for k in sorted(weights)]] * case.n
 
 
+def _other_steps(case: Case) -> list[tuple[list[Any], str]]:
+    """What else one may return."""
+    weights, _, lr = case.inputs[0]
+    given = [{k: weights[k] if g is None else g for k, g in found.items()} for _, found, _ in case.inputs]
+    themselves = [weights[k] - lr * np.mean([one[k] for one in given], axis=0) for k in sorted(weights)]
+    stepped = _stepped(case)[0]
+    kept = [
+        [weights[k] if found[k] is None else new for k, new in zip(sorted(weights), stepped, strict=True)]
+        for _, found, _ in case.inputs
+    ]
+    return [
+        ([themselves] * case.n, "the weights themselves were sent in place of None: a missing gradient counts as zero"),
+        (kept, "a rank without a gradient of its own made no step: all ranks take the average"),
+    ]
+
+
 TWO_HEADS = PlainCard(
     "11.two_heads",
     "it hangs at some batches only",
@@ -317,6 +362,7 @@ TWO_HEADS = PlainCard(
         lambda: [_heads(used) for used in (("ab", "ab"), ("a", "ab"), ("a", "b", "ab"), ("b", "b"))],
         _stepped,
         [f"the weights of {name}" for name in "abt"],
+        _other_steps,
     ),
 )
 

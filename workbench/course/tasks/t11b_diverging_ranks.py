@@ -64,7 +64,10 @@ def float32_everywhere(function: Callable[..., Any]) -> str:
     case = _saved(2)
     kinds = [np.asarray(found).dtype.name for found in on_ranks(function, case.inputs)]
     wrong = [rank for rank, kind in enumerate(kinds) if kind != "float32"]
-    return f"{about(case)}: rank {wrong[0]} returns {kinds[wrong[0]]}, expected float32" if wrong else ""
+    if not wrong:
+        return ""
+    told = f"{about(case)}: rank {wrong[0]} returns {kinds[wrong[0]]}, expected float32"
+    return f"{told}. The ranks agree, but the weights are asked for as they were before"
 
 
 RESTORE = PlainCard(

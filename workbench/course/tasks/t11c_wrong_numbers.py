@@ -161,7 +161,24 @@ def _off(function: Callable[..., Any], late_s: Sequence[float], own_s: Sequence[
             yours = "None" if mine is None else f"{1e3 * float(mine):.1f} ms"
             ranks = " and ".join(f"{1e3 * one:g}" for one in own_s)
             late = " after waiting for a late rank" if any(late_s) else ""
-            return f"ranks that train for {ranks} ms{late}: rank {rank} says {yours}, expected {1e3 * took:.1f} ms"
+            told = f"ranks that train for {ranks} ms{late}: rank {rank} says {yours}, expected {1e3 * took:.1f} ms"
+            return told + _why_off(mine, late_s, own_s)
+    return ""
+
+
+def _why_off(mine: Any, late_s: Sequence[float], own_s: Sequence[float]) -> str:
+    """Whose time it is, as the end of a sentence. That of rank 0 is the card's cause, and is not told."""
+    if mine is None:
+        return ". Every rank is to know it: which verb gives its result to all?"
+    for seconds, whose in (
+        (max(late_s) + max(own_s), "the wait for the late ranks is in it: begin when all are there"),
+        (sum(own_s) / len(own_s), "that is the ranks' mean: the job has ended when its slowest rank has"),
+        (min(own_s), "that is the fastest rank's time: the job has ended when its slowest rank has"),
+        (sum(own_s), "the ranks' times were added up, and they run at the same time"),
+        (max(late_s) + own_s[0], "the wait for the late ranks is in it: begin when all are there"),
+    ):
+        if abs(float(mine) - seconds) <= 0.02 * seconds and seconds != own_s[0]:
+            return f". Look again: {whose}"
     return ""
 
 
@@ -221,11 +238,17 @@ def _other_shares(case: Case) -> list[tuple[list[float], str]]:
     """What else one may return. The mean of means is the card's own mistake, and is not told."""
     own = [float(np.mean(right)) if len(right) else 0.0 for (right,) in case.inputs]
     good, count = sum(right.sum() for (right,) in case.inputs), sum(len(right) for (right,) in case.inputs)
-    first = float(good / max(1, len(case.inputs[0][0]) * case.n))
+    zeroth = len(case.inputs[0][0]) * case.n
+    first = float(good / zeroth) if zeroth else float("inf")
+    there = max(1, sum(len(right) > 0 for (right,) in case.inputs))
     return [
         ([float(good / count), *own[1:]], "rank 0 has the share over all ranks, and the others their own"),
         (own, "each rank returns the share of its own samples"),
         ([first] * case.n, "rank 0's number of samples was taken for that of every rank"),
+        ([sum(own) / there] * case.n, "that is a mean of means, without the ranks that have no samples: count samples"),
+        ([float(good)] * case.n, "that is the number of right answers, and not their share"),
+        ([sum(own)] * case.n, "the ranks' shares were added up: count right answers and samples"),
+        ([good / case.n] * case.n, "the number of right answers was divided by that of ranks, not of samples"),
     ]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
 
+from workbench.course.judging.likely import named
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.mistakes import collectives
 from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import Topology, ring_among
@@ -72,7 +74,7 @@ def _hosts(most: int) -> Iterator[list[str]]:
 
 
 def _numbers(function: Callable[..., Any], cases: Iterable[list[str]], which: slice) -> str:
-    names = ["local_rank", "local_size", "cross_rank", "cross_size"][which]
+    names = _NAMES[which]
     for hosts in cases:
         mine, wanted = function(list(hosts)), _placed(hosts)
         if mine is None:
@@ -87,8 +89,73 @@ def _numbers(function: Callable[..., Any], cases: Iterable[list[str]], which: sl
             pairs: Iterable[tuple[str, Any, int]] = zip(names, list(yours)[which], list(right)[which], strict=True)
             for name, a, b in pairs:
                 if a != b:
-                    return f"hosts = {hosts}, rank {rank}: {name} is {a!r} in your result, expected {b}"
+                    told = f"hosts = {hosts}, rank {rank}: {name} is {a!r} in your result, expected {b}"
+                    return told + named(_explained(function, name))
     return ""
+
+
+def _nodes(hosts: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(hosts))
+
+
+_NAMES = ["local_rank", "local_size", "cross_rank", "cross_size"]
+_TELLING = [list(hosts) for hosts in ("aa", "aabb", "bbaa", "abab", "aab", "baab", "abcabc", "abbccc", "ccab")]
+_Column = Callable[[list[str], int], Any]
+_OTHERS: tuple[tuple[_Column, str], ...] = (
+    (
+        lambda hosts, rank: rank % max(1, len(hosts) // len(_nodes(hosts))),
+        "that is rank modulo the ranks per node, right only where ranks fill node after node: count instead",
+    ),
+    (
+        lambda hosts, rank: rank // max(1, len(hosts) // len(_nodes(hosts))),
+        "that is rank divided by the ranks per node, right only where ranks fill node after node: count instead",
+    ),
+    (lambda hosts, rank: hosts[: rank + 1].count(hosts[rank]), "ranks are counted from 1: the first has the number 0"),
+    (
+        lambda hosts, rank: _nodes(hosts).index(hosts[rank]),
+        "that is the number of the node: count ranks, because a node may have no rank with this local_rank",
+    ),
+    (
+        lambda hosts, rank: sorted(set(hosts)).index(hosts[rank]),
+        "that is the node's place in the alphabet: count ranks, in the order of hosts",
+    ),
+    (
+        lambda hosts, rank: len(_nodes(hosts)),
+        "that is the number of nodes: count ranks, because a node may have no rank with this local_rank",
+    ),
+    (lambda hosts, rank: len(hosts) // len(_nodes(hosts)), "that is the mean over the nodes: nodes may differ"),
+    (lambda hosts, rank: len(hosts), "that is the number of all ranks"),
+    (lambda hosts, rank: rank, "that is the rank itself"),
+    (lambda hosts, rank: len(hosts) - 1 - rank, "the ranks after this one are counted, also on other nodes"),
+    (lambda hosts, rank: hosts[rank + 1 :].count(hosts[rank]), "the ranks after this one are counted: those before it"),
+    (lambda hosts, rank: max(map(hosts.count, hosts)), "that is the largest node's number of ranks"),
+    *(
+        (lambda hosts, rank, at=at: _placed(hosts)[rank][at], f"that is {name}: the four numbers are in another order")
+        for at, name in enumerate(_NAMES)
+    ),
+    (lambda hosts, rank: _runs(hosts)[rank][0], "only ranks next to each other in the list are counted"),
+    (lambda hosts, rank: _runs(hosts)[rank][1], "only ranks next to each other in the list are counted"),
+    (lambda hosts, rank: 0, "that is 0 for every rank"),
+    (lambda hosts, rank: 1, "that is 1 for every rank"),
+)
+
+
+def _runs(hosts: Sequence[str]) -> list[tuple[int, int]]:
+    """Place and length, in its run of equal names, of every rank."""
+    lengths = [len(list(run)) for _, run in groupby(hosts)]
+    return [(place, length) for length in lengths for place in range(length)]
+
+
+def _explained(function: Callable[..., Any], name: str) -> Iterator[list[str]]:
+    """Of each list of hosts, the mistakes that give the learner's numbers of this name."""
+    at = _NAMES.index(name)
+    for hosts in _TELLING:
+        try:
+            mine = [row[at] for row in function(list(hosts))]
+        except Exception:  # noqa: BLE001 - the learner's: nothing is known, then
+            yield []
+            continue
+        yield [why for other, why in _OTHERS if mine == [other(hosts, rank) for rank in range(len(hosts))]]
 
 
 _EVEN = [["a"], ["a", "a"], ["a", "b"], ["a", "a", "b", "b"], ["b", "b", "a", "a"]]
@@ -198,6 +265,7 @@ TASKS = [
             "rank in here[1:]: x = x + comm.recv(source=rank); x = ring_among(comm, leaders, x); send x to each of "
             "here[1:]; return x.",
         ),
+        slips=collectives.SLIPS["12.hierarchical"],
         mistakes=(
             Mistake(
                 ("bytes out of a node",),

@@ -9,7 +9,7 @@ from workbench.course.judging.task import PlainTask
 from workbench.course.mistakes.training import MISTAKES
 from workbench.course.training import behaviour
 from workbench.course.training.behaviour import Seen
-from workbench.course.training.trial import Trial, led_to, run_capstone
+from workbench.course.training.trial import Trial, led_to, run_capstone, slip_of
 from workbench.data.sampler import batches
 
 ACCURACY = 0.85  # in an unlucky order of the samples it is 88 %
@@ -55,9 +55,11 @@ def full_batches(alone: Seen, ranks: Sequence[Seen]) -> str:
         found = [sum(map(len, parts)) for parts in zip(*(one.batches for one in several), strict=False)]
         for step, (mine, right) in enumerate(zip(found, wanted, strict=False)):
             if mine != right:
-                return f"step {step} takes {mine} samples on {who}, expected {right}"
+                return (
+                    f"step {step} takes {mine} samples on {who}, and not {right}: batch is that of all ranks together"
+                )
         if len(found) != len(wanted):
-            return f"{len(found)} steps on {who}, expected {len(wanted)}"
+            return f"{len(found)} steps on {who}, and not {len(wanted)}: each step takes a batch, the last what is left"
     return ""
 
 
@@ -84,7 +86,9 @@ def same_end(alone: Seen, ranks: Sequence[Seen]) -> str:
 def equal_to_one(alone: Seen, ranks: Sequence[Seen]) -> str:
     """The weights are those of one process, within 1e-6."""
     far = behaviour.distance(ranks[0].end, alone.end)
-    return "" if far <= _EQUAL else f"a weight differs by {far:.1g} of the largest"
+    if far <= _EQUAL:
+        return ""
+    return f"a weight differs by {far:.1g} of the largest{slip_of('capstone', ranks, _BATCH, _EQUAL)}"
 
 
 def good_enough(alone: Seen, ranks: Sequence[Seen]) -> str:
@@ -99,9 +103,8 @@ def as_asked(alone: Seen, ranks: Sequence[Seen]) -> str:
     far = behaviour.distance(alone.end, led_to("capstone", alone.batches))
     if far <= _EQUAL:
         return ""
-    return (
-        f"one process alone ends {far:.1g} of the largest weight away from where that leads: is it another optimizer?"
-    )
+    told = f"one process alone ends {far:.1g} of the largest weight away from where that leads"
+    return f"{told}{slip_of('capstone', [alone], _BATCH, _EQUAL) or ': is it another optimizer, or another rate?'}"
 
 
 _BATCH = 72
@@ -115,14 +118,14 @@ _LIGHTS = (
     same_end,
     equal_to_one,
     behaviour.same_accuracy,
-    good_enough,
     as_asked,
+    good_enough,
 )
 
 TASKS = [
     PlainTask(
         "13.capstone",
-        "a training of your own, converted completely",
+        "a training, converted completely",
         capstone,
         (
             'batches(n, rank, size, batch, epoch=epoch, uneven="keep") gives this rank\'s part of every step, each '

@@ -123,10 +123,10 @@ class _Watch:
             for one, result in zip(seen, results, strict=True):
                 one.returned = result
             if not all(isinstance(one.returned, tuple) and len(one.returned) == 2 for one in seen):
-                return f"n = {n}: it returns {type(results[0]).__name__}, expected the pair (GPU, weights)"
+                return f"n = {n}: it returns {type(results[0]).__name__}. The pair (GPU, weights) is asked for"
             if not isinstance(seen[0].returned[0], int | np.integer):
                 kinds = ", ".join(type(each).__name__ for each in seen[0].returned)
-                return f"n = {n}: it returns the pair ({kinds}), expected (the number of the GPU, a list of arrays)"
+                return f"n = {n}: it returns the pair ({kinds}). First the number of the GPU, then the list of arrays"
             self.found.append(seen)
         return ""
 
@@ -138,7 +138,7 @@ class _Watch:
                 if sizes != [self.batch // n] * self.steps:
                     return (
                         f"n = {n}, rank {rank}: the batches have {sizes} samples, expected {self.steps} of "
-                        f"{self.batch // n} each"
+                        f"{self.batch // n} each. Of one step, batch is the number on all ranks"
                     )
         return ""
 
@@ -159,7 +159,10 @@ class _Watch:
                 right = sorted(row.tobytes() for row in x[step * self.batch : (step + 1) * self.batch])
                 if mine != right:
                     there = len(set(mine) & set(right))
-                    return f"n = {n}, step {step}: {there} of the {self.batch} samples are seen, expected all, once"
+                    return (
+                        f"n = {n}, step {step}: {there} of the {self.batch} samples are seen, expected all, once. "
+                        "Rank r takes its own part of the step's samples"
+                    )
         return ""
 
     def same_start(self, function: Callable[..., Any]) -> str:
@@ -227,8 +230,10 @@ TASKS = [
                 ("in the end all have the weights",),
                 "Is what a step subtracts the average of all ranks' gradients: not its own, not their sum?",
             ),
-            Mistake(("expected the pair",), "The number of the GPU and the weights are both to be returned."),
-            Mistake(("returns the pair",), "In which order does the text of the exercise name the two results?"),
+            Mistake(("The pair (GPU, weights)",), "The number of the GPU and the weights are both to be returned."),
+            Mistake(
+                ("First the number of the GPU",), "In which order does the text of the exercise name the two results?"
+            ),
         ),
         properties=[
             _WATCH.runs,

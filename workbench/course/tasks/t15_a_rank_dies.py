@@ -171,8 +171,18 @@ def _the_living(function: Callable[..., Any]) -> str:
     """It has an entry for each living rank, and for nobody else."""
     for words, held, alive in _deaths():
         if sorted(found := _answer(function, held, alive)) != sorted(alive):
-            return f"{words}: your result has the ranks {sorted(found)}, alive are {sorted(alive)}"
+            told = f"your result has the ranks {sorted(found)}, alive are {sorted(alive)}"
+            return f"{words}: {told}{_who(found, held, alive)}"
     return ""
+
+
+def _who(found: Held, held: Held, alive: Sequence[int]) -> str:
+    """What was done with the ranks' numbers, as the end of a sentence."""
+    if set(found) - set(alive) <= set(held) and set(alive) <= set(found):
+        return ". A dead rank has no entry"
+    if len(found) == len(alive):
+        return ". The living ranks keep their old numbers: they are not counted anew from 0"
+    return ". Each living rank has an entry, also one without shards"
 
 
 def _once(function: Callable[..., Any]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.course.judging.likely import named
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes import formulas
 from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.simulate.machines import Wire
 from workbench.simulate.steps import Policy, Span, simulate
@@ -26,7 +27,7 @@ def fit_link(ranks: Any, short: Any, long: Any) -> Any:
     A ring takes 2 (ranks - 1) steps. In each step a rank sends bytes / ranks, which takes
     latency_s + per_byte_s * bytes / ranks seconds.
     No constant is negative: on a busy machine the short array may seem to take longer
-    than the long one.
+    than the long one. A constant that comes out below 0 is 0.
     """
     ### BEGIN SOLUTION
     steps = 2 * (ranks - 1)
@@ -132,13 +133,16 @@ def _links_disturbed(function: Callable[..., Any]) -> str:
 
 def _links_positive(function: Callable[..., Any]) -> str:
     """No constant is negative, however busy the machine was."""
-    for quick_s, slow_s in ((0.010, 0.008), (1e-6, 1.0)):
+    for quick_s, slow_s, which in ((0.010, 0.008, 1), (1e-6, 1.0, 0)):
         short, long = (_SIZES[0], [quick_s] * 5), (_SIZES[1], [slow_s] * 5)
-        yours = _answer(function, 2, short, long)
+        yours, about = _answer(function, 2, short, long), f"short {quick_s} s, long {slow_s} s"
         if min(yours) < 0:
+            return f"{about}: your result is {yours}. Latency and time per byte cannot be negative: return 0 instead"
+        if yours[which] > 1e-15:
+            name = ("latency_s", "per_byte_s")[which]
             return (
-                f"short {short[1][0]} s, long {long[1][0]} s: your result is {yours}. Latency and time per byte cannot "
-                "be negative: return 0 instead"
+                f"{about}: your {name} is {yours[which]:.3g}. The times give less than 0 here, and the least that it "
+                "can be is 0: max(0, …), not abs(…)"
             )
     return ""
 
@@ -238,7 +242,7 @@ def shown(layers: Sequence[Span], reduce_s: Network) -> str:
     """Layers and network in one line."""
     told = ", ".join(f"({one.forward_s:.3g}, {one.backward_s:.3g}, {one.values})" for one in layers)
     network = f"reduce_s(0) = {reduce_s(0.0):.3g}, reduce_s(400) = {reduce_s(400.0):.3g}"
-    return f"(forward_s, backward_s, values) = {told}; {network}"
+    return f"(forward_s, backward_s, values) = {told}, {network}"
 
 
 def _simulated(function: Callable[..., Any]) -> str:
@@ -260,6 +264,11 @@ def explained(
         yield [why for other, why in mistakes(layers, reduce_s) if np.isclose(yours, other, rtol=1e-6)]
 
 
+_PROBES = [(ranks, *_exact(ranks, wire)) for ranks, wire in _LINKS] + [
+    (ranks, *((nbytes, [times[0] * 5, *times, times[0] * 9]) for nbytes, times in _exact(ranks, wire)))
+    for ranks, wire in _LINKS[1:3]
+]
+
 TASKS = [
     PlainTask(
         "16.fit_link",
@@ -273,6 +282,8 @@ TASKS = [
             "per_byte_s = max(0, (slow - quick) / (many - few)) * ranks / steps with steps = 2 * (ranks - 1), and "
             "medians for quick and slow; latency_s = max(0, quick / steps - per_byte_s * few / ranks).",
         ),
+        slips=formulas.SLIPS["16.fit_link"],
+        probes=lambda: _PROBES,
         mistakes=MISTAKES["16.fit_link"],
         properties=[_links_exact, _links_disturbed, _links_positive],
         points=2,
@@ -289,6 +300,8 @@ TASKS = [
             "for layer in reversed(layers): now += layer.backward_s; if layer.values: free = max(free, now) + "
             "reduce_s(4 * layer.values). At the end max(now, free).",
         ),
+        slips=formulas.SLIPS["16.step_time"],
+        probes=lambda: [(layers, reduce_s) for _, layers, reduce_s in list(models())[:10]],
         mistakes=MISTAKES["16.step_time"],
         properties=[_simulated],
         points=2,

@@ -11,6 +11,7 @@ import numpy as np
 from workbench.course.judging.likely import named
 from workbench.course.judging.rank_threads import on_ranks
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes import formulas
 from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.course.schedules.bound import least_step
 from workbench.course.schedules.messages import BYTES, Messages, in_turn, mistake
@@ -91,8 +92,8 @@ def _no_rival_is_faster(function: Callable[..., Any]) -> str:
             if (step_s := play(layers, messages, reduce_s).step_s) < yours - _CLOSE:
                 why = named(explained(function, _bound_mistakes))
                 return (
-                    f"{words}, {shown(layers, reduce_s)}: your bound says that no step is shorter than {yours:.4g}. "
-                    f"With the messages {_short(messages)} it takes {step_s:.4g}{why}"
+                    f"{words}, {shown(layers, reduce_s)}: your result, no step below {yours:.4g}, rules out the "
+                    f"messages {_short(messages)}, with which it takes {step_s:.4g}{why}"
                 )
     return ""
 
@@ -207,8 +208,8 @@ def _near_the_bound(function: Callable[..., Any]) -> str:
         played, least = play(layers, messages, reduce_s), least_step(layers, reduce_s)
         if played.step_s > limit * least:
             return (
-                f"{words}: a step takes {played.step_s * 1e3:.0f} ms, the bound is {least * 1e3:.0f} ms, at most "
-                f"{limit:g} times as much passes. {_why_slow(layers, messages, reduce_s, played)}"
+                f"{words}: a step takes {played.step_s * 1e3:.0f} ms, the bound is {least * 1e3:.0f} ms, the limit "
+                f"{limit:g} times that. {_why_slow(layers, messages, reduce_s, played)}"
             )
     return ""
 
@@ -269,6 +270,8 @@ TASKS = [
             "reduce_s(4 * sum(each.values for each in layers[: i + 1])) + sum(each.forward_s + each.backward_s for "
             "each in layers[i:]), and no message where there are no values. max() over i.",
         ),
+        slips=formulas.SLIPS["16.lower_bound"],
+        probes=lambda: [(layers, reduce_s) for _, layers, reduce_s in [*list(models())[:5], *list(models())[6::20]]],
         mistakes=MISTAKES["16.lower_bound"],
         properties=[_no_rival_is_faster, _no_bound_is_larger],
         points=2,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes import formulas
 from workbench.course.mistakes.engines import MISTAKES
 
 Pod = dict[str, Any]
@@ -118,7 +119,8 @@ def _answers(question: str) -> Callable[[Callable[..., Any]], str]:
     def judge(function: Callable[..., Any]) -> str:
         mine = function()
         if not isinstance(mine, Mapping):
-            return f"your result is {mine!r}, expected a dict with the engines {', '.join(_QUESTIONS[question])}"
+            engines = ", ".join(_QUESTIONS[question])
+            return f"your result is {mine!r}. A dict is asked for, with the engines {engines} as keys"
         for engine, (right, where) in _QUESTIONS[question].items():
             row = mine.get(engine)
             if not isinstance(row, Mapping) or question not in row:
@@ -153,6 +155,7 @@ def _known(cases: Iterable[tuple[str, dict[str, str], tuple[int, int, int]]]) ->
     def judge(function: Callable[..., Any]) -> str:
         for what, env, right in listed:
             mine = function(dict(env))
+            mine = tuple(mine) if isinstance(mine, list) else mine
             if mine != right:
                 return f"{what}, {_short(env)}: your result is {mine!r}, expected {right}{_which(mine, right)}"
         return ""
@@ -225,7 +228,7 @@ def _printed(function: Callable[..., Any], cases: Iterable[tuple[str, list[Pod],
         if mine is None:
             return "your result is None. Is there a return?"
         if isinstance(mine, str):
-            return f"{what}: your result is one text, {mine!r}, expected a list with a text for each host"
+            return f"{what}: your result is one text, {mine!r}. A list is asked for, with a text for each host"
         if list(mine) != right:
             return f"{what}: your result is {list(mine)}, expected {right}"
     return ""
@@ -272,6 +275,14 @@ def in_order(function: Callable[..., Any]) -> str:
     return _printed(function, [("pods in the order 10, 2, 0, 11, 1", pods, right)])
 
 
+def _probes() -> list[tuple[list[Pod], str]]:
+    launcher = {**_pod(0), "name": "train-launcher-0", "role": "launcher"}
+    some = [_pod(0, limits=_gpus(4)), _pod(1, limits=_gpus(2))]
+    many = [_pod(number) for number in (10, 2, 0)]
+    unready, gone = [_pod(3, ready=False), *some], [_pod(4, deleted=True), *some]
+    return [(pods, "train") for pods in (some, [_pod(0)], many, unready, gone, [launcher, *some], [])]
+
+
 TASKS = [
     PlainTask(
         "17.table",
@@ -314,6 +325,8 @@ TASKS = [
             "there = [pod for pod in pods if pod['role'] == 'worker' and pod['ready'] and not pod['deleted']]; sort by "
             "int(pod['name'].rpartition('-')[2]); f\"{pod['name']}.{service}:{int(gpus) or 1}\".",
         ),
+        slips=formulas.SLIPS["17.discover"],
+        probes=_probes,
         mistakes=MISTAKES["17.discover"],
         properties=[names_and_slots, only_who_can, in_order],
     ),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes import formulas
 from workbench.course.mistakes.engines import MISTAKES
 
 
@@ -84,6 +85,17 @@ def counted(function: Callable[..., Any]) -> str:
     return _recovered(function, _many())
 
 
+_PROBES = [
+    (4, 17, "elastic", 1, 0),
+    (4, 17, "elastic", 5, 10),
+    (2, 20, "elastic", 5, 0),
+    (3, 9, "restart", 3, 10),
+    (8, 37, "restart", 5, 10),
+    (4, 17, "restart", 1, 0),
+    (1, 17, "elastic", 1, 10),
+    (2, 30, "restart", 3, 10),
+]
+
 TASKS = [
     PlainTask(
         "17.recovery",
@@ -96,6 +108,8 @@ TASKS = [
             "survive = engine == 'elastic' and n > 1; every = commit_every if survive else checkpoint_every; last = "
             "failed_at // every * every if every else 0; return (1 if survive else n), failed_at - last + 1",
         ),
+        slips=formulas.SLIPS["17.recovery"],
+        probes=lambda: _PROBES,
         mistakes=MISTAKES["17.recovery"],
         properties=[survivors, all_again, nobody_left, counted],
     ),

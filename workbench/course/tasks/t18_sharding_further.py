@@ -10,10 +10,12 @@ import numpy as np
 
 from workbench.common import text
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.mistakes import collectives, cut_models
 from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
+_VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
 USE_S = 1e-3
 """What using a layer takes in the exercise."""
 
@@ -260,10 +262,16 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     whole = sum(sum(np.asarray(one[0][layer]).nbytes for one in case.inputs) for layer in range(len(shards)))
     best = (case.n - 1) / case.n * whole
     uses = [sum(one.rank == rank for one in run.computed) for rank in range(case.n)]
-    wrong_uses = max(abs(len(shards) - count) for count in uses)
     sent = max(size for _, size in run.sent())
     told = [
-        Bound("calls of comm.compute missing or in excess", wrong_uses, 0, 0, "Call it once for each layer"),
+        Bound.calls(min(uses), max(uses), len(shards)),
+        Bound(
+            "messages of ready-made collectives",
+            sum(one.verb not in _VERBS for one in run.messages),
+            0,
+            0,
+            "Build the ring from messages: send and recv",
+        ),
         Bound.busiest(run, best, best * 1.02, "In a ring each rank's rows pass once"),
     ]
     if sent > best * 1.02:  # then bytes do not tell which layers have come
@@ -271,6 +279,13 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     held = max((_held(case, run, rank) for rank in range(case.n)), default=1)
     return [
         *told,
+        Bound(
+            "calls of comm.compute before the layer's W was there",
+            max((_too_early(case, run, rank) for rank in range(case.n)), default=0),
+            0,
+            0,
+            "First gather W, then call comm.compute(0.001), which stands for using it",
+        ),
         Bound(
             "layers held at once",
             held,
@@ -285,20 +300,34 @@ def _held(case: Case, run: Run, rank: int) -> int:
     """At most so many whole layers are on a rank, if each is freed when it has been used."""
     if case.n == 1:
         return 1
-    sizes = [
+    sizes = _missing(case, rank)
+    return max((layers - used for used, layers in enumerate(_arrived(run, rank, sizes))), default=0)
+
+
+def _too_early(case: Case, run: Run, rank: int) -> int:
+    """How many uses began before their layer had arrived."""
+    if case.n == 1:
+        return 0
+    return sum(layers <= used for used, layers in enumerate(_arrived(run, rank, _missing(case, rank))))
+
+
+def _missing(case: Case, rank: int) -> list[int]:
+    """Of each layer, the bytes of the other ranks' rows."""
+    return [
         sum(np.asarray(one[0][layer]).nbytes for i, one in enumerate(case.inputs) if i != rank)
         for layer in range(len(case.inputs[0][0]))
     ]
-    begun = sorted(one.begin for one in run.computed if one.rank == rank)
-    most = 0
-    for used, begin in enumerate(begun):
+
+
+def _arrived(run: Run, rank: int, sizes: Sequence[int]) -> Iterator[int]:
+    """At each use, how many layers have arrived as a whole."""
+    for begin in sorted(one.begin for one in run.computed if one.rank == rank):
         came = sum(one.nbytes for one in run.messages if one.dest == rank and one.end <= begin + 1e-12)
         layers, total = 0, 0.0
         while layers < len(sizes) and came >= total + 0.98 * sizes[layers]:
             total += sizes[layers]
             layers += 1
-        most = max(most, layers - used)
-    return most
+        yield layers
 
 
 TASKS = [
@@ -314,6 +343,17 @@ TASKS = [
             "first, last = max(low, start), min(high, start + size); if first < last: (number, first - start, last - "
             "start)",
         ),
+        slips=cut_models.SLIPS["18.owners"],
+        probes=lambda: [
+            ([3, 2], 1),
+            ([4, 4], 2),
+            ([6, 2], 2),
+            ([1, 2, 1, 8], 3),
+            ([3, 4], 4),
+            ([10, 1], 3),
+            ([1, 1], 4),
+            ([4, 2, 6, 7, 3], 3),
+        ],
         mistakes=MISTAKES["18.owners"],
         properties=[one_rank, even, across, uneven, few_elements, any_sizes],
         points=2,
@@ -330,6 +370,7 @@ TASKS = [
             "for step in range(n - 1): chunks[(rank - step - 2) % n] += comm.sendrecv(chunks[(rank - step - 1) % n], "
             "dest=(rank + 1) % n, source=(rank - 1) % n)",
         ),
+        slips=collectives.SLIPS["18.reduce_scatter_step"],
         mistakes=MISTAKES["18.reduce_scatter_step"],
         cases=lambda: [_stepped(n, length) for n in (1, 2, 3, 4, 7) for length in sorted({1, n - 1, n, 1000} - {0})],
         expected=_new_shards,
@@ -350,6 +391,7 @@ TASKS = [
             "parts = {rank: rows}; for step in range(n - 1): parts[(rank - step - 1) % n] = comm.sendrecv(parts[(rank "
             "- step) % n], dest=(rank + 1) % n, source=(rank - 1) % n); then np.concatenate them by rank",
         ),
+        slips=collectives.SLIPS["18.gather_parameters"],
         mistakes=MISTAKES["18.gather_parameters"],
         cases=lambda: [_layers(n, widths) for n in (1, 2, 3, 4) for widths in ([4, 4], [3, 5, 2], [8, 8, 8, 8])],
         expected=_outputs,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.mistakes import cut_models
 from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.simulator import Run
 
@@ -145,6 +146,7 @@ TASKS = [
             "to be added?",
             "return comm.allreduce(x @ w) + b",
         ),
+        slips=cut_models.SLIPS["20.row_split"],
         mistakes=MISTAKES["20.row_split"],
         cases=lambda: [_rows(n, width) for width in (4, 7) for n in _SIZES],
         expected=_uncut,
@@ -164,6 +166,7 @@ TASKS = [
             "h = np.maximum(x @ w1, 0); y = comm.allreduce(h @ w2); dh = (dy @ w2.T) * (h > 0); "
             "dx = comm.allreduce(dh @ w1.T); dw1 = x.T @ dh; dw2 = h.T @ dy",
         ),
+        slips=cut_models.SLIPS["20.two_layers"],
         mistakes=MISTAKES["20.two_layers"],
         cases=lambda: [_layers(n, hidden) for hidden in (4, 7) for n in _SIZES],
         expected=_serial,

@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.course.judging.judge import unlike
 from workbench.course.judging.task import Mistake, PlainTask
+from workbench.course.mistakes import formulas
 
 Function = Callable[..., Any]
 Announcements = list[tuple[int, str]]
@@ -226,6 +227,16 @@ def _timed(announcements: Timed) -> str:
     return ", ".join(f"rank {rank} {name} at {at} s" for at, rank, name in announcements) or "nothing announced"
 
 
+_CULPRIT_PROBES: list[tuple[int, Timed, int, int]] = [
+    (3, [(0, 1, "a"), (1, 2, "b"), (2, 0, "b")], 30, 10),
+    (2, [(0, 0, "a"), (1, 1, "a"), (5, 1, "b")], 30, 10),
+    (4, [(20, 3, "a"), (20, 0, "b"), (30, 1, "b"), (25, 2, "c")], 30, 10),
+    (3, [(5, 0, "a"), (25, 2, "a")], 30, 10),
+    (2, [(20, 1, "a")], 30, 10),
+    (2, [(21, 0, "a")], 30, 10),
+    (2, [(2, 0, "a")], 5, 10),
+]
+
 TASKS = [
     PlainTask(
         "21.ready",
@@ -237,6 +248,8 @@ TASKS = [
             "ranks = announced_by.setdefault(name, set()); ranks.add(rank); if len(ranks) == size: del "
             "announced_by[name]; names.append(name)",
         ),
+        slips=formulas.SLIPS["21.ready"],
+        probes=lambda: [(size, _some_announcements(random.Random(size), size, "bac", 2)) for size in range(1, 6)],
         mistakes=(
             Mistake(
                 ("here it counts once",), "What does your dict keep of a name after it was ready? The name comes again."
@@ -260,6 +273,8 @@ TASKS = [
             "missing = [rank for rank in range(size) if rank not in announced_by[name]]; leave out a name of which no "
             "rank is missing.",
         ),
+        slips=formulas.SLIPS["21.culprits"],
+        probes=lambda: _CULPRIT_PROBES,
         mistakes=(
             Mistake(("and wait",), "The ranks that have not announced it are missing."),
             Mistake(("waited for so long yet",), "Compare now with the time of the first announcement."),

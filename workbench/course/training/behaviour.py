@@ -164,6 +164,10 @@ def each_sample_once(alone: Seen, ranks: Sequence[Seen]) -> str:
     for epoch, part in enumerate(parts):
         counts = np.bincount(np.concatenate(part), minlength=ranks[0].samples)
         if (wrong := np.flatnonzero(counts != 1)).size:
+            never, often = np.flatnonzero(counts == 0), np.flatnonzero(counts > 1)
+            if never.size and often.size:
+                told = f"sample {often[0]} was seen {_times(int(counts[often[0]]))}, and sample {never[0]} by no rank"
+                return f"epoch {epoch}: {told}: do all ranks deal from one order?"
             return f"epoch {epoch}: sample {wrong[0]} was seen {_times(int(counts[wrong[0]]))}"
     if epochs > 1 and np.array_equal(parts[0][0], parts[1][0]):
         return "epoch 1 has the order of epoch 0: call the sampler's set_epoch(epoch) before each epoch"

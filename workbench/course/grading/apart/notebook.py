@@ -25,6 +25,7 @@ from workbench.course.grading.apart import confine
 from workbench.course.grading.apart.lanes import GoneError, Lane, LaneConnection, TheirError, Unwound
 from workbench.course.grading.apart.remote import KINDS, Proxy, flying, made
 from workbench.course.grading.apart.values import MOST_BYTES, NotDataError, Values
+from workbench.course.judging import generators
 from workbench.course.simulator.deadline import halt
 
 CONTROL = 0
@@ -146,14 +147,14 @@ class Notebook:
         if os.getpid() != self._owner:
             os._exit(0)
         after = [self._text(one) for one in args]
-        drew = not np.array_equal(drawn, _generator_state())
+        drew = [name for name, state in generators.states().items() if state != drawn.get(name)]
         return {"value": value, "changed": list(args) if before != after else None, "drew": drew}
 
-    def _generator(self) -> Any:
-        """The state of numpy's own generator, which is another one in each call, so that its use is seen."""
+    def _generator(self) -> dict[str, Any]:
+        """The states of the generators of all code, which are other ones in each call, so that their use is seen."""
         self._calls += 1
-        np.random.seed(self._calls % (1 << 32))
-        return _generator_state()
+        generators.seed(self._calls)
+        return generators.states()
 
     def _text(self, value: Any) -> Any:
         """Equal if nothing in a value has changed."""
@@ -194,11 +195,6 @@ class Notebook:
                 "parameters": _parameters(function),
             }
         return found
-
-
-def _generator_state() -> Any:
-    state: Any = np.random.get_state()
-    return state[1]
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

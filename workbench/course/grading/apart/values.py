@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.course.judging.plain import from_torch
 from workbench.errors import WorkbenchError
 
 _HEAD = struct.Struct("!II")
@@ -62,6 +63,7 @@ class Values:
             return float(value)
         if depth > _DEEPEST:
             raise NotDataError(f"It is nested more than {_DEEPEST} levels deep.")
+        value = from_torch(value)
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in _KINDS:
             return self._array(value, blobs)
         return self._compound(value, blobs, depth + 1)

@@ -20,6 +20,7 @@ import numpy as np
 from workbench.core.verbs import VERBS
 from workbench.course.grading.apart.lanes import GoneError, Lane, LaneConnection
 from workbench.course.grading.apart.values import NotDataError, ProtocolError, Values
+from workbench.course.judging import generators
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import Communicator, Pending
 from workbench.course.simulator.deadline import Halt
@@ -216,8 +217,8 @@ class NotebookWorker:
             raise
         for old, new in zip(args, got.get("changed") or (), strict=False):
             _become(old, new)
-        if got.get("drew"):  # from numpy's own generator, which is this process's, too, where there is only one
-            np.random.random()
+        for name in got.get("drew") or ():  # generators of all code, which are this process's, too, where there is one
+            generators.draw(str(name))
         return got.get("value")
 
     def _give_up(self, lane: Lane) -> None:

@@ -1,0 +1,82 @@
+"""Known wrong versions are told from each other by their results; what is not known is said to be unknown."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from verdicts import bare
+
+from workbench.course.judging import judge
+from workbench.course.judging.cause import UNKNOWN
+from workbench.course.judging.slips import Slip, same, version
+from workbench.course.tasks import names, task
+
+WITH_SLIPS = [name for name in names() if task(name).slips]
+
+
+def first_red(name: str, function: Any) -> judge.Stage:
+    """The stage at which the check ends."""
+    return next(stage for stage in judge.judge(task(name), function) if stage.passed is False)
+
+
+@pytest.mark.parametrize("name", WITH_SLIPS)
+def test_each_slip_is_rejected_by_its_own_cause(name: str) -> None:
+    """The wrong version is red; its own cause stands first, and chooses its own hint."""
+    one = task(name)
+    for slip in one.slips:
+        stage = first_red(name, version(one.reference, slip))
+        assert stage.text.startswith(slip.cause), (slip.cause, stage.text)
+        assert not bare(f"{stage.name}: {stage.text}".splitlines()[0])
+        assert one.helps(f"{stage.name}: {stage.text}") in {each.hint for each in one.slips if each.cause == slip.cause}
+
+
+def test_most_exercises_know_eight_slips_or_more() -> None:
+    """A teacher's list for each exercise whose answers can be compared."""
+    few = {name: len(task(name).slips) for name in WITH_SLIPS if len(task(name).slips) < 8}
+    assert few == {"02.tree_broadcast": 7, "06.overlap": 6, "21.ready": 7}  # and more by bounds, and by `likely`
+
+
+def test_what_is_not_known_is_said_to_be_unknown() -> None:
+    """No cause and no hint is guessed for an answer that is like nothing that is known."""
+
+    def strange(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+        return 17 * alpha_s + n**3 * beta_s + nbytes * 1e-3
+
+    stage = first_red("08.ring_time", strange)
+    assert stage.text.startswith(UNKNOWN)
+    assert task("08.ring_time").helps(f"{stage.name}: {stage.text}") == ""
+
+
+def test_an_old_text_that_is_gone_is_an_error() -> None:
+    """Who changes a solution is told which known mistakes have to change with it."""
+    with pytest.raises(ValueError, match=r"'y' is not in the solution"):
+        Slip("cause", "hint", "y", "z").version_of("def f(x):\n    return x", {})
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        ([1, (2.0, None)], (1.0, [2, None]), True),
+        ({"a": [1]}, {"a": [1 + 1e-12]}, True),
+        ([float("nan")], [float("nan")], True),
+        ([1], [1, 2], False),
+        ("1", 1, False),
+    ],
+)
+def test_same(a: Any, b: Any, equal: bool) -> None:
+    """Numbers are equal up to rounding, whatever holds them."""
+    assert same(a, b) is equal
+
+
+def test_types_as_numpy_and_torch_people_write_them() -> None:
+    """Arrays without dimensions, tensors, arrays of two and generators are what their numbers say."""
+    from workbench.course.judging.plain import plain
+
+    torch = sys.modules.get("torch") or pytest.importorskip("torch")
+    import numpy as np
+
+    assert plain(np.array(2.5)) == plain(torch.tensor(2.5)) == 2.5
+    assert plain((np.array([1, 2]), torch.tensor([3]))) == ([1, 2], [3])
+    assert plain({np.int64(1): range(2)}) == {1: [0, 1]}

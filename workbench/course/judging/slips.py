@@ -1,0 +1,186 @@
+"""Known wrong versions of a solution: who returns what one of them returns, on several inputs, has made its mistake."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.plain import from_torch, plain
+from workbench.course.provenance.case import Case
+from workbench.course.simulator import DeadlockError, simulate
+from workbench.course.simulator.communicator import copied
+from workbench.course.simulator.deadline import within
+from workbench.errors import DeadlineError
+
+_ENOUGH = 12
+_CALL_S, _ALL_S = 3.0, 6.0
+_CLOSE = 1e-9
+_ENDLESS = ("never ends",)
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, init=False)
+class Slip:
+    """A mistake, as a change of the solution. A learner's code may look quite different: results are compared.
+
+    Args:
+        cause: what ``check()`` says, in the lesson's words.
+        hint: what ``hint()`` says then.
+        edits: old and new text in turns; each old one is in the solution's source.
+
+    Example:
+        >>> def double(x):
+        ...     return 2 * x
+        >>> Slip("that is x itself", "What is 2 x?", "2 * x", "x").version_of("def f(x): return 2 * x", {})(5)
+        5
+    """
+
+    cause: str
+    hint: str
+    edits: tuple[str, ...]
+
+    def __init__(self, cause: str, hint: str, *edits: str) -> None:
+        for name, value in (("cause", cause), ("hint", hint), ("edits", edits)):
+            object.__setattr__(self, name, value)
+
+    def version_of(self, source: str, names: dict[str, Any]) -> Function:
+        """The solution with this mistake.
+
+        Args:
+            source: of the solution.
+            names: that it can see.
+
+        Raises:
+            ValueError: an old text is not in the source.
+        """
+        for old, new in zip(self.edits[::2], self.edits[1::2], strict=True):
+            if old not in source:
+                raise ValueError(f"{old!r} is not in the solution: {self.cause}")
+            source = source.replace(old, new)
+        space = dict(names)
+        exec(compile(source, "<slip>", "exec"), space)  # the course's own text
+        made: Function = space[source.partition("(")[0].removeprefix("def ").strip()]
+        return made
+
+
+@cache
+def version(reference: Function, slip: Slip) -> Function:
+    """The wrong version of a solution."""
+    return slip.version_of(textwrap.dedent(inspect.getsource(reference)), reference.__globals__)
+
+
+def recognised(
+    slips: Sequence[Slip], reference: Function, function: Function, inputs: Sequence[Any], together: bool
+) -> Slip | None:
+    """The mistake whose results a function has, on all inputs; None if there is none.
+
+    Args:
+        slips: the known ones.
+        reference: the solution.
+        function: the learner's, which gave a wrong result.
+        inputs: cases of ranks, or arguments; some on which it was wrong.
+        together: do ranks call it together?
+    """
+    if not slips:
+        return None
+    found = _outcomes(function, reference, inputs, together)
+    fits = (slip for slip in slips if _fits(version(reference, slip), found, together))
+    return next(fits, None) if found else None
+
+
+def matches(other: Function, reference: Function, function: Function, inputs: Sequence[Any]) -> bool:
+    """Have two functions that ranks call together the same wrong results?"""
+    found = _outcomes(function, reference, inputs, together=True)
+    return bool(found) and _fits(other, found, together=True)
+
+
+def _outcomes(function: Function, reference: Function, inputs: Sequence[Any], together: bool) -> list[tuple[Any, Any]]:
+    """(input, what comes of it); nothing if all of it is right."""
+    outcome, until = _of_ranks if together else _of_call, time.monotonic() + _ALL_S
+    found: list[tuple[Any, Any]] = []
+    for one in inputs[:_ENOUGH]:
+        if time.monotonic() > until:
+            break
+        found.append((one, outcome(function, one)))
+        if found[-1][1] == _ENDLESS:
+            return []
+    return found if any(not same(come, outcome(reference, one)) for one, come in found) else []
+
+
+def _fits(other: Function, found: Sequence[tuple[Any, Any]], together: bool) -> bool:
+    outcome = _of_ranks if together else _of_call
+    return all(same(come, outcome(other, one)) for one, come in found)
+
+
+def _of_call(function: Function, args: Sequence[Any]) -> Any:
+    """What it returns, or raises; and whether it changes what it was given."""
+    given = tuple(map(_copy, args))
+    try:
+        return "returns", plain(within(_CALL_S, function, *given)), same(plain(given), plain(args))
+    except DeadlineError:
+        return _ENDLESS
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
+        return "raises", type(error).__name__, str(error)
+
+
+def _copy(value: Any) -> Any:
+    """A copy; what cannot be copied, such as a function, as it is."""
+    try:
+        return copied(value)
+    except Exception:  # noqa: BLE001 - pickle raises many
+        return value
+
+
+def _of_ranks(function: Function, case: Case) -> Any:
+    inputs = [tuple(map(copied, one)) for one in case.inputs]
+    try:
+        run = simulate(case.n, lambda comm: function(comm, *inputs[comm.rank]), deadline_s=_CALL_S)
+    except DeadlockError as error:
+        return "deadlock", sorted((wait.rank, wait.verb, wait.peer) for wait in error.waits)
+    except DeadlineError:
+        return _ENDLESS
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
+        return "raises", type(error).__name__, str(error)
+    return "returns", [from_torch(one) for one in run.results], bool(run.unreceived), bool(run.unwaited)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal up to rounding, all through lists and dicts; nan is like nan."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return _same_arrays(a, b)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (int, float, np.number)) and isinstance(b, (int, float, np.number)):
+        return bool(a == b or np.isclose(a, b, rtol=_CLOSE, atol=1e-12, equal_nan=True))
+    try:
+        return type(a) is type(b) and bool(a == b)
+    except Exception:  # noqa: BLE001 - of the learner's own objects
+        return False
+
+
+def _same_arrays(a: Any, b: Any) -> bool:
+    try:
+        one, two = np.asarray(a, float), np.asarray(b, float)
+    except (TypeError, ValueError):
+        return False
+    return one.shape == two.shape and bool(np.allclose(one, two, rtol=_CLOSE, atol=1e-12, equal_nan=True))
+
+
+def spread(cases: Sequence[Case], first: Case | None = None) -> Iterator[Case]:
+    """Some cases of several ranks, from the small to the large ones; the one that was wrong comes first."""
+    if first is not None:
+        yield first
+    others = [case for case in cases if case.n > 1 and case is not first]
+    yield from others[:: max(1, -(-len(others) // (_ENOUGH - 1)))]
+
+
+__all__ = ["Slip", "matches", "recognised", "same", "spread", "version"]
