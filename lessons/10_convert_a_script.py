@@ -237,6 +237,30 @@ reveal(
 # belongs to no model at all.
 #
 # `watch` also takes your own script: `help(workbench.course.training.conversion)` says which names it must use.
+#
+# ## The same in plain PyTorch
+#
+# Outside of this course you will meet scripts that use `torch.distributed` itself. The lights judge what ranks do, so
+# they judge these as well. `ddp.py` is the finished script with `DistributedDataParallel`; `fsdp.py` has `fully_shard`
+# (FSDP2): each rank keeps a part of every weight, as in lesson 18. `torchrun --nproc-per-node 2 ddp.py` starts it, and
+# so does `workbench run -np 2 python ddp.py`.
+
+# %%
+plain = watch(sorted(Path("steps/plain").glob("*.py")), n=2)
+print(table(plain))
+
+# %% [markdown]
+# The nine steps are there, at other places:
+#
+# | step | `workbench.torch` | DDP | FSDP2 |
+# |---|---|---|---|
+# | 1 | `hvd.init()` | `init_process_group("nccl")` | the same |
+# | 3 | `ShardedSampler` | `DistributedSampler`: it repeats samples if the ranks do not divide them | the same |
+# | 5 | `broadcast_parameters` | DDP sends rank 0's | you: `fully_shard` cuts each rank's own |
+# | 6 | `broadcast_optimizer_state` | you: DDP does not know it | each rank's part of a whole checkpoint |
+# | 7 | `DistributedOptimizer` | hooks of the wrapped model: call that one | reduce-scatter in `backward()` |
+# | 8 | `hvd.allreduce` | `dist.all_reduce` | the same |
+# | 9 | `if hvd.rank() == 0` | the same | all ranks gather the weights, rank 0 writes them |
 
 # %% [markdown] tags=["exercise"]
 # ## What only rank 0 may do

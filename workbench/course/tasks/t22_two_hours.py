@@ -114,17 +114,17 @@ def _step(number: int, function: Callable[..., Any]) -> str:
         kind = "None. Is there a return?" if found is None else f"of type {type(found).__name__}, expected a dict"
         return f"your result is {kind}"
     if number not in found:
-        return f"step {number} is not in your result, whose keys are {_keys(found)}"
+        return f"step {number} is not in your result. Its keys are {_keys(found)}"
     line, right, text = found[number], steps.find(SCRIPT)[number], SCRIPT.splitlines()
     if isinstance(line, bool) or not hasattr(line, "__index__"):
-        return f"step {number}: your result is {line!r}, expected the number of a line"
+        return f"step {number}: your result is {line!r}. Return the number of a line"
     if line in right:
         return ""
     if not 1 <= int(line) <= len(text):
         return f"step {number}: your result is line {line}; the script has the lines 1 to {len(text)}"
     other = next((step for step, lines in steps.find(SCRIPT).items() if line in lines), None)
     takes = f"takes step {other}, {steps.STEPS[other]!r}" if other else "takes none of the six steps"
-    return f"step {number}: your result is line {line}, {text[int(line) - 1].strip()!r}, which {takes}"
+    return f"step {number}: your result is line {line}, {text[int(line) - 1].strip()!r}. That line {takes}"
 
 
 def _keys(found: dict[Any, Any]) -> str:
@@ -274,7 +274,7 @@ def asks_for_the_nodes(function: Callable[..., Any]) -> str:
     found = _options(text)
     for name, right in (("nodes", "2"), ("gpus-per-node", "4")):
         if found.get(name, "").rpartition(":")[2] != right:
-            said = f"{found[name]}, expected {right}" if name in found else f"not there, expected {right}"
+            said = f"{found[name]}. The job needs {right}" if name in found else f"not there. The job needs {right}"
             return wrong or f"--{name} is {said}"
     limit = found.get("time", "")
     if limit not in ("120", "120:00", "2:00:00", "02:00:00", "0-2", "0-02:00", "0-02:00:00"):
@@ -343,9 +343,7 @@ TASKS = [
             Mistake(
                 ("is not in your result",), "The keys are the numbers 1 to 6 of the steps, the values numbers of lines."
             ),
-            Mistake(
-                ("the script has the lines", "expected the number"), "The numbers on the left of the script count."
-            ),
+            Mistake(("the script has the lines", "Return the number"), "The numbers on the left of the script count."),
         ),
         properties=list(_properties()),
     ),
