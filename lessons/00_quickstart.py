@@ -21,7 +21,7 @@
 # - name the six steps that turn a serial script into a data-parallel one,
 # - measure speed-up and efficiency, and prove that the result is that of the serial run.
 #
-# **Needs:** two cores, no GPU. **Takes** 15 minutes to read and try, less than a minute to run. **Before:** for the
+# **Needs:** two cores, no GPU. **Takes** 25 minutes to read and try, less than a minute to run. **Before:** for the
 # whole course you should know Python with numpy, and how PyTorch trains a network: model, loss, backward pass,
 # optimizer step. MPI, networks and GPUs are explained where they are needed.
 

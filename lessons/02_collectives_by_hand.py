@@ -22,7 +22,7 @@
 # - count their messages, rounds and bytes, and say which algorithm is better,
 # - read which rank waits for which when a program hangs, and explain when that happens.
 #
-# **Needs:** a laptop, no GPU. **Takes** 10 minutes to read, 15 to do. **Before:** lesson 01.
+# **Needs:** a laptop, no GPU. **Takes** 25 minutes to read, 15 to do. **Before:** lesson 01.
 
 # %% tags=["both"]
 import numpy as np

@@ -22,7 +22,7 @@
 # - derive how many bytes each rank sends, and how that grows with the number of ranks,
 # - write it yourself, and run the same function in a simulator and on real MPI ranks.
 #
-# **Needs:** a laptop, no GPU. **Takes** 10 minutes to read, 20 to do. **Before:** lesson 02.
+# **Needs:** a laptop, no GPU. **Takes** 15 minutes to read, 20 to do. **Before:** lesson 02.
 
 # %% tags=["both"]
 import inspect

@@ -22,7 +22,7 @@
 # - say why one sample too many can stop a training, and name three cures,
 # - average a metric over ranks that have seen different numbers of samples.
 #
-# **Needs:** a laptop, no GPU. **Takes** 8 minutes to read, 12 to do. **Before:** lesson 04.
+# **Needs:** a laptop, no GPU. **Takes** 20 minutes to read, 12 to do. **Before:** lesson 04.
 
 # %% tags=["both"]
 import inspect

@@ -22,7 +22,7 @@
 # - find the best threshold for given numbers, and say why it is the best,
 # - say what the response cache saves.
 #
-# **Needs:** two cores, no GPU. **Takes** 10 minutes to read, 15 to do. **Before:** lesson 06.
+# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 15 to do. **Before:** lesson 06.
 
 # %% tags=["both"]
 import inspect

@@ -23,7 +23,7 @@
 # - count the bytes that an allreduce sends between nodes, and say why two levels are used,
 # - say what NCCL does and what MPI does.
 #
-# **Needs:** a laptop, no GPU: nodes, GPUs and links are simulated; two hosts are used if you have them. **Takes** 12
+# **Needs:** a laptop, no GPU: nodes, GPUs and links are simulated; two hosts are used if you have them. **Takes** 30
 # minutes to read, 10 to do.
 # **Before:** lesson 03.
 

@@ -22,7 +22,7 @@
 # - convert a model that you have not seen here, and prove each of the three,
 # - write a report that a person and a program can read.
 #
-# **Needs:** two cores, no GPU. **Takes** 15 minutes to read, 30 to do. **Before:** lessons 08 and 10.
+# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 30 to do. **Before:** lessons 08 and 10.
 
 # %% [markdown]
 # ## The targets

@@ -22,7 +22,7 @@
 # - do it in a framework without support, with two verbs.
 #
 # **Needs:** two cores, no GPU; PyTorch, TensorFlow, Keras and JAX with optax: `make setup EXTRAS=+tensorflow,jax`.
-# **Takes** 10 minutes to read, 10 to do. **Before:** lesson 10.
+# **Takes** 20 minutes to read, 10 to do. **Before:** lesson 10.
 
 # %% [markdown]
 # ## Six steps, four frameworks

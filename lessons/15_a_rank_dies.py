@@ -21,7 +21,7 @@
 # - compare the cost of three answers: restart from disk, shrink to the survivors, keep copies at a neighbour,
 # - give the shards of dead ranks to the survivors, so that every sample counts once and the weights have the same bits.
 #
-# **Needs:** two cores, no GPU: ranks die in the simulator, and real ones at the end. **Takes** 20 minutes to read, 20
+# **Needs:** two cores, no GPU: ranks die in the simulator, and real ones at the end. **Takes** 40 minutes to read, 20
 # to do. **Before:** lessons 03 and 05.
 
 # %% tags=["both"]

@@ -23,7 +23,7 @@
 # - see in a step's picture where the ranks wait,
 # - prove a bound that no schedule beats, and write a schedule that is close to it.
 #
-# **Needs:** two cores, no GPU: the 512 are simulated. **Takes** 25 minutes to read, 45 to do. **Before:** lessons 07
+# **Needs:** two cores, no GPU: the 512 are simulated. **Takes** 45 minutes to read, 45 to do. **Before:** lessons 07
 # and 08.
 
 # %% tags=["both"]

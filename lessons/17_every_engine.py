@@ -24,7 +24,7 @@
 # - say what a lost rank costs on each of them.
 #
 # **Needs:** two cores, no GPU, no cluster and no network: you read the descriptions, and do the same work on this
-# machine. **Takes** 15 minutes to read, 25 to do. **Before:** lessons 12 and 15.
+# machine. **Takes** 20 minutes to read, 25 to do. **Before:** lessons 12 and 15.
 
 # %% tags=["both"]
 import os

@@ -23,7 +23,7 @@
 # - write a step that updates only the part that a rank owns, and a forward pass that gathers one layer at a time,
 # - train with `sharded="gradients"` and `sharded="parameters"`, and measure what they save.
 #
-# **Needs:** two cores, no GPU. **Takes** 20 minutes to read, 25 to do. **Before:** lessons 03 and 06.
+# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 25 to do. **Before:** lessons 03 and 06.
 
 # %% tags=["both"]
 import inspect

@@ -23,7 +23,7 @@
 # - draw a pipeline's step, and compute its bubble and the activations that each stage keeps,
 # - say which cut belongs inside a machine, and which between machines.
 #
-# **Needs:** two cores, no GPU. **Takes** 20 minutes to read, 40 to do. **Before:** lessons 03 and 06.
+# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 40 to do. **Before:** lessons 03 and 06.
 
 # %% tags=["both"]
 import numpy as np

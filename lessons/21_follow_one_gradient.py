@@ -24,7 +24,7 @@
 # - read the recorder's events: when each stop was reached, which rank was last, and how long the others waited,
 # - say which work a step skips after all names are known.
 #
-# **Needs:** two cores, no GPU. **Takes** 45 minutes to read, 45 to do. **Before:** lessons 03, 06 and 07.
+# **Needs:** two cores, no GPU. **Takes** 65 minutes to read, 45 to do. **Before:** lessons 03, 06 and 07.
 
 # %%
 import copy
