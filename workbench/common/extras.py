@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 DISTRIBUTION = "data-parallel-workbench"
 
@@ -19,6 +20,17 @@ def has(module: str) -> bool:
         return sys.modules.get(module) is not None or find_spec(module) is not None
     except ModuleNotFoundError:  # not even that package is there
         return False
+
+
+def loaded(module: str) -> Any:
+    """The module, if somebody has imported it; None while another thread is about to, for then it is not whole.
+
+    Example:
+        >>> loaded("sys").__name__, loaded("no_such_module")
+        ('sys', None)
+    """
+    found = sys.modules.get(module)
+    return None if getattr(getattr(found, "__spec__", None), "_initializing", False) else found
 
 
 def cure(extra: str) -> str:
@@ -55,4 +67,4 @@ def need(who: str, *modules: str, install: str) -> None:
             )
 
 
-__all__ = ["cure", "has", "need"]
+__all__ = ["cure", "has", "loaded", "need"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +115,18 @@ def test_gpu(visible: str, asked: list[object], found: object, monkeypatch: pyte
     assert use.now() == found
     assert use.now() == found
     assert seen == asked
+
+
+def test_torch_that_is_being_imported_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state is asked for on a thread, and a cell may be in the midst of an import."""
+    half = ModuleType("torch")
+    half.__spec__ = ModuleSpec("torch", None)
+    half.__spec__._initializing = True  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", half)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert GpuUse(lambda: nvml([])).now() is None
+    assert Activity().now()["gpu"] is None
+    assert activity._number(object()) is None
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:

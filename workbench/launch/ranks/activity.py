@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from workbench.common.extras import loaded
 from workbench.common.user_line import place_of, stack_of, users_own
 from workbench.launch.ranks.gpu_use import GpuUse
 
@@ -139,7 +140,7 @@ def _number(value: Any) -> float | None:
     """A float, or a tensor of torch with one element on the CPU: to read one on a GPU would wait for it."""
     if isinstance(value, float):
         return value
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is not None and isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1:
         return float(value.detach())
     return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from workbench import config
+from workbench.common.extras import loaded
 
 _EVERY_S = 1.0
 
@@ -78,7 +78,7 @@ def _device() -> str:
     names = [each.strip() for each in visible.split(",") if each.strip()] if visible is not None else []
     if len(names) == 1 or visible == "":
         return "".join(names)
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is None or not torch.cuda.is_initialized():
         return ""
     used = [torch.cuda.memory_reserved(i) for i in range(torch.cuda.device_count())]
