@@ -108,7 +108,8 @@ def test_an_exercise_is_done(notebook: Notebook, tmp_path: Path) -> None:
     notebook.paste(BLANK, right.replace("chunks[mine] +=", "chunks[mine] ="))
     assert notebook.run(BLANK) == ""
     told = notebook.run(CHECK)
-    assert "✗ right: n = 2: rank 0, chunk 1: your result = rank 1; rank 0 missing" in told
+    assert "✗ right: the chunk that comes replaces this rank's own: add it" in told
+    assert "n = 2: rank 0, chunk 1: your result = rank 1; rank 0 missing" in told
     assert "first wrong in step 1, on rank 0: what was there of rank 0 is lost" in told
     assert "✓ runs" in told
 

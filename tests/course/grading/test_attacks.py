@@ -253,7 +253,7 @@ WAYS_OUT = {
     "04.sgd_step": ("return comm.__class__", "expected an array"),
     "05.weighted_mean": ("return comm._world", "AttributeError"),
     "06.overlap": ("comm.post_send(np.ones(3), 0, 0, 'send')", "AttributeError"),
-    "10.rank_zero": ("while True: print('x' * 1000)", "did not end within 7 s"),
+    "10.rank_zero": ("while True: print('x' * 1000)", "did not end within"),
 }
 
 
@@ -263,7 +263,7 @@ def test_a_function_s_ways_out_fail(tmp_path: Path) -> None:
     """A function that ends the process, answers with too much or reaches behind ``comm`` fails, and says why."""
     cells = [f'@exercise("{name}")\ndef f(comm, *x):\n    {body}' for name, (body, _) in WAYS_OUT.items()]
     cells.append(task("07.plan_buckets").cell(solved=True))
-    sheet = graded(tmp_path / "kim.ipynb", *cells, step_s=7.0, deadline_s=110.0)
+    sheet = graded(tmp_path / "kim.ipynb", *cells, step_s=10.0, deadline_s=110.0)
     assert state(sheet, "07.plan_buckets") == "✓"
     for name, (_, words) in WAYS_OUT.items():
         assert state(sheet, name) == "✗"

@@ -146,15 +146,17 @@ def learners(folders: Iterable[Path], numbered: bool = False) -> list[Learner]:
 
 
 def cause(verdict: str) -> str:
-    """A verdict without its stage and its case: what is wrong, as far as it is the same for all who do it.
+    r"""A verdict without its stage and its case: what is wrong, as far as it is the same for all who do it.
 
     Example:
         >>> cause("right: n = 2: the sum was not divided; rank 0, index 0: your result is 0.5, expected 1.0")
         'the sum was not divided'
+        >>> cause("right: the chunk that comes replaces this rank's own: add it\n n = 2: rank 0, chunk 1: your result")
+        "the chunk that comes replaces this rank's own: add it"
         >>> cause("It holds: x = [1, 2]: your result is 3, expected 2. Look again: the first epoch is counted")
         'the first epoch is counted'
     """
-    text = " ".join(verdict.split())
+    text = " ".join(verdict.partition("\n")[0].split())
     if "Look again: " in text:
         return text.partition("Look again: ")[2][:_LONGEST]
     text = re.sub(r"^n = \d+(, [^:]*)?: ", "", _WHERE.sub("", text))
