@@ -36,6 +36,7 @@ CELL_TIMEOUT_S = 180
 DIFFERS = ROOT / "lessons" / "sanitize.cfg"
 _NO_CACHE = shutil.ignore_patterns("__pycache__")
 KINDS = ("notebooks", "exercises", "solutions")
+_EXAMPLES = ROOT / "examples"
 SESSION = ("test_horovod", "tensorflow_horovod_basic", "tensorflow_horovod", "pytorch_horovod", "resnet")
 """The examples that lesson 22 starts; they lie beside its notebook."""
 _KINDS_OF_CELLS = {"both", "exercise", "instructor"}
@@ -186,7 +187,7 @@ def main(arguments: list[str] | None = None) -> None:
         shutil.copytree(ROOT / "lessons" / "steps", ROOT / "notebooks" / "steps", ignore=_NO_CACHE, dirs_exist_ok=True)
         (ROOT / "notebooks" / "steps" / "session").mkdir(exist_ok=True)
         for each in SESSION:
-            shutil.copy(ROOT / "examples" / f"{each}.py", ROOT / "notebooks" / "steps" / "session")
+            shutil.copy(_EXAMPLES / f"{each}.py", ROOT / "notebooks" / "steps" / "session")
     for lesson in lessons(options.names):
         for kind in [options.kind] if options.kind else KINDS:
             notebook = read(lesson, kind)
