@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_what_is_no_script_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
         (b"x = 1\nprint 'Python 2'\n", "a.py, line 2: this is no Python"),
         (b"\x7fELF\x00\xd0", "a.py: this is no Python"),
         (b"x = 1\n\n\ny = '\xe9'\n", "a.py: Python cannot read this"),
-        (b"x = " + b"-" * 100_000 + b"1\n", "✗ a.py"),  # what Python says differs from version to version
+        (b"x = " + b"-" * 100_000 + b"1\n", "a.py"),  # what Python says differs from version to version
         (b"torch.distributed.init_process_group()\n", "a.py does not call init() of Horovod or the workbench"),
     ]:
         (tmp_path / "a.py").write_bytes(contents)
@@ -155,3 +156,15 @@ def test_what_an_output_shows(
         Path(name).write_text(output)
     practical.look(name)
     assert said in capsys.readouterr().out
+
+
+def test_a_shell_that_is_made_ready_twice_is_as_after_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever stands in its paths; the workbench comes before a horovod that is there."""
+    monkeypatch.setenv("PYTHONPATH", '/home/ada/it\'s a "folder":/real/horovod')
+    shell = 'eval "$(workbench env)"; printf "%s\\n" "$PYTHONPATH" "$PATH"; '
+    once = subprocess.run(["sh", "-ec", shell], capture_output=True, text=True, check=True).stdout
+    twice = subprocess.run(["sh", "-ec", shell * 2], capture_output=True, text=True, check=True).stdout
+    assert twice == once * 2
+    paths = once.splitlines()[0].split(":")
+    assert paths[0].endswith("on_path")
+    assert paths[-2:] == ['/home/ada/it\'s a "folder"', "/real/horovod"]
