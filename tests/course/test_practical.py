@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,7 +163,8 @@ def test_what_an_output_shows(
 def test_a_shell_that_is_made_ready_twice_is_as_after_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever stands in its paths; the workbench comes before a horovod that is there."""
     monkeypatch.setenv("PYTHONPATH", '/home/ada/it\'s a "folder":/real/horovod')
-    shell = 'eval "$(workbench env)"; printf "%s\\n" "$PYTHONPATH" "$PATH"; '
+    ours = f"{shlex.quote(sys.executable)} -m workbench.cli.main env"
+    shell = f'eval "$({ours})"; printf "%s\\n" "$PYTHONPATH" "$PATH"; '
     once = subprocess.run(["sh", "-ec", shell], capture_output=True, text=True, check=True).stdout
     twice = subprocess.run(["sh", "-ec", shell * 2], capture_output=True, text=True, check=True).stdout
     assert twice == once * 2
