@@ -24,7 +24,10 @@
 # - send a job to Slurm, and say what the number of GPUs changes in a result.
 #
 # **Needs:** two cores, no GPU, TensorFlow and PyTorch. **Takes** 45 minutes to read and try, 75 to do. **Before:**
-# nothing. The parts are in the order of the slides; the minutes beside them make two hours.
+# nothing. The parts are in the order of the slides; the minutes beside them make two hours. They include the three
+# exercises: *Find the six steps* belongs to section 5, *How much faster is it?* to 3, and *The batch script* to 6.
+#
+# A *rank* is one of the processes that train together. Ranks have numbers from 0; how many there are is the *size*.
 
 # %% [markdown]
 # ## Before you begin (5 minutes)
@@ -66,8 +69,8 @@ folder = begin("steps/session")
 
 # %% [markdown]
 # An `[X]` is there, a `[ ]` is not. *Frameworks* are what your script trains with, *controllers* are how the ranks find
-# each other and agree, *tensor operations* are what adds up the gradients: NCCL between NVIDIA GPUs, MPI and Gloo
-# between processors.
+# each other and agree, *tensor operations* are libraries that add up the gradients: NCCL between NVIDIA GPUs, MPI and
+# Gloo between processors.
 
 # %%
 look("build.txt")
@@ -118,7 +121,8 @@ look("test_1.txt", "test_2.txt")
 # ## 3. TensorFlow on 1 and on 2 ranks (20 minutes)
 #
 # `tensorflow_horovod_basic.py` trains a small network on handwritten digits, for four epochs, and prints the seconds of
-# each. *Notice the computing time*, say the slides, and then *compare the time per epoch*. Look at the first epoch.
+# each. *Notice the computing time*, say the slides, and then *compare the time per epoch*. Look at the first epoch. (In
+# a terminal TensorFlow prints some warnings, too; `begin()` turns them off here.)
 
 # %% tags=["nbval-ignore-output"]
 # !mpirun -n 1 python tensorflow_horovod_basic.py | tee tensorflow_1.txt
@@ -156,7 +160,7 @@ reveal(
 # %% [markdown]
 # Both runs see all images once per epoch, in batches of 96. With two ranks each takes 48 of them, so an epoch has the
 # same number of steps, each with half of the work. If a machine has two free cores, an epoch takes little more than
-# half of the time; on a busy one less is gained. The accuracies need not be equal to the last image: each rank shuffles
+# half of the time; on a busy one less is gained. The accuracies may differ by a few images: each rank shuffles
 # its own half, so the batches differ.
 #
 # The slides' longer scripts may take more than ten minutes with their data and network. Here they train on the digits:
@@ -193,16 +197,19 @@ six_steps.show("tensorflow_horovod_basic.py")
 six_steps.show("pytorch_horovod.py")
 
 # %% [markdown]
-# Compare them step by step. Steps 1, 3 and 6 are alike. Step 4 differs: in TensorFlow each rank cuts its piece out of
-# the arrays; in PyTorch a sampler chooses indices, in a new order in each epoch. In step 5 Keras has a callback, which
-# broadcasts when `fit()` begins, and PyTorch has two calls, for the weights and for the optimizer's state.
+# Compare them step by step. Steps 1, 3 and 6 are alike. Step 4, the *shard* or part of each rank, differs: in
+# TensorFlow each rank cuts its piece out of the arrays; in PyTorch a sampler chooses indices, in a new order in each
+# epoch. Step 5 *broadcasts*: all ranks get the values of rank 0. Keras has a callback, which does it when `fit()`
+# begins, and PyTorch has two calls, for the weights and for the optimizer's state. (The third call in PyTorch comes
+# after the training, so that all ranks test one model.)
 #
-# Write `six_steps.show("…")` with the path of *your own* script. A step that is there may still be wrong; lesson 10
-# judges what a script does.
+# Write `six_steps.show("…")` with the path of *your own* script. It knows the calls of Horovod and the workbench, and
+# no others. A step that is there may still be wrong; lesson 10 judges what a script does.
 #
 # ## 6. Several nodes: the batch script (15 minutes)
 #
-# The slides' last command goes to Slurm. This is the script, letter by letter:
+# The slides' last command goes to *Slurm*, the program that gives the machines of a cluster to jobs. This is the
+# script, letter by letter:
 
 # %%
 from workbench.course.tasks.t22_two_hours import SLIDES
@@ -213,9 +220,8 @@ print(SLIDES)
 print({letter: f"U+{ord(letter):04X}" for letter in SLIDES if ord(letter) > 127})
 
 # %% [markdown]
-# The program for slides has made dashes of two hyphens. Copied as it is, the file fails: the shell takes the first one
-# as a part of an unknown option, and mpirun takes the second one as the name of a program. And there is more to put
-# right: that is an exercise.
+# The program for slides has made dashes of two hyphens. Copied as it is, the file fails: the shell takes `–l` for the
+# name of a file, and mpirun takes `–n` for the name of a program. And there is more to put right: that is an exercise.
 #
 # Without Slurm at hand, `workbench slurm` shows what a right script looks like for your job, and `--submit` sends it
 # where Slurm is. (Leave `--gpus-per-node` out where there are no GPUs.)
@@ -237,9 +243,9 @@ options = "--nodes 2 --tasks-per-node 4 --gpus-per-node 4 --time 2:00:00"
 # | samples of a rank | all: `fit(x_train, …)` shuffles them on each rank | a part, by a `DistributedSampler` |
 # | batch of a rank | 128 | 64 |
 # | epochs | `ceil(12 / hvd.size())` | 10 |
-# | learning rate | `1.0 * hvd.size()` | 0.01 |
+# | learning rate | `1.0 * hvd.size()` | 0.01, which the trainer multiplies by the number of ranks |
 # | test | each rank, all test images | each rank its part; then an average over the ranks |
-# | saving | rank 0 | nothing |
+# | saving | rank 0 | into a folder that is deleted at the end |
 #
 # **How does the number of GPUs affect the result?** Count the steps. MNIST has 60,000 images.
 
@@ -272,12 +278,13 @@ reveal(
 
 # %% [markdown]
 # So in both scripts more GPUs mean *another training*: fewer steps with larger batches. Up to some batch size the
-# result is as good, if the learning rate grows as well (lesson 09). Keras multiplies it by the number of GPUs, and
-# Lightning leaves it as it is. The session's own scripts take the other way: the batch of all ranks together stays, so
-# the steps, the rate and the result stay, too.
+# result is as good, if the learning rate grows as well (lesson 09). It does in both: the Keras script multiplies it by
+# the number of GPUs, and Lightning's trainer does so before the first step, without a line in the script. (Who
+# multiplies it in the script, too, has it twice.) The session's own scripts take the other way: the batch of all ranks
+# together, the *global batch*, stays, so the steps, the rate and the result stay, too.
 #
-# **How many times is the data set in memory?** Let two processes load 64 MB in three ways, and add up what their
-# processes really occupy (*PSS*: a page that two processes share counts half for each):
+# **How many times is the data set in memory?** Let two processes load 64 MB in three ways, and add up what they
+# really occupy (*PSS*: a page that two processes share counts half for each):
 
 # %%
 # %%writefile memory.py
@@ -334,11 +341,12 @@ reveal(
 print([round(each) for each in times])
 
 # %% [markdown]
-# **Which differences matter?** Keras hides the loop, so some of its six steps are callbacks. Lightning hides the loop
-# and some of the steps: its trainer wraps the optimizer and broadcasts the weights. What a rank trains on is decided in
-# different places: in Keras by the arrays, in PyTorch by the sampler. And the two print different accuracies: Keras
-# that of each rank on all test images, the other an average of the ranks' averages, which is only right if all parts
-# have the same size.
+# **Which differences matter?** Keras hides the loop, so its step 5 is a callback. Lightning hides the loop and some of
+# the steps: its trainer wraps the optimizer, broadcasts the weights and multiplies the learning rate. What a rank
+# trains on is decided in different places: in Keras by the arrays, in PyTorch by the sampler. And the two print
+# different accuracies: Keras that of each rank on all test images, the other an average of the ranks' averages. Such an
+# average is only right if all parts have the same size; `DistributedSampler` makes them so, and repeats images where it
+# has to.
 #
 # ## What you have seen
 #
@@ -354,7 +362,9 @@ print([round(each) for each in times])
 # %% [markdown] tags=["exercise"]
 # ## Find the six steps
 #
-# Here is a script without comments, with the numbers of its lines. Which lines take the six steps?
+# Here is a script without comments, with the numbers of its lines. Which lines take the six steps? 1: initialization,
+# 2: the local batch size, 3: the process's GPU, 4: its part of the data, 5: equal weights at the beginning, 6: averaged
+# gradients.
 
 # %% tags=["exercise"]
 import statistics
@@ -401,7 +411,8 @@ print(SLIDES)
 check("22.batch_script")
 
 # %% [markdown] tags=["exercise"]
-# Save it and send it, if there is a Slurm: `Path("job.sbatch").write_text(batch_script())`, then `!sbatch job.sbatch`.
+# Save it and send it, if there is a Slurm: `from pathlib import Path`, `Path("job.sbatch").write_text(batch_script())`,
+# then `!sbatch job.sbatch`.
 
 # %% [markdown] tags=["instructor"]
 # **Instructor.** The plan of the slides, with the minutes in the headings. For a class, walk through sections 1 to 3

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,19 @@ mine = samples[me::n]
 broadcast_parameters(model.state_dict(), 0)
 opt = Wrapped(opt)
 """
+STAR = """\
+from horovod.torch import *
+init()
+class Trainer:
+    def __init__(self):
+        self.rank, self.size = rank(), size()
+        print(f"rank {rank()} of {size()}, {local_rank()} here, batch {64 // size()}")
+        self.batch = 64 // self.size
+        torch.cuda.set_device(local_rank())
+        self.samples = samples[self.rank :: self.size]
+        broadcast_parameters(model.state_dict(), 0)
+        self.optimizer = DistributedOptimizer(optimizer)
+"""
 SERIAL = "import torch\n\nbatch = 64 // 2\nmodel.init()\nloader = DataLoader(train, batch)\n"
 
 
@@ -46,10 +62,11 @@ SERIAL = "import torch\n\nbatch = 64 // 2\nmodel.init()\nloader = DataLoader(tra
     [
         (TENSORFLOW, [[2], [6], [5], [9], [11], [10]]),
         (NAMES, [[2], [7], [5], [8], [9], [10]]),
+        (STAR, [[2], [7], [8], [9], [10], [11]]),
         (SERIAL, [[], [], [], [], [], []]),
         ("import torch\nhvd.init()\n", [[], [], [], [], [], []]),
     ],
-    ids=["the slides' style", "names of one's own", "a serial script", "another hvd"],
+    ids=["the slides' style", "names of one's own", "a star, and attributes", "a serial script", "another hvd"],
 )
 def test_the_steps_of_a_script(script: str, lines: list[list[int]]) -> None:
     """Each step has the lines that take it, by whatever names the library and its numbers go."""
@@ -76,10 +93,27 @@ def test_the_session_s_scripts_take_all_six(name: str) -> None:
 
 
 def test_what_is_no_script_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the line."""
-    (tmp_path / "old.py").write_text("x = 1\nprint 'Python 2'\n")
-    six_steps.show(tmp_path / "old.py")
-    assert "line 2: this is no Python" in capsys.readouterr().out
+    """With the line, where there is one."""
+    for contents, said in [
+        (b"x = 1\nprint 'Python 2'\n", "a.py, line 2: this is no Python"),
+        (b"\x7fELF\x00\xd0", "a.py: this is no Python"),
+        (b"x = 1\n\n\ny = '\xe9'\n", "a.py: Python cannot read this"),
+        (b"x = " + b"-" * 100_000 + b"1\n", "a.py"),  # what Python says differs from version to version
+        (b"torch.distributed.init_process_group()\n", "a.py does not call init() of Horovod or the workbench"),
+    ]:
+        (tmp_path / "a.py").write_bytes(contents)
+        six_steps.show(tmp_path / "a.py")
+        assert said in capsys.readouterr().out
+
+
+def test_the_line_shown_is_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In any encoding that Python reads, with form feeds and without a terminal's commands, on one line."""
+    text = "# coding: latin-1\n# é\nimport horovod.torch as hvd\n\x0c\nhvd.init()  # \x1b[2J" + 500 * "x" + "\n"
+    (tmp_path / "a.py").write_text(text, encoding="latin-1")
+    six_steps.show(tmp_path / "a.py")
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.startswith("      5  hvd.init()  #  [2Jxx")
+    assert len(line) < 140
 
 
 @pytest.mark.parametrize(
@@ -124,3 +158,16 @@ def test_what_an_output_shows(
         Path(name).write_text(output)
     practical.look(name)
     assert said in capsys.readouterr().out
+
+
+def test_a_shell_that_is_made_ready_twice_is_as_after_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever stands in its paths; the workbench comes before a horovod that is there."""
+    monkeypatch.setenv("PYTHONPATH", '/home/ada/it\'s a "folder":/real/horovod')
+    ours = f"{shlex.quote(sys.executable)} -m workbench.cli.main env"
+    shell = f'eval "$({ours})"; printf "%s\\n" "$PYTHONPATH" "$PATH"; '
+    once = subprocess.run(["sh", "-ec", shell], capture_output=True, text=True, check=True).stdout
+    twice = subprocess.run(["sh", "-ec", shell * 2], capture_output=True, text=True, check=True).stdout
+    assert twice == once * 2
+    paths = once.splitlines()[0].split(":")
+    assert paths[0].endswith("on_path")
+    assert paths[-2:] == ['/home/ada/it\'s a "folder"', "/real/horovod"]

@@ -6,6 +6,7 @@ The script is read, and not run: a step that is there may still be wrong. Lesson
 from __future__ import annotations
 
 import ast
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,8 @@ _CALLS = {
 }
 _SAMPLERS = ("DistributedSampler", "ShardedSampler", "ElasticSampler")
 _NUMBERS = ("rank", "size", "local_rank")
+_TELL = ("print", "write", "debug", "info", "warning", "log")  # these only say what the numbers are
+_WIDEST = 120  # characters of a line that is shown
 
 
 def find(script: str) -> dict[int, list[int]]:
@@ -68,18 +71,34 @@ def show(path: str | Path) -> None:
     Raises:
         OSError: it cannot be read.
     """
-    text = Path(path).read_text(encoding="utf-8")
     try:
+        with tokenize.open(path) as file:
+            text = file.read()
         found = find(text)
     except SyntaxError as error:
-        print(f"✗ {path}, line {error.lineno}: this is no Python: {error.msg}")
+        where = f", line {error.lineno}" if error.lineno else ""
+        print(f"✗ {path}{where}: this is no Python: {error.msg}")
         return
-    lines = text.splitlines()
+    except (UnicodeDecodeError, RecursionError, MemoryError) as error:
+        print(f"✗ {path}: Python cannot read this: {str(error) or 'it is nested too deeply'}")
+        return
+    if not found[1]:
+        print(
+            f"{path} does not call init() of Horovod or the workbench, and only their calls are known here. "
+            "(PyTorch's DistributedDataParallel takes steps 5 and 6 by itself.)"
+        )
+    lines = text.split("\n")  # as Python counts them: splitlines() knows other ends of lines, too
     for step, title in STEPS.items():
         says = "" if found[step] else f": without it, {WITHOUT[step]}"
         print(f"{'✓' if found[step] else '✗'} {step}. {title}{says}")
         for number in found[step]:
-            print(f"  {number:>5}  {lines[number - 1].strip()}")
+            print(f"  {number:>5}  {_shown(lines[number - 1])}")
+
+
+def _shown(line: str) -> str:
+    """A line without what a terminal would take as a command, and not longer than its screen is wide."""
+    text = "".join(each if each.isprintable() else " " for each in line).strip()
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
 def _simple(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -105,6 +124,8 @@ class _Reader:
             elif isinstance(node, ast.ImportFrom) and _is_library(node.module or ""):
                 self._functions |= {each.asname or each.name: each.name for each in node.names}
                 self._modules |= {each.asname or each.name for each in node.names}
+                if any(each.name == "*" for each in node.names):
+                    self._functions |= {name: name for name in ("init", *_NUMBERS, *_CALLS)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
                 for name, value in _pairs(node.targets[0], node.value):
@@ -121,12 +142,14 @@ class _Reader:
         yield from (_CALLS[name] for name in calls & _CALLS.keys())
         if "init" in calls:
             yield 1
+        made = {_last(node.func) for node in nodes if isinstance(node, ast.Call)}
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and made & set(_TELL):
+            return
         if "local_rank" in used:
             yield 3
         divides = any(self._divides(node) for node in nodes)
         if divides and "batch" in ast.unparse(statement).lower() and "rank" not in used:
             yield 2
-        made = {_last(node.func) for node in nodes if isinstance(node, ast.Call)}
         slices = "slice" in made or any(isinstance(node, ast.Slice) for node in nodes)
         shares = used >= {"rank", "size"} or ("rank" in used and slices)
         if made & set(_SAMPLERS) or (shares and not any("seed" in name for name in made)):
@@ -154,8 +177,8 @@ class _Reader:
 
     def _number(self, node: ast.AST) -> str | None:
         """``rank``, ``size`` or ``local_rank``, if the expression is that number."""
-        if isinstance(node, ast.Name):
-            return self._numbers.get(node.id)
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            return self._numbers.get(ast.unparse(node))
         if not isinstance(node, ast.Call):
             return None
         if isinstance(node.func, ast.Name) and node.func.id in ("int", "float", "str") and node.args:
@@ -180,8 +203,8 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for one, other in zip(target.elts, value.elts, strict=False):
             yield from _pairs(one, other)
-    elif isinstance(target, ast.Name):
-        yield target.id, value
+    elif isinstance(target, (ast.Name, ast.Attribute)):
+        yield ast.unparse(target), value
 
 
 def _last(node: ast.expr) -> str:

@@ -287,7 +287,8 @@ def work(folder: str) -> None:
 
 
 def _pack(error: Exception) -> RankException:
-    what = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[0]
+    lines = "".join(traceback.format_exception_only(type(error), error)).splitlines()
+    what = next(line for line in lines if line[:1].strip())  # a SyntaxError's begin with the place
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     try:
         return RankException(what, text, dumps(error))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +21,9 @@ import pytest
 
 from workbench.course import progress_file
 from workbench.course.classroom import board as class_board
+from workbench.course.classroom import server as board_server
 from workbench.course.tasks import names
+from workbench.errors import LaunchError
 
 NOW = 2_000_000_000.0
 # A learner's hour in a process of its own: one exercise passed, one wrong, one prediction.
@@ -205,3 +211,35 @@ def test_a_learner_s_work_is_on_the_board(board: tuple[Path, str]) -> None:
     for other, headers in ((f"{root}/", {}), (f"{root}/guess/state.json", {}), (address, {"Host": "evil.example:80"})):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(other, **headers)
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 99999])
+def test_a_port_that_is_none_is_refused(port: int) -> None:
+    """With what ports are."""
+    with pytest.raises(LaunchError, match=f"Port {port} cannot be used: ports are 0 to 65535"):
+        board_server.server(dict, port)
+
+
+def test_readers_who_go_or_say_nothing_cost_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One who goes while the board is read leaves no traceback, and a silent one is left after a while."""
+    monkeypatch.setattr(board_server._Board, "timeout", 0.5)
+    gone = threading.Event()
+    pages, address = board_server.server(lambda: {"large": "x" * 5_000_000} if gone.wait(20) else {})
+    serves = threading.Thread(target=pages.serve_forever, daemon=True)
+    serves.start()
+    try:
+        place = ("127.0.0.1", pages.server_port)
+        with socket.create_connection(place) as leaves:
+            path, host = urllib.parse.urlsplit(address).path, urllib.parse.urlsplit(address).netloc
+            leaves.sendall(f"GET {path}state.json HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            leaves.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it closes with a reset
+        gone.set()
+        with socket.create_connection(place, timeout=20) as silent:
+            assert silent.recv(1) == b""
+        assert "large" in get(f"{address}state.json")
+    finally:
+        pages.shutdown()
+        pages.server_close()
+    assert "Traceback" not in capsys.readouterr().err

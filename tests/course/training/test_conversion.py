@@ -160,6 +160,21 @@ def test_a_line_less_turns_its_lights_red(line: str, lights: set[Any], tmp_path:
     assert {name for name, wrong in found.items() if wrong} == {title(light) for light in lights}
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("EPOCHS = 1\nraise SystemExit(0)\n", r"ValueError: \S+ calls sys\.exit\(\)"),
+        ("EPOCHS, model = 1, None\n", r"NameError: \S+ has no accuracy"),
+        ("def f(:\n", "Rank . raised SyntaxError"),
+    ],
+)
+def test_a_script_that_cannot_be_judged_is_told_why(text: str, said: str, tmp_path: Path) -> None:
+    """At once, and not at the deadline."""
+    (tmp_path / "a.py").write_text(text)
+    with pytest.raises(RankFailedError, match=said):
+        watch([tmp_path / "a.py"])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_collective_on_rank_0_only_is_told(tmp_path: Path) -> None:

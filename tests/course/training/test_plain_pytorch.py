@@ -55,13 +55,15 @@ def written(folder: Path, mistake: tuple[str, str]) -> Path:
 def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Watched]:
     """Run one after the other, on ranks that are started once."""
     folder = tmp_path_factory.mktemp("plain")
-    scripts = [FOLDER / "ddp.py", FOLDER / "fsdp.py", *(written(folder, each) for each in QUICK)]
+    left = folder / "left.py"
+    left.write_text((FOLDER / "ddp.py").read_text() + "\ndist.destroy_process_group()\n")
+    scripts = [left, FOLDER / "ddp.py", FOLDER / "fsdp.py", *(written(folder, each) for each in QUICK)]
     return {each.script: each for each in watch(scripts, deadline_s=180)}
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "left"])
 def test_what_is_right_is_green(name: str, watched: dict[str, Watched]) -> None:
-    """All ten lights, for DistributedDataParallel and for fully_shard."""
+    """All ten lights, for DistributedDataParallel and for fully_shard, also of a script that leaves at its end."""
     lights = watched[f"{name}.py"].lights()
     assert len(lights) == 10
     assert set(lights.values()) == {""}

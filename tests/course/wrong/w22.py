@@ -127,6 +127,11 @@ WRONG = {
                 lambda: '#!/bin/sh -l\neval "$(workbench env)"\n#SBATCH -N 2\nmpirun -n 8 python test_horovod.py\n',
                 "line 3, '#SBATCH -N 2': Slurm reads no option behind the first command, line 2",
             ),
+            "ready_in_a_comment": (script(('eval "$', '# eval "$')), "nothing makes the shell ready"),
+            "option_in_a_comment": (
+                script(("#SBATCH --ntasks", "##SBATCH --ntasks")),
+                "Slurm is not told how many processes a node may start",
+            ),
             "one_node": (script(("-N 2", "-N 1")), "--nodes is 1. The job needs 2"),
             "three_gpus": (script(("--gpus-per-node 4", "--gpus-per-node 3")), "--gpus-per-node is 3. The job needs 4"),
             "two_minutes": (script(("-t 120", "-t 2:00")), "the time limit is 2:00; two hours are -t 120, in minutes"),

@@ -27,6 +27,7 @@ _LARGEST = 1 << 20  # bytes of a progress file
 _DEEPEST, _FOLDERS = 4, 400  # where a learner's files are looked for
 _LOOK_AGAIN_S = 10.0
 _LONGEST = 160  # characters of a verdict, of an answer, and of a name
+_READ = 10_000  # characters of a verdict in which its cause is looked for
 _WHERE = re.compile(r"^[^:]*: ")  # a verdict's stage
 
 
@@ -156,7 +157,7 @@ def cause(verdict: str) -> str:
         >>> cause("It holds: x = [1, 2]: your result is 3, expected 2. Look again: the first epoch is counted")
         'the first epoch is counted'
     """
-    text = " ".join(verdict.partition("\n")[0].split())
+    text = " ".join(verdict[:_READ].partition("\n")[0].split())
     if "Look again: " in text:
         return text.partition("Look again: ")[2][:_LONGEST]
     text = re.sub(r"^n = \d+(, [^:]*)?: ", "", _WHERE.sub("", text))

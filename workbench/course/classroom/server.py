@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hmac
 import http.server
@@ -20,6 +21,8 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 class _Board(http.server.BaseHTTPRequestHandler):
     """Answers for the page and for its state; nothing else, and nothing without the token."""
+
+    timeout = 20.0  # seconds that a connection may be silent: its thread ends then
 
     def __init__(self, token: str, state: Callable[[], dict[str, Any]], *arguments: Any) -> None:
         self._token, self._state = token, state
@@ -45,8 +48,9 @@ class _Board(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", _POLICY)
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # the reader has gone
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, *message: Any) -> None:
         """Nothing is written for each request."""
@@ -70,8 +74,9 @@ def server(state: Callable[[], dict[str, Any]], port: int = 0) -> tuple[http.ser
 
     try:
         found = http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(_Board, token, one_at_a_time))
-    except OSError as error:
-        raise LaunchError(f"Port {port} cannot be used: {error.strerror}. Choose another --port.") from None
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
+        raise LaunchError(f"Port {port} cannot be used: {why}. Choose another --port.") from None
     return found, f"http://127.0.0.1:{found.server_port}/{token}/"
 
 

@@ -218,11 +218,14 @@ def _options(text: str) -> dict[str, str]:
     for line in text.splitlines()[1:]:
         if line.strip() and not line.startswith("#"):
             break
-        for word in re.finditer(
-            r"(?:(?<=\s)--([\w-]+)[= ]\s*(\S+)|(?<=\s)-(\w)[= ]?\s*(\S+))", line.partition("#SBATCH")[2]
-        ):
+        for word in re.finditer(r"(?:(?<=\s)--([\w-]+)[= ]\s*(\S+)|(?<=\s)-(\w)[= ]?\s*(\S+))", _asked(line)):
             found[word[1] or _LONG.get(word[3], word[3])] = word[2] or word[4]
     return found
+
+
+def _asked(line: str) -> str:
+    """What a line asks of Slurm: ``##SBATCH`` and ``# SBATCH`` are comments."""
+    return line.removeprefix("#SBATCH") if line.startswith("#SBATCH") else ""
 
 
 def _script(function: Callable[..., Any]) -> tuple[str, str]:
@@ -238,7 +241,7 @@ def _script(function: Callable[..., Any]) -> tuple[str, str]:
 def _count(text: str) -> int:
     """How many ranks the last line starts; 0 if it says nothing."""
     found = re.search(
-        r"^\s*(?:mpirun|mpiexec|srun|horovodrun|workbench run)\b.*?\s-(?:n|np)[ =]?(\d+)", text, re.MULTILINE
+        r"^\s*(?:mpirun|mpiexec|srun|horovodrun|workbench run)\b.*?\s--?(?:n|np|ntasks)[ =]?(\d+)", text, re.MULTILINE
     )
     return int(found[1]) if found else 0
 
@@ -308,6 +311,7 @@ def as_many_ranks_as_gpus(function: Callable[..., Any]) -> str:
 def finds_the_programs(function: Callable[..., Any]) -> str:
     """The nodes find mpirun, Python and Horovod."""
     text, wrong = _script(function)
+    text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     before = re.split(r"^\s*(?:mpirun|mpiexec|srun|horovodrun)\b", text, maxsplit=1, flags=re.MULTILINE)[0]
     ready = r"workbench env|^\s*(?:source|\.) +\S*(?:env\.sh|activate)|^\s*workbench run .*--as-horovod"
     if not re.search(ready, before, re.MULTILINE):

@@ -161,7 +161,6 @@ def _once(script: str, rank: int, port: int) -> Seen:
     import torch.distributed as dist
 
     from workbench import config, data
-    from workbench.job import api
 
     digits, words = data.digits(), io.StringIO()
     recorder = BehaviourRecorder(digits.train_x)
@@ -173,13 +172,14 @@ def _once(script: str, rank: int, port: int) -> Seen:
         meet = config.changed_environment(MASTER_PORT=str(port))
         with meet, _hooks(recorder), contextlib.redirect_stdout(words), _arguments(script):
             names = runpy.run_path(script, run_name="__main__")
+    except SystemExit:
+        raise ValueError(f"{script} calls sys.exit(), and its model is gone. Let it end with its last line.") from None
     finally:
         torch.set_default_dtype(before)
+    if missing := [name for name in ("EPOCHS", "model", "accuracy") if name not in names]:
+        raise NameError(f"{script} has no {', '.join(missing)}. Use the names EPOCHS, model and accuracy.")
     seen = recorder.seen
-    if api.is_initialized():
-        seen.rank, seen.size = api.rank(), api.size()
-    elif dist.is_initialized():
-        seen.rank, seen.size = dist.get_rank(), dist.get_world_size()
+    _note_place(seen)
     seen.cores, seen.threads, seen.epochs = cores, torch.get_num_threads(), int(names["EPOCHS"])
     seen.end, seen.reported = weights(names["model"]), names["accuracy"]
     seen.measured = accuracy(names["model"], digits)
@@ -188,6 +188,18 @@ def _once(script: str, rank: int, port: int) -> Seen:
         dist.barrier()
         dist.destroy_process_group()
     return seen
+
+
+def _note_place(seen: Seen) -> None:
+    """Which rank this is to the script. Asked in each step, too: many scripts leave before their last line."""
+    import torch.distributed as dist
+
+    from workbench.job import api
+
+    if api.is_initialized():
+        seen.rank, seen.size = api.rank(), api.size()
+    elif dist.is_initialized():
+        seen.rank, seen.size = dist.get_rank(), dist.get_world_size()
 
 
 def accuracy(model: Any, digits: Any) -> float:
@@ -229,6 +241,7 @@ def _hooks(recorder: BehaviourRecorder) -> Iterator[None]:
         module.register_module_forward_pre_hook(recorder.before_forward),
         module.register_module_forward_hook(recorder.after_forward, always_call=True),
         optimizer.register_optimizer_step_pre_hook(recorder.before_step),
+        optimizer.register_optimizer_step_pre_hook(lambda *_: _note_place(recorder.seen)),
     ]
     try:
         yield

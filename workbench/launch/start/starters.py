@@ -214,8 +214,8 @@ def horovod_shell() -> dict[str, str]:
 
 
 def _before(folder: str, path: str) -> str:
-    """The folder before the others of a path; where it stands among them already it is taken from there."""
-    return os.pathsep.join([folder, *(each for each in path.split(os.pathsep) if path and each != folder)])
+    """The folder before the others of a path, and each once: a shell may be made ready twice."""
+    return os.pathsep.join(dict.fromkeys([folder, *(path.split(os.pathsep) if path else ())]))
 
 
 def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
