@@ -568,6 +568,16 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "w = w - lr * x.T @ (x @ w - y)",
             "w = first - lr * x.T @ (x @ first - y)",
         ),
+        Slip(
+            "the steps between two averages all take the gradient at the same weights: each step changes the weights",
+            "Which w does the second step begin with?",
+            "    for step, (x, y)",
+            "    new = w\n    for step, (x, y)",
+            "w = w - lr * x.T @",
+            "new = new - lr * x.T @",
+            _AVERAGE,
+            "w = new = comm.allreduce(new) / comm.size",
+        ),
     ),
     "19.outer_step": (
         Slip(

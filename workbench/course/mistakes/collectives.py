@@ -435,6 +435,15 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "@ x)",
             "@ first)",
         ),
+        Slip(
+            "np.tanh is missing after the last layer: it belongs to each layer",
+            "Which function follows each layer's product? The last layer is one of them.",
+            "for rows in shards:",
+            "for layer, rows in enumerate(shards, 1):",
+            "x = np.tanh(np.concatenate([parts[each] for each in range(n)]) @ x)",
+            "x = np.concatenate([parts[each] for each in range(n)]) @ x\n"
+            "        x = np.tanh(x) if layer < len(shards) else x",
+        ),
     ),
 }
 

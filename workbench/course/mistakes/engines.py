@@ -64,6 +64,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ),
     ),
     "21.order": (
+        Mistake(("the second of the pair",), "“submitted” is a pair of times. Which of them counts?"),
         Mistake(
             ("max() arg is an empty sequence", "max() iterable argument is empty", "list index out of range"),
             "Which rank has the answers? And can a tensor be the second name of its collective?",

@@ -834,6 +834,12 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "return names",
             "return list(dict.fromkeys(names))",
         ),
+        Slip(
+            "when a tensor is ready, the announcements of all other tensors are forgotten, too",
+            "Forget what belongs to this name. What have ranks announced of other names?",
+            "del announced_by[name]",
+            "announced_by.clear()",
+        ),
     ),
     "21.culprits": (
         Slip(
