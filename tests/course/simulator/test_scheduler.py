@@ -218,10 +218,23 @@ def test_irecv_fills_its_buffer_at_wait_only() -> None:
     assert simulate(2, read).results[1] == (0.0, 2.0)
 
 
+def test_mpi_s_any_source_is_any_source() -> None:
+    """Who has imported mpi4py may name its constant; by default a receive takes from any rank, too."""
+    mpi = pytest.importorskip("mpi4py.MPI")
+
+    def both(comm: Any) -> Any:
+        if comm.rank:
+            return comm.send(comm.rank, dest=0)
+        return sorted([comm.recv(source=mpi.ANY_SOURCE), comm.recv()])
+
+    assert simulate(3, both).results[0] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
         (lambda comm: comm.send(1, dest=comm.size), ValueError, "there is no rank 2 among 2"),
+        (lambda comm: comm.recv(source=comm.rank - 1), ValueError, "there is no rank -1 among 2"),
         (lambda comm: comm.Send([1, 2], dest=0), TypeError, "take numpy arrays, not list"),
         (lambda comm: comm.Send(np.ones((4, 4)).T, dest=0), TypeError, "contiguous"),
         (lambda comm: comm.Sendrecv(np.ones(3), 1 - comm.rank, 0, np.ones(2), 1 - comm.rank), ValueError, "room for 2"),

@@ -159,6 +159,40 @@ def one_memory_for_both(comm: Any, x: Any) -> Any:
     return x
 
 
+def rank_0_gets_it_first(comm: Any, value: Any, root: int) -> Any:
+    if root != 0:
+        if comm.rank == root:
+            comm.send(value, dest=0)
+        elif comm.rank == 0:
+            value = comm.recv(source=root)
+    step = 1
+    while step < comm.size:
+        if comm.rank < step and comm.rank + step < comm.size:
+            comm.send(value, dest=comm.rank + step)
+        elif step <= comm.rank < 2 * step:
+            value = comm.recv(source=comm.rank - step)
+        step *= 2
+    return value
+
+
+def places_the_other_way(comm: Any, value: Any, root: int) -> Any:
+    place, step = (comm.rank + root) % comm.size, 1
+    while step < comm.size:
+        if place < step and place + step < comm.size:
+            comm.send(value, dest=(place + step + root) % comm.size)
+        elif step <= place < 2 * step:
+            value = comm.recv(source=(place - step + root) % comm.size)
+        step *= 2
+    return value
+
+
+def left_of_rank_0_is_minus_1(comm: Any, x: Any) -> Any:
+    sent = comm.isend(x, dest=(comm.rank + 1) % comm.size)
+    got = comm.recv(source=comm.rank - 1)
+    sent.wait()
+    return got
+
+
 WRONG = {
     "02.tree_broadcast": [
         (takes_rank_0_for_the_root, "✗ right: the tree begins at rank 0, and not at root"),
@@ -171,6 +205,8 @@ WRONG = {
         (doubles_the_value, "n = 2: rank 0 returns 2 times the value of rank 1, expected it as it is"),
         (sends_to_places, "✗ no deadlock: a place is used as a rank: place p belongs to rank (p + root) % comm.size"),
         (ready_made, "✗ score: 7 messages of ready-made collectives"),
+        (rank_0_gets_it_first, "✗ score: 8 messages; the limit is 7, the best possible 7. Every rank but the root"),
+        (places_the_other_way, "✗ no deadlock: places are counted in the wrong direction"),
     ],
     "02.shift_right": [
         (never_waits, "never waited for its Isend()"),
@@ -185,5 +221,6 @@ WRONG = {
         (one_rank_receives_first, "✗ score: 4 rounds; the limit is 2"),
         (forgets_to_return, "✗ right: n = 2, length 1: rank 0: your result is None"),
         (forgets_a_rank_alone, "✗ no deadlock: n = 1, length 100,000"),
+        (left_of_rank_0_is_minus_1, "there is no rank -1 among 2. In a ring: % comm.size"),
     ],
 }

@@ -166,6 +166,16 @@ def leaves_the_process(comm: Any, x: Any) -> Any:
     raise SystemExit("done")
 
 
+def leaves_out_the_rest(comm: Any, x: Any) -> Any:
+    n, rank, k, x = comm.size, comm.rank, len(x) // comm.size, x.copy()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for step in range(2 * n - 2):
+        i, j = (rank - step) % n, (rank - step - 1) % n
+        got = comm.sendrecv(x[i * k : (i + 1) * k], dest=right, source=left)
+        x[j * k : (j + 1) * k] = got + x[j * k : (j + 1) * k] if step < n - 1 else got
+    return x
+
+
 WRONG = {
     "03.reduce_scatter": [
         (forgets_to_add, "✗ right: the chunk that comes replaces this rank's own: add it"),
@@ -198,5 +208,9 @@ WRONG = {
         (tree_for_large_arrays, "✗ score"),
         (only_even_lengths, "the chunks cannot all be equally long, unless n divides the length"),
         (everybody_sends_first, "They wait in a circle"),
+        (
+            leaves_out_the_rest,
+            "✗ right: all chunks have len(x) // n elements, so the last len(x) % n",
+        ),
     ],
 }

@@ -142,6 +142,18 @@ def seeds_torch_itself(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -
     return np.resize(torch.randperm(samples).numpy(), -(-samples // n) * n)[rank::n]
 
 
+def rank_0_alone_knows_it(comm: Any, values: Any) -> Any:
+    total, count = comm.reduce(values.sum(), root=0), comm.reduce(len(values), root=0)
+    if comm.rank == 0:
+        return total / count
+    return values.mean() if len(values) else 0.0
+
+
+def n_times_my_number(comm: Any, values: Any) -> Any:
+    total = comm.allreduce(values.sum())
+    return total / (len(values) * comm.size) if len(values) else 0.0
+
+
 WRONG = {
     "05.shard": [
         (each_rank_its_own_seed, "Do all ranks deal from the same order?"),
@@ -184,5 +196,7 @@ WRONG = {
         (gathers_all_values, "✗ score"),
         (only_the_root_knows, "rank 1: your result is None"),
         (adds_tuples, "comm.allreduce adds with +, and two tuples become one longer tuple"),
+        (rank_0_alone_knows_it, "✗ right: only rank 0 has the mean over all ranks"),
+        (n_times_my_number, "✗ right: the sum was divided by n times this rank's own number of values"),
     ],
 }

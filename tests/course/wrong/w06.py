@@ -150,6 +150,21 @@ def with_commas() -> str:
     return "D, E, B, F, A, C"
 
 
+def keeps_no_layer(comm: Any, layers: Any) -> Any:
+    other, pending, before = 1 - comm.rank, [], None
+    for seconds, gradient in layers:
+        comm.compute(seconds)
+        if before is not None:
+            pending.append((before, comm.isend(before, dest=other), comm.irecv(source=other)))
+        before = gradient
+    pending.append((before, comm.isend(before, dest=other), comm.irecv(source=other)))
+    averages = []
+    for mine, sent, received in pending:
+        averages.append((mine + received.wait()) / 2)
+        sent.wait()
+    return averages
+
+
 WRONG = {
     "06.overlap": [
         (first_computes_then_sends, "✗ score: 4 ms in which a gradient is ready and none is being sent"),
@@ -168,6 +183,7 @@ WRONG = {
         (never_computes, "never waited for its isend()"),
         (both_send_first, "They wait in a circle"),
         (forgets_to_wait, "irecv returns a request, not the message: its wait() returns the message; TypeError"),
+        (keeps_no_layer, "n = 2, no layers, rank 0: a value is None here: it has no other value yet, or"),
     ],
     "06.in_order": [
         (clips_before_it_synchronizes, "clipping (A) comes before synchronize() (F)"),

@@ -100,6 +100,10 @@ def forgets_to_return(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> None:
     2 * (n * alpha_s + beta_s * nbytes)
 
 
+def latency_by_n(n: int, nbytes: int, alpha_s: float, beta_s: float) -> Any:
+    return 2 * (n - 1) * (alpha_s + beta_s * nbytes) / n
+
+
 WRONG = {
     "08.ring_time": [
         (whole_array_in_each_step, "n times the right number: each of the 2(n - 1) steps sends an n-th of the array"),
@@ -117,6 +121,7 @@ WRONG = {
         ),
         (in_milliseconds, "1,000 times the right number: seconds are asked for, not milliseconds"),
         (whole_bytes, "An n-th of the bytes need not be a whole number"),
+        (latency_by_n, "latency is left: the latency was divided by n, too: each step pays all of alpha_s"),
     ],
     "08.speedup": [
         (in_per_cent, "your result is (1.5, 75), expected (1.5, 0.75). Look again: the efficiency is a fraction"),

@@ -412,6 +412,25 @@ def passes_the_total_on(comm: Any, x: Any) -> Any:
     return total
 
 
+def clips_and_keeps_the_sum(comm: Any, w: Any, gradient: Any, longest: float) -> Any:
+    gradient = comm.allreduce(gradient)
+    length = np.linalg.norm(gradient)
+    return w - (gradient * longest / length if length > longest else gradient)
+
+
+def clips_each_number(comm: Any, w: Any, gradient: Any, longest: float) -> Any:
+    return w - np.clip(comm.allreduce(gradient) / comm.size, -longest, longest)
+
+
+def makes_short_ones_longer(comm: Any, w: Any, gradient: Any, longest: float) -> Any:
+    gradient = comm.allreduce(gradient) / comm.size
+    return w - gradient * longest / np.linalg.norm(gradient)
+
+
+def by_my_own_number(comm: Any, right: Any) -> Any:
+    return comm.allreduce(np.sum(right)) / max(1, len(right)) / comm.size
+
+
 WRONG = {
     "11.epoch": [
         (broken("11.epoch"), "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
@@ -480,6 +499,9 @@ WRONG = {
         (by_the_average_length, "the limit was held against the average of the ranks' lengths"),
         (clips_the_sum, "✗ right"),
         (does_not_clip, "the average is longer than the limit, and was not clipped"),
+        (clips_and_keeps_the_sum, "the gradients were added up, not averaged"),
+        (clips_each_number, "each number was limited, and not the gradient's length"),
+        (makes_short_ones_longer, "a short gradient was made longer"),
     ],
     "11.shards": [
         (
@@ -510,6 +532,7 @@ WRONG = {
         ),
         (rank_0s_number_for_all, "rank 0's number of samples was taken for that of every rank"),
         (only_the_root_knows, "rank 0 has the share over all ranks, and the others their own"),
+        (by_my_own_number, "each rank took its own number of samples for that of every rank"),
     ],
     "11.pipeline": [
         (broken("11.pipeline"), "the array given to Isend(dest=1) was changed before wait()"),

@@ -129,6 +129,22 @@ def leaders_meet_at_rank_0(comm: Any, nodes: Any, x: Any) -> Any:
     return x
 
 
+def from_the_node_s_first_rank(hosts: Any) -> Any:
+    local = [rank - hosts.index(host) for rank, host in enumerate(hosts)]
+    return [
+        (local[rank], hosts.count(host), local[:rank].count(local[rank]), local.count(local[rank]))
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def node_s_size_so_far(hosts: Any) -> Any:
+    local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    return [
+        (local[rank], hosts[: rank + 1].count(host), local[:rank].count(local[rank]), local.count(local[rank]))
+        for rank, host in enumerate(hosts)
+    ]
+
+
 WRONG = {
     "12.local_ranks": [
         (
@@ -141,6 +157,8 @@ WRONG = {
         (counts_from_one, "✗ local_rank and local_size, node after node: hosts = ['a'], rank 0: local_rank is 1"),
         (swapped, "✗ local_rank and local_size, node after node: hosts = ['a', 'a'], rank 0: local_size is 1"),
         (a_table_by_rank, "✗ local_rank and local_size, node after node: hosts = ['a']: your result is of type dict"),
+        (from_the_node_s_first_rank, "Look again: ranks of other nodes are counted, too"),
+        (node_s_size_so_far, "local_rank counts those before it only, local_size the whole node"),
     ],
     "12.hierarchical": [
         (flat_ring, "bytes out of a node; the limit"),

@@ -221,6 +221,20 @@ def turns_the_sign(ranks: Any, short: Any, long: Any) -> Any:
     return abs(quick / steps - per_byte_s * few / ranks), per_byte_s
 
 
+def the_time_of_all_steps(ranks: Any, short: Any, long: Any) -> Any:
+    (few, quick), (many, slow) = ((nbytes / ranks, median(times)) for nbytes, times in (short, long))
+    per_byte_s = max(0.0, (slow - quick) / (many - few))
+    return max(0.0, quick - per_byte_s * few), per_byte_s
+
+
+def from_the_next_layer_on(layers: Any, reduce_s: Any) -> Any:
+    return max(
+        reduce_s(4 * sum(each.values for each in layers[: i + 1]))
+        + sum(each.forward_s + each.backward_s for each in layers[i + 1 :])
+        for i in range(len(layers))
+    )
+
+
 WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
     "16.fit_link": [
         (link_of_the_whole_allreduce, "the constants of the whole allreduce. It takes 2 (ranks - 1) steps"),
@@ -233,6 +247,7 @@ WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
         (link_may_be_negative, "Latency and time per byte cannot be negative: return 0 instead"),
         (link_in_one_number, "and no pair (latency_s, per_byte_s)"),
         (turns_the_sign, "the least that it can be is 0: max(0, …), not abs(…)"),
+        (the_time_of_all_steps, "both constants are 2 (ranks - 1) times too large"),
     ],
     "16.step_time": [
         (step_computes_only, "one layer, (forward_s, backward_s, values) = (1, 2, 25)"),
@@ -259,6 +274,7 @@ WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
         (bound_of_each_layer_alone, "the gradients of all layers up to i must be sent, not only those of layer i"),
         (bound_without_forward, "the next forward of layer i and of the later layers belongs to the step as well"),
         (bound_of_the_layers_behind, "that is without overlap, and no bound"),
+        (from_the_next_layer_on, "computing is counted from layer i + 1 on: layer i itself belongs to it"),
     ],
     "16.schedule": [
         (forgets_the_last_piece, "gradients 24 to 25 of layer 0 (a) are in no message"),

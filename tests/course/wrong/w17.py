@@ -114,6 +114,23 @@ def one_text(pods: Any, service: Any) -> Any:
     return "\n".join(task("17.discover").reference(pods, service))
 
 
+def slurm_before_mpiexec(env: Any) -> Any:
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ):
+        if names[0] in env:
+            return tuple(int(env[name]) for name in names)
+    return 0, 1, 0
+
+
+def no_process_is_started(n: int, failed_at: int, engine: str, commit_every: int, checkpoint_every: int) -> Any:
+    if engine == "elastic" and n > 1:
+        return 0, failed_at % commit_every + 1
+    return n, (failed_at % checkpoint_every if checkpoint_every else failed_at) + 1
+
+
 WRONG = {
     "17.table": [
         (
@@ -135,6 +152,7 @@ WRONG = {
         (batch_script_is_a_rank, "✗ A process that was started by hand, also in the shell of a Slurm job: by hand in"),
         (text_for_numbers, "your result is ('3', '4', '1'), expected (3, 4, 1)"),
         (torchrun_alone, "✗ One launcher alone: torchrun, mpiexec, srun: mpiexec"),
+        (slurm_before_mpiexec, "a batch script has SLURM_PROCID, too, although srun has not started it"),
     ],
     "17.discover": [
         (one_slot, "two pods with 4 and 2 GPUs: your result is ['train-worker-0.train:1', 'train-worker-1.train:1']"),
@@ -160,5 +178,6 @@ WRONG = {
             restart_from_commit,
             "a job that is started again has no commit: all processes are gone, and with them their memory",
         ),
+        (no_process_is_started, "the survivors keep their processes, but the lost rank needs a new one"),
     ],
 }

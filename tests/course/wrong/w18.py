@@ -249,6 +249,19 @@ def by_broadcasts(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+def no_tanh_at_the_end(comm: Any, shards: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    for layer, rows in enumerate(shards, 1):
+        parts, last = [rows] * n, rows
+        for step in range(1, n):
+            parts[rank - step] = last = comm.sendrecv(last, dest=(rank + 1) % n, source=(rank - 1) % n)
+        comm.compute(0.001)
+        x = np.concatenate(parts) @ x
+        if layer < len(shards):
+            x = np.tanh(x)
+    return x
+
+
 WRONG = {
     "18.owners": [
         (whole_parameters, "rank 0 owns [(0, 0, 6)]: 6 elements, expected 4. Every parameter is whole"),
@@ -297,5 +310,6 @@ WRONG = {
         (gathers_the_results, "the ranks' results were gathered, but each rank has an x of its own"),
         (uses_before_it_is_there, "calls of comm.compute before the layer's W was there"),
         (by_broadcasts, "messages of ready-made collectives; there must be none"),
+        (no_tanh_at_the_end, "✗ right: np.tanh is missing after the last layer"),
     ],
 }

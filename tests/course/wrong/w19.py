@@ -204,6 +204,15 @@ def measures_the_error_from_the_gradient(comm: Any, gradient: Any, error: Any, q
     return average, left - error
 
 
+def collects_the_gradients(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    change = 0 * w
+    for step, (x, y) in enumerate(batches, 1):
+        change = change + lr * x.T @ (x @ w - y) / len(y)
+        if step % every == 0 or step == len(batches):
+            w, change = w - comm.allreduce(change) / comm.size, 0 * w
+    return w
+
+
 WRONG = {
     "19.local_sgd": [
         (forgets_the_last_average, "the steps after the last average are not averaged"),
@@ -218,6 +227,7 @@ WRONG = {
         (averages_gradients_every_so_many, "gradients were averaged every so many steps, and not the weights"),
         (averages_twice, "bytes from the busiest rank; the limit"),
         (trains_in_place, "rank 0 changes its own w, which belongs to the caller"),
+        (collects_the_gradients, "✗ right: the steps between two averages all take the gradient at the same weights"),
     ],
     "19.outer_step": [
         (climbs, "a step goes against the gradient"),

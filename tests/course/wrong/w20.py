@@ -215,6 +215,12 @@ def averages_the_stages(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     return comm.allreduce(task("20.pipeline").reference(comm, w, xs, ts)) / comm.size
 
 
+def sums_dw1(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    h = np.maximum(x @ w1, 0)
+    dh = dy @ w2.T * (h > 0)
+    return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), comm.allreduce(x.T @ dh), h.T @ dy
+
+
 WRONG: dict[str, list[tuple[Any, str]]] = {
     "20.row_split": [
         (keeps_its_own_part, "each rank has its own part of the sum only"),
@@ -234,6 +240,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (takes_the_mean_of_dx, "dx is the ranks' mean, and their parts are to be added up"),
         (forgets_the_relu_s_mask, "dh goes through max(…, 0) in backward"),
         (gathers_the_hidden_units, "✗ score: 1,050,880 bytes from the busiest rank; the limit is 9,216"),
+        (sums_dw1, "✗ right: dw1 was summed over the ranks: each rank has other columns of w1"),
     ],
     "20.one_f_one_b": [
         (all_forwards_first, "stage 0 keeps the activations of 3 micro-batches at one time: all of them, as in GPipe"),

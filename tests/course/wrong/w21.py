@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from workbench.course.tasks.t21_follow_one_gradient import order
+
 _WHAT = ("announced", "arrived", "begun", "done")
 
 
@@ -197,6 +199,34 @@ def keeps_the_dict(size: Any, announcements: Any, now: Any, deadline_s: Any) -> 
     whoever_is_missing(size, announcements, now, deadline_s)
 
 
+def second_of_the_pair(snapshots: Any, name: str) -> Any:
+    events = []
+    for rank, snapshot in enumerate(snapshots):
+        newest = [one for one in snapshot["collectives"] if name in one["names"]][-1]
+        events.append((newest["submitted"][1], "submitted", rank))
+        events += [(newest[what], what, rank) for what in ("announced", "arrived", "begun", "done")]
+        if rank == 0:
+            heard = [at for tensor, _, at in snapshot["answers"] if tensor == name and at <= newest["arrived"]]
+            events.append((max(heard), "complete", 0))
+    return [(what, rank) for _, what, rank in sorted(events)]
+
+
+def each_rank_by_itself(snapshots: Any, name: str) -> Any:
+    found = order(snapshots, name)
+    return sorted(found, key=lambda one: one[1])
+
+
+def forgets_all_names(size: int, announcements: Any) -> Any:
+    seen: dict[str, set[int]] = {}
+    found = []
+    for rank, name in announcements:
+        seen.setdefault(name, set()).add(rank)
+        if len(seen[name]) == size:
+            found.append(name)
+            seen = {}
+    return found
+
+
 WRONG: dict[str, list[tuple[Any, str]]] = {
     "21.ready": [
         (never_forgets, "and here it counts once"),
@@ -206,6 +236,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (each_announcement, "one announcement does not make a tensor ready"),
         (by_the_alphabet, "that is the order of the alphabet"),
         (keeps_the_list, "your result is None. Is there a return?"),
+        (forgets_all_names, "the announcements of all other tensors are forgotten, too"),
     ],
     "21.culprits": [
         (who_waits, "these are the ranks that have announced it, and wait"),
@@ -229,6 +260,8 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (asks_every_rank_for_answers, "nothing was found of this tensor: answers stand with rank 0 alone"),
         (only_tensors_that_travel_alone, "nothing was found of this tensor"),
         (without_complete, "“complete” is missing"),
+        (second_of_the_pair, "the second of the pair “submitted” was taken: the first counts"),
+        (each_rank_by_itself, "the events stand rank by rank, and not by their time"),
     ],
     "21.late": [
         (in_nanoseconds, "that is in ns, and µs are asked for"),

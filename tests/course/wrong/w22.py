@@ -71,6 +71,13 @@ WRONG = {
     ),
     "22.speed_up": called(
         {
+            "without_the_last_epoch": (
+                lambda a, b: (
+                    statistics.median([max(one) for one in zip(*a, strict=True)][:-1])
+                    / statistics.median([max(one) for one in zip(*b, strict=True)][:-1])
+                ),
+                "the last epoch is left out, and not the first",
+            ),
             "first_epoch_too": (
                 lambda a, b: statistics.median(epochs(a)) / statistics.median(epochs(b)),
                 "the first epoch is counted",

@@ -64,7 +64,7 @@ def _collective(index: int, names: list[str], times: tuple[int, int, int, int, i
         "kind": "allreduce",
         "names": names,
         "bytes": 4096 * len(names),
-        "submitted": (submitted, submitted),
+        "submitted": (submitted, announced - 1 if len(names) > 1 else submitted),
         "announced": announced,
         "arrived": arrived,
         "begun": begun,

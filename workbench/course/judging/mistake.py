@@ -54,6 +54,10 @@ GENERAL = (
     ),
     Mistake(("ends the whole process",), "return ends a function. exit() would end the kernel, or a rank of the job."),
     Mistake(
+        ("waits for itself",),
+        "A rank that is its own neighbour must be ready to receive while it sends. Which number has the other rank?",
+    ),
+    Mistake(
         ("wait for each other",),
         "Write down in which call each rank waits. Which rank must do something else first, so that the others can go "
         "on?",
@@ -74,8 +78,9 @@ GENERAL = (
     ),
     Mistake(
         ("'NoneType' object", "cannot unpack non-iterable NoneType", "and 'NoneType'", "'NoneType' and"),
-        "Which call gave None? reduce() and gather() give their result to the root alone; all the others get None.",
-        "a value is None here: reduce() and gather() give their result to the root alone, and None to the others",
+        "Which line gave None? A variable may have no other value yet; and reduce() and gather() give their result to "
+        "the root alone: all the others get None.",
+        "a value is None here: it has no other value yet, or it is what reduce() or gather() gives to all but the root",
     ),
     Mistake(("did not end within",), "Print the variables in the loop's condition. Does every iteration change them?"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ _CALL_S, _ALL_S = 3.0, 6.0
 _SLOW_S = 1.5  # who takes so long for one input is not run again: a grader's deadline goes on meanwhile
 _CLOSE = 1e-9
 _ENDLESS = ("never ends",)
+_WHERE = re.compile(r" \(in .*, line .*")  # the learner's line
 Function = Callable[..., Any]
 
 
@@ -149,7 +151,7 @@ def _of_ranks(function: Function, case: Case) -> Any:
     except DeadlineError:
         return _ENDLESS
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
-        return "raises", type(error).__name__, str(error)
+        return "raises", type(error).__name__, _WHERE.sub("", str(error))
     return "returns", [from_torch(one) for one in run.results], bool(run.unreceived), bool(run.unwaited)
 
 

@@ -234,6 +234,18 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "len(values)",
             "np.count_nonzero(values)",
         ),
+        Slip(
+            "only rank 0 has the mean over all ranks: the others return the mean of their own values",
+            "reduce() gives the sum to one rank. Which call gives it to all?",
+            "return float(total / count)",
+            "return float(total / count) if comm.rank == 0 else (values.mean() if len(values) else 0.0)",
+        ),
+        Slip(
+            "the sum was divided by n times this rank's own number of values: ranks have different numbers",
+            "Add up the numbers of values over the ranks, too.",
+            "total / count",
+            "(total / (len(values) * comm.size) if len(values) else 0.0)",
+        ),
     ),
     "06.overlap": (
         Slip(
@@ -555,6 +567,16 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "    first = w\n    for step, (x, y)",
             "w = w - lr * x.T @ (x @ w - y)",
             "w = first - lr * x.T @ (x @ first - y)",
+        ),
+        Slip(
+            "the steps between two averages all take the gradient at the same weights: each step changes the weights",
+            "Which w does the second step begin with?",
+            "    for step, (x, y)",
+            "    new = w\n    for step, (x, y)",
+            "w = w - lr * x.T @",
+            "new = new - lr * x.T @",
+            _AVERAGE,
+            "w = new = comm.allreduce(new) / comm.size",
         ),
     ),
     "19.outer_step": (

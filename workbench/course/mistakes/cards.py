@@ -77,6 +77,11 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ),
     ),
     "11.clip": (
+        Mistake(("added up, not averaged",), "One process takes the mean over all data. By what is the sum divided?"),
+        Mistake(("each number was limited",), "Clipping keeps the gradient's direction. Does your line keep it?"),
+        Mistake(
+            ("a short gradient",), "Which gradients may be left as they are? What does your function do with them?"
+        ),
         Mistake(
             ("one n-th of the right", "of the sum"),
             "Which length must not exceed the limit: that of the sum, or of the average?",

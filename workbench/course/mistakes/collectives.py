@@ -59,6 +59,22 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "dest=(comm.rank + step)",
             "dest=(comm.rank - step)",
         ),
+        Slip(
+            "places are counted in the wrong direction: the place of a rank is (comm.rank - root) % comm.size",
+            "Which place has the root, by your formula? It must be place 0, for any root.",
+            "(comm.rank - root) % comm.size, 1",
+            "(comm.rank + root) % comm.size, 1",
+        ),
+        Slip(
+            "places are counted in the wrong direction: the place of a rank is (comm.rank - root) % comm.size",
+            "Which place has the root, by your formula? It must be place 0, for any root.",
+            "(comm.rank - root) % comm.size, 1",
+            "(comm.rank + root) % comm.size, 1",
+            "dest=(comm.rank + step) % comm.size",
+            "dest=(place + step + root) % comm.size",
+            "source=(comm.rank - step) % comm.size",
+            "source=(place - step + root) % comm.size",
+        ),
     ),
     "02.shift_right": (
         Slip(
@@ -98,8 +114,8 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "got = comm.recv(source=left)\n    comm.send(x, dest=right)\n    return got",
         ),
         Slip(
-            "the last rank's right neighbour is rank 0: % comm.size is missing",
-            "Count modulo comm.size: what is (n - 1 + 1) % n?",
+            "% comm.size is missing: the last rank's right neighbour is rank 0, whose left one is the last rank",
+            "Count modulo comm.size: what is (n - 1 + 1) % n, and what is (0 - 1) % n?",
             "(comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size",
             "comm.rank + 1, comm.rank - 1",
         ),
@@ -235,6 +251,20 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "The left neighbour sends its chunk (r - 1) - s in step s. To which of your chunks must you add it?",
             "(rank - step - 1) % n",
             "(rank - step) % n",
+        ),
+        Slip(
+            "all chunks have len(x) // n elements, so the last len(x) % n elements are in none of them",
+            "Cut an array of 7 elements into 3 chunks. How long are they, and how long are yours?",
+            "np.array_split(x.copy(), n)",
+            "np.split(x.copy()[: len(x) // n * n], n)",
+            "return np.concatenate(chunks)",
+            "return np.concatenate([*chunks, x[len(x) // n * n :]])",
+        ),
+        Slip(
+            "all chunks have len(x) // n elements, so the last len(x) % n elements are in none of them",
+            "Cut an array of 7 elements into 3 chunks. How long are they, and how long are yours?",
+            "np.array_split(x.copy(), n)",
+            "np.split(x.copy()[: len(x) // n * n], n)",
         ),
     ),
     "12.hierarchical": (
@@ -404,6 +434,15 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "    first = x\n    for rows in shards:",
             "@ x)",
             "@ first)",
+        ),
+        Slip(
+            "np.tanh is missing after the last layer: it belongs to each layer",
+            "Which function follows each layer's product? The last layer is one of them.",
+            "for rows in shards:",
+            "for layer, rows in enumerate(shards, 1):",
+            "x = np.tanh(np.concatenate([parts[each] for each in range(n)]) @ x)",
+            "x = np.concatenate([parts[each] for each in range(n)]) @ x\n"
+            "        x = np.tanh(x) if layer < len(shards) else x",
         ),
     ),
 }

@@ -330,6 +330,12 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "y = comm.allreduce(h @ w2)",
             "y = np.maximum(comm.allreduce((x @ w1) @ w2), 0)",
         ),
+        Slip(
+            "dw1 was summed over the ranks: each rank has other columns of w1, so there is nothing to add up",
+            "Does another rank have these columns of w1, too?",
+            "x.T @ dh, h.T @ dy",
+            "comm.allreduce(x.T @ dh), h.T @ dy",
+        ),
     ),
     "20.one_f_one_b": (
         Slip(

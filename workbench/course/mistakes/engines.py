@@ -31,6 +31,11 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "one?",
         ),
         Mistake(
+            ("'SLURM_STEP_NUM_TASKS'",),
+            "Which of the three variables is there only if srun has started the process? Ask for that one.",
+            "a batch script has SLURM_PROCID, too, although srun has not started it; SLURM_STEP_NUM_TASKS is not there",
+        ),
+        Mistake(
             ("by hand",),
             "Slurm sets variables for the whole job, also in a shell. Which of them are there in a step of srun alone?",
         ),
@@ -59,6 +64,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ),
     ),
     "21.order": (
+        Mistake(("the second of the pair",), "“submitted” is a pair of times. Which of them counts?"),
         Mistake(
             ("max() arg is an empty sequence", "max() iterable argument is empty", "list index out of range"),
             "Which rank has the answers? And can a tensor be the second name of its collective?",

@@ -171,6 +171,12 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "2 * (n - 1)",
             "2 * (n - 1).bit_length()",
         ),
+        Slip(
+            "the latency was divided by n, too: each step pays all of alpha_s",
+            "An n-th of the bytes is sent in each step. Does a shorter message have a shorter latency?",
+            "(alpha_s + beta_s * nbytes / n)",
+            "(alpha_s + beta_s * nbytes) / n",
+        ),
     ),
     "08.break_even": (
         Slip(
@@ -308,6 +314,14 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "How many latencies does the whole allreduce pay?",
             "max(0.0, quick / steps - per_byte_s * few / ranks)",
             "max(0.0, quick - steps * per_byte_s * few / ranks)",
+        ),
+        Slip(
+            "both constants are 2 (ranks - 1) times too large: the time of an allreduce is that of all its steps",
+            "How many steps does the ring make on so many ranks? Which time has one of them?",
+            "* ranks / steps",
+            "* ranks",
+            "quick / steps",
+            "quick",
         ),
     ),
     "16.step_time": (
@@ -488,6 +502,14 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "    return max(\n        sum(one.forward_s + one.backward_s for one in layers),\n"
             "        reduce_s(4 * sum(one.values for one in layers)),\n    )",
         ),
+        Slip(
+            "computing is counted from layer i + 1 on: layer i itself belongs to it",
+            "What can run only before, or only after, the gradients of layers 0 to i are sent?",
+            "for each in layers[i:])",
+            "for each in layers[i + 1 :])",
+            "(reduce_s(4 * values) if values else 0.0)",
+            "reduce_s(4 * values)",
+        ),
     ),
     "17.discover": (
         Slip(
@@ -635,6 +657,20 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "In which order does the text name the two numbers?",
             "return (1 if survive else n), failed_at - last + 1",
             "return failed_at - last + 1, (1 if survive else n)",
+        ),
+        Slip(
+            "the survivors keep their processes, but the lost rank needs a new one",
+            "Which process is gone after the failure? It must be started.",
+            "(1 if survive else n)",
+            "(0 if survive else n)",
+        ),
+        Slip(
+            "the survivors keep their processes, but the lost rank needs a new one",
+            "Which process is gone after the failure? It must be started.",
+            "(1 if survive else n)",
+            '(0 if engine == "elastic" else n)',
+            'engine == "elastic" and n > 1',
+            'engine == "elastic"',
         ),
     ),
     "21.order": (
@@ -797,6 +833,12 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "How often is a name ready in three steps?",
             "return names",
             "return list(dict.fromkeys(names))",
+        ),
+        Slip(
+            "when a tensor is ready, the announcements of all other tensors are forgotten, too",
+            "Forget what belongs to this name. What have ranks announced of other names?",
+            "del announced_by[name]",
+            "announced_by.clear()",
         ),
     ),
     "21.culprits": (

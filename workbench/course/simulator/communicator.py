@@ -12,6 +12,7 @@ here, the simplest algorithm that is not wasteful: trees of log2(n) rounds, so t
 from __future__ import annotations
 
 import pickle
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 from workbench.course.simulator.collective_calls import collective
 
 Array = NDArray[Any]
-ANY = -1
-"""Any source, any tag. mpi4py's own constants, which are negative as well, mean the same."""
+ANY = -(1 << 20)
+"""Any source, any tag; no number that one comes to by counting. mpi4py's own constants mean the same."""
 _INSIDE = 1 << 20  # tags of the collectives' own messages begin here
 
 
@@ -250,7 +251,8 @@ class Communicator(ABC):
         return int(rank)
 
     def _source(self, rank: int) -> int:
-        return ANY if rank < 0 else self._rank(rank)
+        mpi = sys.modules.get("mpi4py.MPI")  # only who has imported it can mean its constant
+        return ANY if rank in (ANY, getattr(mpi, "ANY_SOURCE", ANY)) else self._rank(rank)
 
 
 def keep_apart(sendbuf: Any, recvbuf: Any, verb: str) -> None:

@@ -16,7 +16,7 @@ class Wait:
     Args:
         rank: which.
         verb: in which call.
-        peer: for which rank; -1 for any.
+        peer: for which rank; a negative number for any.
         nbytes: what it sends; 0 where it receives.
         where: the learner's line.
         sends: is it the other one's receive that is missing?
@@ -86,6 +86,8 @@ def in_short(waits: Sequence[Wait]) -> str:
         >>> ring = [Wait(rank, "send", 1 - rank, 8, "", True) for rank in range(2)]
         >>> in_short(ring)
         'ranks 0 and 1 wait for each other: all of them send, and nobody receives'
+        >>> in_short([Wait(0, "send", 0, 8, "line 3", True)])
+        'rank 0 waits for itself: it sends, and does not receive'
         >>> in_short([Wait(0, "recv", 1, 0, "line 3", False)])
         'rank 0 waits in recv(source=1), and rank 1 has returned'
     """
@@ -94,6 +96,9 @@ def in_short(waits: Sequence[Wait]) -> str:
         collective = any(map(_in_collective, own))
         same = ": all of them send, and nobody receives" if all(wait.sends for wait in own) else ""
         same = same or (": all of them receive, and nobody sends" if not any(wait.sends for wait in own) else "")
+        if len(ring) == 1:
+            does = "sends, and does not receive" if own[0].sends else "receives, and does not send"
+            return f"rank {ring[0]} waits for itself: it {does}"
         return f"{_ranks(ring)} wait for each other{'' if collective else same}"
     waiting = {wait.rank for wait in waits}  # all others have returned
     left = [wait for wait in waits if wait.peer >= 0 and wait.peer not in waiting] or list(waits)

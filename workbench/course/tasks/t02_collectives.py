@@ -43,7 +43,13 @@ def _rounds(case: Case, run: Run) -> Sequence[Bound]:
     one = run.messages[0].end - run.messages[0].begin
     rounds = round(run.time_s / one)
     return [
-        Bound("messages", len(run.messages), case.n - 1, case.n - 1),
+        Bound(
+            "messages",
+            len(run.messages),
+            case.n - 1,
+            case.n - 1,
+            "Every rank but the root receives the value, once",
+        ),
         Bound("rounds", rounds, best, best, "In each round, all ranks that have the value can send it"),
         Bound(
             "messages of ready-made collectives",
@@ -109,7 +115,7 @@ TASKS = [
         ],
         expected=lambda case: [case.inputs[case.inputs[0][1]][0]] * case.n,
         bounds=_rounds,
-        scored=_broadcast(8, 100_000, 0),
+        scored=_broadcast(8, 100_000, 5),
         shown=_broadcast(8, 100_000, 0),
         coded=_BROADCAST,
         slips=collectives.SLIPS["02.tree_broadcast"],
@@ -128,6 +134,10 @@ TASKS = [
                 ("nobody received", "no deadlock: n = 3"),
                 "n need not be a power of two. Is there a rank at place + step? Which rank sends there, and which "
                 "rank waits?",
+            ),
+            Mistake(
+                ("messages; the limit",),
+                "The root has the value at the beginning. Which rank gets the value although it has it?",
             ),
             Mistake(
                 ("rounds; the limit",),

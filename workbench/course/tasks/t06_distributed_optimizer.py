@@ -275,7 +275,15 @@ TASKS = [
                 ("the averages in reverse order",),
                 "layers begins with the last layer. Which average comes first in a list in the order of layers?",
             ),
+            Mistake(
+                ("sent before they were ready",),
+                "A gradient is ready after comm.compute(seconds). What does your loop do first?",
+            ),
             Mistake(("no deadlock",), "Both send and neither receives. Which verbs return at once?"),
+            Mistake(
+                ("no layers, rank",),
+                "layers may be an empty list. Which line after the loop needs at least one layer?",
+            ),
             Mistake(
                 ("Request", "never waited"),
                 "isend and irecv return before the message is there. What does wait() of what they return give?",

@@ -252,6 +252,10 @@ def _other_clips(case: Case) -> Iterator[tuple[list[Any], str]]:
     yield [-mean] * case.n, "the average is longer than the limit, and was not clipped"
     total = mean * case.n
     yield [-total * min(1.0, longest / np.linalg.norm(total)) / case.n] * case.n, "the length of the sum was limited"
+    yield [-total * min(1.0, longest / np.linalg.norm(total))] * case.n, "the gradients were added up, not averaged"
+    yield [-np.clip(mean, -longest, longest)] * case.n, "each number was limited, and not the gradient's length"
+    told = "a short gradient was made longer: only one that is longer than the limit is clipped"
+    yield [-mean * longest / np.linalg.norm(mean)] * case.n, told
     average = float(np.mean([np.linalg.norm(one) for one in found]))
     told = "the limit was held against the average of the ranks' lengths, and not against that of the average"
     yield [-mean * min(1.0, longest / average)] * case.n, told

@@ -241,7 +241,9 @@ def _other_shares(case: Case) -> list[tuple[list[float], str]]:
     zeroth = len(case.inputs[0][0]) * case.n
     first = float(good / zeroth) if zeroth else float("inf")
     there = max(1, sum(len(right) > 0 for (right,) in case.inputs))
+    mine = [float(good / case.n / max(1, len(right))) for (right,) in case.inputs]
     return [
+        (mine, "each rank took its own number of samples for that of every rank"),
         ([float(good / count), *own[1:]], "rank 0 has the share over all ranks, and the others their own"),
         (own, "each rank returns the share of its own samples"),
         ([first] * case.n, "rank 0's number of samples was taken for that of every rank"),

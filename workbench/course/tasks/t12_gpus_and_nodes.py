@@ -110,7 +110,14 @@ _OTHERS: tuple[tuple[_Column, str], ...] = (
         lambda hosts, rank: rank // max(1, len(hosts) // len(_nodes(hosts))),
         "that is rank divided by the ranks per node, right only where ranks fill node after node: count instead",
     ),
-    (lambda hosts, rank: hosts[: rank + 1].count(hosts[rank]), "ranks are counted from 1: the first has the number 0"),
+    (
+        lambda hosts, rank: hosts[: rank + 1].count(hosts[rank]),
+        "this rank is counted with those before it: local_rank counts those before it only, local_size the whole node",
+    ),
+    (
+        lambda hosts, rank: rank - hosts.index(hosts[rank]),
+        "ranks of other nodes are counted, too, between the node's first rank and this one",
+    ),
     (
         lambda hosts, rank: _nodes(hosts).index(hosts[rank]),
         "that is the number of the node: count ranks, because a node may have no rank with this local_rank",

@@ -39,12 +39,14 @@ def order(snapshots: Any, name: Any) -> Any:
     ### END SOLUTION
 
 
-def _events(snapshots: Snapshots, name: str, which: int = -1, answer: Callable[[list[int]], int] = max) -> list[Any]:
+def _events(
+    snapshots: Snapshots, name: str, which: int = -1, answer: Callable[[list[int]], int] = max, submitted: int = 0
+) -> list[Any]:
     """(time, what, rank), rank by rank."""
     found: list[tuple[int, str, int]] = []
     for rank, snapshot in enumerate(snapshots):
         one = [each for each in snapshot["collectives"] if name in each["names"]][which]
-        times = (one["submitted"][0], one["announced"], one["arrived"], one["begun"], one["done"])
+        times = (one["submitted"][submitted], one["announced"], one["arrived"], one["begun"], one["done"])
         found += [(at, what, rank) for at, what in zip(times, _WHAT, strict=True)]
         if rank == 0:
             known = [at for tensor, _, at in snapshot["answers"] if tensor == name]
@@ -64,6 +66,8 @@ def _order_mistakes(snapshots: Snapshots, name: str) -> Iterator[tuple[list[tupl
     """What else one may return."""
     events = _events(snapshots, name)
     yield [(what, rank) for _, what, rank in events], "the events stand rank by rank, and not by their time"
+    by_rank = [(what, rank) for _, what, rank in sorted(events, key=lambda one: (one[2], one[0]))]
+    yield by_rank, "the events stand rank by rank, and not by their time"
     yield _in_order(events)[::-1], "the latest stands first"
     yield _in_order(_events(snapshots, name, which=0)), "that is the oldest collective with this tensor, not the newest"
     late = _in_order(_events(snapshots, name, answer=lambda known: known[-1]))
@@ -74,6 +78,8 @@ def _order_mistakes(snapshots: Snapshots, name: str) -> Iterator[tuple[list[tupl
         [one for one in _in_order(events) if one[0] != "complete"],
         "“complete” is missing: rank 0 keeps it in answers",
     )
+    second = _in_order(_events(snapshots, name, submitted=1))
+    yield second, "the second of the pair “submitted” was taken: the first counts"
     yield sorted((what, rank) for _, what, rank in events), "that is the order of the alphabet"
 
 

@@ -167,6 +167,7 @@ def _other_speeds(alone: Any, together: Any) -> Iterator[tuple[float, str]]:
     yield mean(one[1:]) / mean(many[1:]), "that is the mean: one slow epoch changes it, and not the median"
     yield mean(one) / mean(many), "that is the mean of all epochs, or their sum: take the median of all but the first"
     yield one[0] / many[0], "that is the first epoch alone"
+    yield median(one[:-1]) / median(many[:-1]), "the last epoch is left out, and not the first"
     yield one[-1] / many[-1], "that is the last epoch alone: take the median of all but the first"
     fastest = [min(each) for each in zip(*together, strict=True)][1:]
     yield median(one[1:]) / median(fastest), "an epoch ends when the slowest rank is done, not the fastest"
