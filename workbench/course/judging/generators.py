@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from workbench.common.extras import loaded
+
 
 def states() -> dict[str, Any]:
     """By library; torch's, if it is loaded."""
     found = {"numpy": tuple(map(_comparable, np.random.get_state())), "Python": random.getstate()}
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     return found if torch is None else {**found, "torch": torch.get_rng_state().numpy().tobytes()}
 
 
@@ -26,13 +27,13 @@ def seed(number: int) -> None:
     """All of them."""
     np.random.seed(number % (1 << 32))
     random.seed(number)
-    if (torch := sys.modules.get("torch")) is not None:
+    if (torch := loaded("torch")) is not None:
         torch.manual_seed(number)
 
 
 def draw(name: str) -> None:
     """Change the one of this library; numpy's where that library is not loaded."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if name == "Python":
         random.random()
     elif name == "torch" and torch is not None:
@@ -44,7 +45,7 @@ def draw(name: str) -> None:
 @contextmanager
 def kept() -> Iterator[None]:
     """As they were before, afterwards."""
-    torch, numpys, own = sys.modules.get("torch"), np.random.get_state(), random.getstate()
+    torch, numpys, own = loaded("torch"), np.random.get_state(), random.getstate()
     torchs = None if torch is None else torch.get_rng_state()
     try:
         yield
