@@ -26,6 +26,26 @@
 # run. **Before:** lesson 00.
 
 # %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 00: Two ranks train with a global batch of 64. How many samples does each rank take in a step, and
+# what is done with the two gradients?</summary>
+#
+# 32 each. The two gradients are averaged, on every rank, before the optimizer's step.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 00: With the same global batch, what do N ranks compute that one process does not?</summary>
+#
+# Nothing: the steps are the same up to rounding. They only share the work.
+#
+# </details>
+
+# %% [markdown]
 # ## Four ranks
 #
 # An *engine* is a process that runs cells; a *rank* is the number of a process in the job. `cluster.up(n=4)` starts

@@ -24,6 +24,27 @@
 #
 # **Needs:** a laptop, no GPU. **Takes** 25 minutes to read, 15 to do. **Before:** lesson 01.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 01: A collective is called by three of four ranks. When do the three go on?</summary>
+#
+# Never by themselves: a collective ends when every rank has called it. The workbench raises an error on the three,
+# which names the missing rank and the line where the others wait.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 00: Why are the weights broadcast before the first step?</summary>
+#
+# Each rank has drawn random weights of its own. Averaged gradients change all of them by the same amount, so ranks
+# that begin with different weights stay different.
+#
+# </details>
+
 # %% tags=["both"]
 import numpy as np
 

@@ -24,6 +24,27 @@
 #
 # **Needs:** a laptop, no GPU. **Takes** 15 minutes to read, 20 to do. **Before:** lesson 02.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 02: A reduction to one rank: how many messages does it need with n ranks, and in how many rounds, as
+# a star and as a tree?</summary>
+#
+# n − 1 messages with both. A star needs n − 1 rounds at its centre, a tree ⌈log₂ n⌉.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 00: Which of the six steps does every rank do with *other* data, and which with the *same*?</summary>
+#
+# Shards are different on each rank. Weights, averaged gradients, and therefore the weights after the step are the same
+# on all.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 

@@ -25,6 +25,28 @@
 # **Needs:** a laptop, no GPU; four ranks share the cores that you have. **Takes** 35 minutes to read, 15 to do.
 # **Before:** lesson 03.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 03: An array of 12 MB is reduced by a ring of four ranks. How many bytes does each rank
+# send?</summary>
+#
+# 2(n − 1)/n · 12 MB = 2 · 3/4 · 12 MB = 18 MB, in 6 messages of 3 MB.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 01: Rank 0 submits a, then b; rank 1 submits b, then a; both wait afterwards. Is that an
+# error?</summary>
+#
+# No. Tensors have names, and all are submitted before the first wait. It becomes a deadlock if each rank waits for its
+# first before it submits the second.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 

@@ -24,6 +24,25 @@
 #
 # **Needs:** a laptop, no GPU. **Takes** 20 minutes to read, 12 to do. **Before:** lesson 04.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 01: What belongs into a block `if hvd.rank() == 0:`, and what must not stand there?</summary>
+#
+# Work that only one rank does: print, write a file. No collective, for the other ranks would never call it.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 00: How is it proved that two ranks have computed the same training as one?</summary>
+#
+# Equal global batches, and then the weights are compared: they agree up to rounding. An equal accuracy proves little.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 

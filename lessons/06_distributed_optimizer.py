@@ -24,6 +24,26 @@
 #
 # **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 13 to do. **Before:** lesson 04.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 05: Why must the order of the samples be drawn with the same seed on all ranks?</summary>
+#
+# Rank r takes every n-th sample from the r-th on, of an order that nobody sends. Only if all ranks have the same order
+# are the shards disjoint and complete.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 00: The six steps: name them.</summary>
+#
+# Initialise, local batch, pin the device, shard the data, broadcast the start, average the gradients.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 

@@ -24,6 +24,26 @@
 #
 # **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 15 to do. **Before:** lesson 06.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 06: What does the hook of a parameter do during `backward()`, and what does `step()` do?</summary>
+#
+# The hook starts an allreduce and does not wait. `step()` waits for all of them, and then changes the weights.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 04: Two ranks have gradients of 30 and of 10 samples, each a mean over its own. What is the mean over
+# all 40?</summary>
+#
+# (30 · g₀ + 10 · g₁) / 40. The plain average of g₀ and g₁ counts each of the 10 samples twice.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 

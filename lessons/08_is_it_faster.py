@@ -24,6 +24,27 @@
 #
 # **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 13 to do. **Before:** lessons 03 and 06.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 06: How much faster can overlap make a step, at best?</summary>
+#
+# Twice. A step has backward and communication; the shorter of the two can at most vanish behind the longer.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 01: An error says: “rank 2 has not called allreduce ‘loss’; ranks 0, 1 and 3 wait in line 12”. Where
+# do you look first?</summary>
+#
+# At what rank 2 does in place of line 12: a condition that depends on its own data or rank, a loop with fewer steps,
+# an exception.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 

@@ -24,6 +24,27 @@
 #
 # **Needs:** a laptop, no GPU. **Takes** 20 minutes to read, 10 to do. **Before:** lesson 04.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 08: What is the difference between strong and weak scaling?</summary>
+#
+# Strong: the global batch stays, and each rank's part becomes smaller. Weak: each rank's part stays, and the global
+# batch grows with n.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 05: Rank 0 has an accuracy of 80 % over 50 samples, rank 1 of 90 % over 150. What is the accuracy
+# over all?</summary>
+#
+# (40 + 135) / 200 = 87.5 %. The mean of the two figures, 85 %, is wrong.
+#
+# </details>
+
 # %% tags=["both"]
 import numpy as np
 import torch

@@ -25,6 +25,26 @@
 # **Needs:** two cores, no GPU. **Takes** 20 minutes to read, 20 to do. **Before:** lessons 04 to 06.
 
 # %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 06: Where does gradient clipping stand, and why there?</summary>
+#
+# After `synchronize()` and before `step()`. Before `synchronize()` the gradients are not averaged yet, so each rank
+# would clip by a norm of its own.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 01: Four ranks print the same line. Why is that no error, and how do you get it once?</summary>
+#
+# Each rank is a process that runs the whole script. Print on rank 0 only.
+#
+# </details>
+
+# %% [markdown]
 # ## The serial script
 #
 # It trains a small network on the handwritten digits. If there is a checkpoint it goes on from there, and it writes one

@@ -25,6 +25,27 @@
 # reads what is printed, the other says what it means. **Before:** lessons 01 to 06.
 
 # %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 10: A script trains on two ranks without an error, and each epoch takes as long as on one. Which step
+# is probably missing?</summary>
+#
+# The sharding: both ranks go through all samples. Look at which samples each rank has seen.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 05: Ten samples, four ranks, batches of one. What happens in the third step of an epoch?</summary>
+#
+# Two ranks have a third sample and two do not. Those with one wait for ever in the allreduce, if nothing was done:
+# drop, pad, agree on two steps, or `join()`.
+#
+# </details>
+
+# %% [markdown]
 # ## Where to look first
 #
 # | what you see | look at | a usual cause |

@@ -27,6 +27,26 @@
 # minutes to read, 10 to do.
 # **Before:** lesson 03.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 11: No error, and the loss falls. Name three things to compare between the ranks before you trust the
+# result.</summary>
+#
+# Fingerprints of the weights, the coverage of the samples, and the time of the slowest rank.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 01: What can you do in a notebook when a cell hangs, and when a rank has died?</summary>
+#
+# `engines.rescue()` ends what hangs and replaces what has died. The next cell works.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 

@@ -25,6 +25,26 @@
 # **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 30 to do. **Before:** lessons 08 and 10.
 
 # %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 11: Which ranks' behaviour must a collective not depend on?</summary>
+#
+# On a rank's own data: how often and in which order collectives are called must be the same on every rank.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 07: When is a bucket of gradients sent, and what is lost if it is very large?</summary>
+#
+# When its last gradient is ready. A very large one is ready only at the end of the backward pass, so nothing of it is
+# hidden.
+#
+# </details>
+
+# %% [markdown]
 # ## The targets
 #
 # | | target | how it is shown |

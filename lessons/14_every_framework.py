@@ -25,6 +25,28 @@
 # **Takes** 20 minutes to read, 10 to do. **Before:** lesson 10.
 
 # %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 11: Three ranks have equal weights after ten steps, the fourth has not. What was probably left
+# out?</summary>
+#
+# The broadcast before the first step, or a change of weights on one rank only, such as a checkpoint that only one rank
+# has read after it.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 06: Weights are broadcast, the optimizer's state is not. When does that go wrong?</summary>
+#
+# When a rank begins with a state: after a checkpoint was read on rank 0. With momentum or Adam the ranks' steps are
+# different from then on.
+#
+# </details>
+
+# %% [markdown]
 # ## Six steps, four frameworks
 #
 # | step | PyTorch | TensorFlow | Keras 3 | JAX |

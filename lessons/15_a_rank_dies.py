@@ -24,6 +24,26 @@
 # **Needs:** two cores, no GPU: ranks die in the simulator, and real ones at the end. **Takes** 40 minutes to read, 20
 # to do. **Before:** lessons 03 and 05.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 12: What is the local rank for, and what the rank?</summary>
+#
+# The local rank chooses a GPU of the host. The rank chooses the samples, and who prints and saves.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 10: Where does the broadcast stand in a script that reads a checkpoint, and what is
+# broadcast?</summary>
+#
+# After the checkpoint was read; the weights and the optimizer's state.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 import math

@@ -26,6 +26,27 @@
 # **Needs:** two cores, no GPU: the 512 are simulated. **Takes** 45 minutes to read, 45 to do. **Before:** lessons 07
 # and 08.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 15: 1,000 GPUs in place of 10: how does the time between two failures change, and how that between
+# two commits?</summary>
+#
+# The time between failures is one hundredth. The best time between commits grows with its root: a tenth.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 06: Why can the allreduce of the first layer's gradient not be hidden behind the backward
+# pass?</summary>
+#
+# Backward goes from the last layer to the first, so this gradient is ready last, and nothing is left to compute.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 import os

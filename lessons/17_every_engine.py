@@ -26,6 +26,29 @@
 # **Needs:** two cores, no GPU, no cluster and no network: you read the descriptions, and do the same work on this
 # machine. **Takes** 20 minutes to read, 25 to do. **Before:** lessons 12 and 15.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 16: A prediction says 10 ms, and 14 ms are measured. What do you do before you change a
+# constant?</summary>
+#
+# Name the cause: what the model leaves out. A constant that was fitted to this figure must be tested on others, that
+# were held out.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 12: Two hosts with four GPUs each. How many processes are started, and which GPU does rank 5
+# take?</summary>
+#
+# Eight, one for each GPU. If ranks fill one host after the other, rank 5 is the second on the second host: its local
+# rank is 1, so GPU 1 there.
+#
+# </details>
+
 # %% tags=["both"]
 import os
 import secrets

@@ -25,6 +25,26 @@
 #
 # **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 25 to do. **Before:** lessons 03 and 06.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 11: What is the first thing to read in an error of a distributed program, and why not the last line
+# of one rank?</summary>
+#
+# Which rank is missing, and where the others wait. The others' tracebacks only show that they were waiting.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 03: Which two halves does a ring allreduce have, and what does each rank have between them?</summary>
+#
+# Reduce-scatter, then allgather. Between them each rank has the complete sum of one of n parts.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 

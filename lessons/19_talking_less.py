@@ -25,6 +25,26 @@
 #
 # **Needs:** two cores, no GPU. **Takes** 35 minutes to read, 35 to do. **Before:** lessons 04 and 06.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 16: Why does one large allreduce need less time than a hundred small ones with as many
+# bytes?</summary>
+#
+# Each message pays its latencies. The bytes are the same.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 12: What does an allreduce in two levels save, and where?</summary>
+#
+# Messages and bytes over the slow links between hosts: one exchange among m hosts in place of n ranks.
+#
+# </details>
+
 # %% tags=["both"]
 import inspect
 

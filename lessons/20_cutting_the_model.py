@@ -25,6 +25,26 @@
 #
 # **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 40 to do. **Before:** lessons 03 and 06.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 19: PowerSGD leaves a part of the gradient out. What is done with that part?</summary>
+#
+# It is kept, and added to the next gradient. Without that the training does not learn.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 09: The global batch is four times as large. What is the first learning rate to try with SGD, and
+# what helps if it diverges?</summary>
+#
+# Four times the rate, with a warm-up in the first epochs; and a smaller rate as a control.
+#
+# </details>
+
 # %% tags=["both"]
 import numpy as np
 

@@ -26,6 +26,25 @@
 #
 # **Needs:** two cores, no GPU. **Takes** 65 minutes to read, 45 to do. **Before:** lessons 03, 06 and 07.
 
+# %% [markdown]
+# ## Do you remember?
+#
+# Say each answer aloud before you open it.
+#
+# <details>
+# <summary>Lesson 18: Which of ZeRO's stages sends more bytes than an allreduce, and how many?</summary>
+#
+# Stage 3: it gathers the parameters twice, so 3(n − 1)/n · P in place of 2(n − 1)/n · P.
+#
+# </details>
+#
+# <details>
+# <summary>Lesson 10: Which of the nine steps is missing if all ranks save to the same file?</summary>
+#
+# The last: print and save on rank 0 only.
+#
+# </details>
+
 # %%
 import copy
 import inspect

@@ -104,6 +104,7 @@ predict(
 from pathlib import Path
 
 both = Path("test_2.txt").read_text()
+look("test_1.txt", "test_2.txt")
 reveal(
     "22.places",
     "MPI_size = 1, MPI_rank = 0, both of them"
@@ -115,7 +116,6 @@ reveal(
     "and MPI_local_rank from 0 to 3 on each machine: it says which GPU a rank takes. If both blocks say MPI_size = 1, "
     "mpirun belongs to another MPI than Python's, and you would start the same training twice.",
 )
-look("test_1.txt", "test_2.txt")
 
 # %% [markdown]
 # ## 3. TensorFlow on 1 and on 2 ranks (20 minutes)
@@ -331,6 +331,7 @@ np.save("data.npy", np.ones((8192, 1024)))
 
 # %%
 times = [float(line.split()[-4]) for line in Path("memory.txt").read_text().splitlines()]
+print([round(each) for each in times])
 reveal(
     "22.memory",
     round(times[0]),
@@ -338,7 +339,6 @@ reveal(
     "GPUs a data set of 100 GB would need 800 GB. If each rank loads its part, or if all map the same file, it is "
     "there once.",
 )
-print([round(each) for each in times])
 
 # %% [markdown]
 # **Which differences matter?** Keras hides the loop, so its step 5 is a callback. Lightning hides the loop and some of

@@ -15,7 +15,7 @@ import pytest
 from workbench.course import exercise, progress_file
 from workbench.course.predictions import ask, guess, predict, reveal, widget
 from workbench.course.predictions.book import Book
-from workbench.course.predictions.given import GIVEN
+from workbench.course.predictions.names import NAMES
 from workbench.course.predictions.question import Question
 
 CHOICES = ["2 MB", "8 MB", "12 MB"]
@@ -27,7 +27,6 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ask, "BOOK", Book())
     monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())
-    monkeypatch.setattr(ask, "GIVEN", {"03.bytes": "8 MB"})
     return ask.BOOK
 
 
@@ -45,8 +44,8 @@ def data(shown: Any, what: str) -> dict[str, Any]:
     return json.loads(html.unescape(found))  # type: ignore[no-any-return]
 
 
-def test_without_a_learner_the_given_answer_is_taken() -> None:
-    """Guess and fact stand side by side, for people and for a page's script, and no file is written."""
+def test_without_a_learner_the_fact_is_told_alone() -> None:
+    """No guess is invented; for people and for a page's script; and no file is written."""
     asked = predict("03.bytes", "How many <bytes>?", choices=CHOICES)
     told = reveal("03.bytes", "12 MB", 'it is "2(n - 1)/n"')
     assert data(asked, "predict") == {
@@ -58,14 +57,12 @@ def test_without_a_learner_the_given_answer_is_taken() -> None:
     }
     assert data(told, "reveal") == {
         "name": "03.bytes",
-        "guess": "8 MB",
         "fact": "12 MB",
-        "right": False,
         "why": 'it is "2(n - 1)/n"',
         "value": "12 MB",
     }
     assert "<bytes>" not in asked.html
-    assert repr(told) == '03.bytes. Guess: 8 MB. Fact: 12 MB.\nit is "2(n - 1)/n"'
+    assert repr(told) == '03.bytes. Fact: 12 MB.\nit is "2(n - 1)/n"'
     assert not progress_file.FILE.exists()
 
 
@@ -219,8 +216,8 @@ def test_the_board_and_the_report_have_them(capsys: pytest.CaptureFixture[str]) 
     assert "03.bytes                     ✓ right" in capsys.readouterr().out
     exercise.progress()
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"1 of {len(GIVEN)} predictions made, 1 right (they give no points)"
+    assert last == f"1 of {len(NAMES)} predictions made, 1 right (they give no points)"
     found = json.loads(exercise.report().read_text())
     assert found["predictions"]["03.bytes"] == {"answered": True, "right": True, "first": "8 MB", "last": "12 MB"}
     assert found["points"] == 0
-    assert set(found["predictions"]) == set(GIVEN)
+    assert set(found["predictions"]) == set(NAMES)

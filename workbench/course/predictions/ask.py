@@ -1,7 +1,7 @@
 """``predict`` asks, ``guess`` answers where there is no form, ``reveal`` tells.
 
-Where nobody can answer (a notebook is built, tested, or run as a script), the answer of ``given.py`` is taken, and
-nothing is kept. A frontend says with each cell whether somebody can be asked: ``allow_stdin`` in the message.
+Where nobody can answer (a notebook is built, tested, or run as a script), the fact is told alone, and nothing is kept.
+A frontend says with each cell whether somebody can be asked: ``allow_stdin`` in the message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 from workbench.common.notebook import allows_stdin, running_shell
 from workbench.course.predictions import page, widget
 from workbench.course.predictions.book import Book
-from workbench.course.predictions.given import GIVEN
 from workbench.course.predictions.question import Answer, Question
 
 BOOK = Book()
@@ -55,8 +54,6 @@ def predict(
     """
     asked = BOOK.questions[name] = _question(name, question, choices, number, order, tolerance)
     if not is_somebody_there():
-        if name in GIVEN:
-            BOOK.guess(name).first = BOOK.guess(name).last = asked.accept(GIVEN[name])
         return page.asked(asked)
     BOOK.keep()
     with suppress(ImportError):
@@ -97,14 +94,14 @@ def reveal(name: str, fact: object, why: str = "", *, anyway: bool = False) -> A
     Example:
         >>> _ = predict("99.hops", "How many steps does the ring take on 4 ranks?", number="steps")
         >>> reveal("99.hops", 6, "2(n - 1): each chunk goes around almost twice.")
-        99.hops. Guess: no guess. Fact: 6 steps.
+        99.hops. Fact: 6 steps.
         2(n - 1): each chunk goes around almost twice.
     """
     if name not in BOOK.questions:
         return page.due(f'First make a guess: run the cell with predict("{name}", …), answer, and run this cell again.')
     question = BOOK.questions[name]
     if not is_somebody_there():
-        return page.told(question, BOOK.guess(name).last, question.accept(fact), why, opened=False)
+        return page.told(question, None, question.accept(fact), why, opened=False)
     BOOK.keep()
     kept, known = BOOK.guess(name), _known(question, fact)
     if kept.last is not None or anyway:

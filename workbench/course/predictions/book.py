@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.course import progress_file
-from workbench.course.predictions.given import GIVEN
+from workbench.course.predictions.names import NAMES
 from workbench.course.predictions.question import Answer, Question
 
 
@@ -118,7 +118,7 @@ def lines(guesses: dict[str, Guess], lesson: str = "") -> list[str]:
         >>> lines({}, "no such lesson")
         []
     """
-    names = [name for name in GIVEN if name.startswith(lesson)]
+    names = [name for name in NAMES if name.startswith(lesson)]
     found = {name: guesses.get(name, Guess()) for name in names}
     answered = sum(each.last is not None for each in found.values())
     right = sum(each.right for each in found.values())
@@ -137,7 +137,7 @@ def _state(guess: Guess) -> str:
 
 def as_json(guesses: dict[str, Guess]) -> dict[str, Any]:
     """The same for ``report()``: of each prediction whether it was made and right, and the first guess."""
-    found = {name: guesses.get(name, Guess()) for name in GIVEN}
+    found = {name: guesses.get(name, Guess()) for name in NAMES}
     return {
         name: {"answered": one.last is not None, "right": one.right, "first": one.first, "last": one.last}
         for name, one in found.items()

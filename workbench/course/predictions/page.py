@@ -3,10 +3,10 @@
 ::
 
     <div class="wb-predict" data-predict='{"name": …, "question": …, "kind": …, "options": …, "unit": …}'>…</div>
-    <div class="wb-reveal" data-reveal='{"name": …, "guess": …, "fact": …, "right": …, "why": …}'>…</div>
+    <div class="wb-reveal" data-reveal='{"name": …, "fact": …, "why": …, "value": …}'>…</div>
 
-A page makes a form of the first and opens the second after the guess. Two more keys let it judge the guess of its
-reader: ``tolerance`` of the question and ``value``, the fact as it is kept: a text, a number or a list.
+A page makes a form of the first and opens the second after the guess. Two keys let it judge the guess of its reader:
+``tolerance`` of the question and ``value``, the fact as it is kept: a text, a number or a list.
 """
 
 from __future__ import annotations
@@ -50,21 +50,22 @@ def asked(question: Question, how: str = "") -> Shown:
 
 
 def told(question: Question, guess: Answer | None, fact: Answer, why: str, opened: bool) -> Shown:
-    """Guess and fact side by side, and why.
+    """Guess and fact side by side, and why; for a reader who has not been asked, the fact alone.
 
     Args:
         question: what was asked.
         guess: the answer to it; None without one.
         fact: what is so.
         why: the reason, in a sentence.
-        opened: else the fact is behind a line that is to be clicked on.
+        opened: somebody was asked; else the fact is behind a line that is to be clicked on.
     """
     found = verdict(question, guess, fact, why)
-    sentence = f"<p><strong>{escape(found['line'])}</strong></p><p>{escape(why)}</p>"
-    summary = f"{question.name}: {'your' if opened else 'a'} guess, and the fact"
+    line = found["line"] if opened else f"Fact: {found['fact']}."
+    sentence = f"<p><strong>{escape(line)}</strong></p><p>{escape(why)}</p>"
+    summary = f"{question.name}: {'your guess, and ' if opened else ''}the fact"
     inside = f"<details{' open' if opened else ''}><summary>{escape(summary)}</summary>{sentence}</details>"
-    data = {key: found[key] for key in ("name", "guess", "fact", "right", "why", "value")}
-    return Shown(_division("reveal", data, inside), f"{question.name}. {found['line']}\n{why}".rstrip())
+    data = {key: found[key] for key in ("name", "fact", "why", "value")}
+    return Shown(_division("reveal", data, inside), f"{question.name}. {line}\n{why}".rstrip())
 
 
 def due(text: str) -> Shown:
