@@ -87,6 +87,9 @@ lessons: for-tests ## build notebooks/, exercises/ and solutions/ from lessons/
 site: for-tests ## static pages from the built lessons, in build/site (ARGS=--instructors: with the solutions; --no-frameworks: half the time)
 	@.venv/bin/python -m workbench.course.site $(ARGS)
 
+slides: for-tests ## slides with notes, and for print the hand-outs, from the built lessons, in build/slides (ARGS=03: one)
+	@.venv/bin/python -m workbench.course.slides $(ARGS)
+
 lock: ## resolve pyproject.toml into requirements.lock (UPGRADE=1: to the newest versions)
 	@.ci/setup lock
 

@@ -38,7 +38,8 @@
 # </details>
 #
 # <details>
-# <summary>Lesson 00: Which of the six steps does every rank do with *other* data, and which with the *same*?</summary>
+# <summary>Lesson 00: Which of the six steps does every rank do with <em>other</em> data, and which with the
+# <em>same</em>?</summary>
 #
 # Shards are different on each rank. Weights, averaged gradients, and therefore the weights after the step are the same
 # on all.

@@ -30,7 +30,8 @@
 # Say each answer aloud before you open it.
 #
 # <details>
-# <summary>Lesson 01: What belongs into a block `if hvd.rank() == 0:`, and what must not stand there?</summary>
+# <summary>Lesson 01: What belongs into a block <code>if hvd.rank() == 0:</code>, and what must not stand
+# there?</summary>
 #
 # Work that only one rank does: print, write a file. No collective, for the other ranks would never call it.
 #

@@ -30,7 +30,8 @@
 # Say each answer aloud before you open it.
 #
 # <details>
-# <summary>Lesson 06: What does the hook of a parameter do during `backward()`, and what does `step()` do?</summary>
+# <summary>Lesson 06: What does the hook of a parameter do during <code>backward()</code>, and what does
+# <code>step()</code> do?</summary>
 #
 # The hook starts an allreduce and does not wait. `step()` waits for all of them, and then changes the weights.
 #

@@ -206,9 +206,10 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
             f'<line class="wbt-arrow" x1="{x:.1f}" x2="{x:.1f}" y1="40" y2="{48 + 30 * len(values)}" '
             'stroke-dasharray="5 3"/>'
         )
+        parts.append(kit.label(x, 62 + 30 * len(values), "best possible", 11, "middle"))
     listed = ", ".join(f"{name} {number(value)} {unit}".rstrip() for name, value in values.items())
     text = f"{title}: {listed}" + (f"; best possible {number(best)}" if best is not None else "")
-    return kit.picture(text, left + 630, 64 + 30 * len(values), parts)
+    return kit.picture(text, left + 630, 70 + 30 * len(values), parts)
 
 
 def coverage(

@@ -13,7 +13,7 @@ from workbench.observe.drawing_kit import clean
 from workbench.observe.figure import Figure
 
 _LEFT, _WIDTH, _TOP, _ROW = 70.0, 620.0, 64.0, 34.0
-_FILL = {"F": COLOURS["reduce"], "B": COLOURS["pack"]}
+_FILL = {"F": COLOURS["submit"], "B": COLOURS["pack"]}
 _WORDS = {"F": "forward", "B": "backward"}
 _IDLE = 'fill="#8b949e" fill-opacity="0.25"'
 

@@ -13,7 +13,7 @@ from workbench.simulate.steps import TimedEvent
 
 _LEFT, _WIDTH, _HEIGHT = 80.0, 700.0, 34.0
 _ROWS = {"compute": 58.0, "network": 104.0}
-_FILL = {"forward": "submit", "backward": "compute", "reduce": "reduce", "wait": "wait"}
+_FILL = {"forward": "submit", "backward": "pack", "reduce": "reduce", "wait": "wait"}
 _LETTER = 6.0
 _BETWEEN, _HEAD = 134.0, 34.0  # from a step to the one below it; of its name
 
