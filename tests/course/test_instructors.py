@@ -13,9 +13,16 @@ import yaml
 from workbench.cli import main as cli
 from workbench.course import build
 from workbench.course.exercise import catch_up
+from workbench.course.predictions.names import NAMES
+from workbench.course.tasks import names
 
 ROOT = build.ROOT
-TEXTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "instructors/guide.md", "instructors/ai-policy.md"]
+TEXTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *(f"instructors/{name}.md" for name in ("guide", "plans", "ai-policy")),
+]
 TEXTS += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md") if path.name != "index.md")
 GUIDE = (ROOT / "instructors" / "guide.md").read_text(encoding="utf-8")
 
@@ -94,3 +101,9 @@ def test_binder_installs_what_the_environment_says() -> None:
     names = {re.split("[<>=]", line)[0] for line in small}
     assert {"mpich", "mpi4py", "ipyparallel", "pytorch", "jupyterlab", "matplotlib", "nbclient"} <= names
     assert os.access(ROOT / "binder" / "postBuild", os.X_OK)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "instructors").glob("*.md")), ids=lambda path: path.stem)
+def test_exercises_and_predictions_that_are_named_exist(path: Path) -> None:
+    """By their names, such as `03.ring_allreduce`."""
+    assert set(re.findall(r"`(\d\d\.[a-z]\w*)`", path.read_text(encoding="utf-8"))) <= {*names(), *NAMES}

@@ -90,7 +90,7 @@ def test_errors_name_lines_of_cells(cells: tuple[Session, list[tuple[str, str]]]
             "%%px\nprint(1)",
             "%%px needs engines, and there is none in a browser: run this cell in a notebook on your computer.",
         ),
-        ("!ls", "!ls needs engines, and there is none"),
+        ("!ls", "!ls needs a shell, and there is none"),
         ("import tensorflow_is_not_here", "No module named"),
         ("import math, keras\nkeras.Model()", "Keras is not there in a browser: run this cell"),
     ],

@@ -54,7 +54,9 @@ def test_a_lesson_asks_twice_and_tells_what_it_asked(lesson: Path) -> None:
 def test_a_question_and_its_fact_end_their_cells(lesson: Path) -> None:
     """A notebook shows the value of a cell's last expression, and no other."""
     for cell in read(lesson).cells:
-        first = [line.partition("(")[0] for line in cell.source.splitlines() if not line.startswith((" ", ")", "%", "!"))]
+        first = [
+            line.partition("(")[0] for line in cell.source.splitlines() if not line.startswith((" ", ")", "%", "!"))
+        ]
         if cell.cell_type == "code" and {"predict", "reveal"} & set(first):
             assert first[-1] in ("predict", "reveal"), cell.source
             assert len({"predict", "reveal"} & set(first)) == 1, cell.source

@@ -140,7 +140,15 @@ WRONG = {
                 "Slurm is not told how many processes a node may start",
             ),
             "one_node": (script(("-N 2", "-N 1")), "--nodes is 1. The job needs 2"),
-            "three_gpus": (script(("--gpus-per-node 4", "--gpus-per-node 3")), "--gpus-per-node is 3. The job needs 4"),
+            "three_gpus": (
+                script(("--gpus-per-node 4", "--gpus-per-node 3")),
+                "--gpus-per-node is 3, so a node gives 3 GPUs",
+            ),
+            "one_gpu_each_of_two": (
+                script(("--gpus-per-node 4", "--gres=gpu:2")),
+                "--gres is gpu:2, so a node gives 2 GPUs. The job needs 4",
+            ),
+            "half_of_all": (script(("--gpus-per-node 4", "--gpus 4")), "--gpus is 4, so a node gives 2 GPUs"),
             "two_minutes": (script(("-t 120", "-t 2:00")), "the time limit is 2:00; two hours are -t 120, in minutes"),
             "no_program": (script(("mpirun -n 8 python test_horovod.py\n", "")), "no line starts ranks"),
             "another_program": (script(("test_horovod.py", "")), "python test_horovod.py is not started"),

@@ -169,8 +169,9 @@ class NotHereError(Exception):
 
     @classmethod
     def engines(cls, what: str) -> NotHereError:
-        """Of what runs on engines, such as a magic."""
-        return cls(f"{what} needs engines, and there is none{_ON_YOUR_COMPUTER}")
+        """Of what runs on engines, such as a magic, or as a program of its own."""
+        needs = "a shell" if what.startswith("!") else "engines"
+        return cls(f"{what} needs {needs}, and there is none{_ON_YOUR_COMPUTER}")
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]

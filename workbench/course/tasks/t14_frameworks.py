@@ -25,8 +25,8 @@ def six_steps(hvd: Any, gradient: Any, weights: Any, x: Any, y: Any, batch: Any,
     samples that it is given.
     weights: a list of arrays, different ones on each rank; all start with rank 0's.
     x, y: all samples, on every rank.
-    batch: of all ranks together. Step k takes the samples k * batch to (k + 1) * batch,
-    and each rank takes its share of them.
+    batch: of all ranks together; a multiple of their number, and len(x) is one of batch.
+    Step k takes the samples k * batch to (k + 1) * batch, each rank its share of them.
     """
     ### BEGIN SOLUTION
     hvd.init()

@@ -276,14 +276,31 @@ def asks_for_the_nodes(function: Callable[..., Any]) -> str:
     """2 nodes with 4 GPUs each, for two hours."""
     text, wrong = _script(function)
     found = _options(text)
-    for name, right in (("nodes", "2"), ("gpus-per-node", "4")):
-        if found.get(name, "").rpartition(":")[2] != right:
-            said = f"{found[name]}. The job needs {right}" if name in found else f"not there. The job needs {right}"
-            return wrong or f"--{name} is {said}"
+    if found.get("nodes") != "2":
+        return wrong or f"--nodes is {found.get('nodes', 'not there')}. The job needs 2"
+    asked, gpus = _gpus_per_node(found)
+    if gpus != 4:
+        return wrong or f"{asked}, so a node gives {gpus:g} GPUs. The job needs 4: --gpus-per-node 4"
     limit = found.get("time", "")
     if limit not in ("120", "120:00", "2:00:00", "02:00:00", "0-2", "0-02:00", "0-02:00:00"):
         return wrong or f"the time limit is {limit or 'not there'}; two hours are -t 120, in minutes, or 2:00:00"
     return wrong
+
+
+def _gpus_per_node(found: dict[str, str]) -> tuple[str, float]:
+    """What a script asks for, in one of Slurm's four ways, and how many GPUs of a node that is."""
+    ranks = (
+        _number(found.get("ntasks-per-node", found.get("tasks-per-node", ""))) or _number(found.get("ntasks", "")) / 2
+    )
+    ways = {"gpus-per-node": 1.0, "gres": 1.0, "gpus-per-task": ranks, "gpus": 1 / 2}
+    for name, share in ways.items():
+        if name in found:
+            return f"--{name} is {found[name]}", share * _number(found[name].rpartition(":")[2])
+    return "--gpus-per-node is not there", 0
+
+
+def _number(text: str) -> float:
+    return float(text) if text.isdecimal() else 0.0
 
 
 def as_many_ranks_as_gpus(function: Callable[..., Any]) -> str:
