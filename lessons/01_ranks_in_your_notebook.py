@@ -265,3 +265,21 @@ engines.down()
 # - Submit all tensors, then wait in any order. If you wait for one before you submit the next, all ranks need the same
 #   order.
 # - `engines.rescue()` ends what hangs and replaces what has died.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **PyTorch** with `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares the kind and the shapes of each collective on all ranks
+#   first: a mismatch is then an error, and no hang. It is slow
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug)).
+# - **PyTorch's `monitored_barrier`** (1.10, Gloo only): if a rank does not come in time, rank 0 names it
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.html#monitored-barrier)).
+# - **Timeouts:** in PyTorch a collective of NCCL may take 10 minutes, one of other backends 30. Then an NCCL rank ends
+#   its process. `init_process_group(timeout=…)` sets another limit
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)).
+# - **mpi4py:** under `python -m mpi4py script.py`, an exception that no rank handles aborts the whole MPI job. Without
+#   it the other ranks may wait for ever ([source](https://mpi4py.readthedocs.io/en/stable/mpi4py.run.html)).
+# - **JAX** has the same rule: all processes apply the same operations, in the same order, to an array that they share
+#   ([source](https://docs.jax.dev/en/latest/501/multiprocess.html)).

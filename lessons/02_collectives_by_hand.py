@@ -439,3 +439,21 @@ engines.down()
 # - Ranks that wait in a circle wait for ever. With small messages this may not be visible, because they are sent at
 #   once.
 # - `sendrecv` does both at once; `eager_bytes=0`, or MPI's `Ssend`, finds the mistake with small messages too.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **NCCL** has `ncclSend` and `ncclRecv` (since 2.7). Between `ncclGroupStart` and `ncclGroupEnd` neither waits for
+#   the other, so the ring does not hang
+#   ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html)).
+# - **PyTorch's `batch_isend_irecv`** takes a list of sends and receives. Which of them is first in the list does not
+#   matter ([source](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv)).
+# - **NCCL 2.23** (2024) added PAT for allgather and reduce-scatter: for small arrays the number of steps grows with
+#   log n, in a ring with n ([source](https://arxiv.org/abs/2506.20252)).
+# - **NCCL 2.29** has one-sided messages: a rank writes into registered memory of another rank, which calls no receive,
+#   but waits for a signal
+#   ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html#one-sided-communication)).
+# - **MPI 4.0** (2021) has persistent collectives: `Bcast_init` prepares a broadcast once, `Start` runs it each time.
+#   mpi4py has them, too ([source](https://www.mpi-forum.org/docs/mpi-4.0/mpi40-report.pdf)).

@@ -279,7 +279,22 @@ engines.down()
 # - The bytes that each rank sends hardly grow with n; the latency does. So the ring is for large arrays.
 # - Ring and tree are not the whole choice. Halving and doubling (Rabenseifner's algorithm) sends as few bytes as the
 #   ring, in 2 log₂ n steps; a double binary tree has both trees carry half of the array.
-# - **Today** (November 2026): NCCL chooses for each size between ring, double binary tree, and adding in the switch:
-#   SHARP in InfiniBand switches, NVLS in NVLink switches. With GPUDirect RDMA the network card reads the GPU's memory
-#   itself.
 # - A function that uses `comm` runs in the simulator and on MPI without a change.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **NCCL** chooses between ring, double binary tree, and adding in the switches, for each call, by its own estimate
+#   of the time. `NCCL_ALGO` limits the choice, for experiments
+#   ([source](https://developer.nvidia.com/blog/understanding-nccl-tuning-to-accelerate-gpu-to-gpu-communication/)).
+# - **NVLS** (NCCL 2.17): inside an NVLink domain the NVLink switches do the addition. NVIDIA calls this NVLink SHARP
+#   ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo)).
+# - **SHARP** is the same in InfiniBand switches. NCCL uses it through a plug-in called CollNet, which is off unless
+#   `NCCL_COLLNET_ENABLE=1`
+#   ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-collnet-enable)).
+# - **GPUDirect RDMA:** the network card reads and writes the GPU's memory itself. NCCL uses it where card and GPU are
+#   close enough to each other ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html)).
+# - **Gloo**, PyTorch's backend for CPUs, takes the ring for an allreduce, unless its caller names another algorithm
+#   ([source](https://github.com/pytorch/gloo/blob/main/gloo/allreduce.cc)).

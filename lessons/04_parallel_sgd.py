@@ -580,3 +580,21 @@ engines.down()
 # - Without waiting, gradients are almost W − 1 changes late on average; with the same learning rate the training begins
 #   worse.
 # - Give a slow worker fewer samples: then no rank waits, and no gradient is stale.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **PyTorch DDP** averages over ranks, not over samples. If the loss is a sum, M ranks get a gradient M times smaller
+#   than one process with the whole batch
+#   ([source](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)).
+# - **TensorFlow** still has parameter servers: with `ParameterServerStrategy` workers read and change the variables
+#   without waiting for each other
+#   ([source](https://www.tensorflow.org/api_docs/python/tf/distribute/ParameterServerStrategy)).
+# - **MXNet**, whose `KVStore` was a parameter server for several machines, was retired by Apache in September 2023
+#   ([source](https://attic.apache.org/projects/mxnet.html)).
+# - **TorchRec** trains recommendation models without a server: it cuts their large embedding tables over the GPUs
+#   themselves ([source](https://docs.pytorch.org/torchrec/)).
+# - **AReaL** (2025) accepts staleness again, in reinforcement learning: it generates answers while it trains, and
+#   limits how old the weights behind an answer may be ([source](https://arxiv.org/abs/2505.24298)).

@@ -355,6 +355,21 @@ show("05.weighted_mean")
 # - Uneven shards can give the ranks different numbers of steps, and then the ranks with more steps hang. Drop, pad, or
 #   agree on the least number, or `join()`.
 # - Add up sums and counts, then divide. Never average means.
-# - **Today** (November 2026): PyTorch's `DistributedSampler` pads with the beginning of the epoch's order, as `shard`
-#   does, or drops the end with `drop_last=True`. With padding a few samples count twice in a metric. Without
-#   `set_epoch(epoch)` each epoch has the same order.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **PyTorch's `DistributedSampler`** pads with the beginning of the epoch's order, as `shard` does, or drops the end
+#   with `drop_last=True`. Without `set_epoch(epoch)` each epoch has the same order
+#   ([source](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler)).
+# - **PyTorch DDP** can join: inside `with model.join():` a rank without data takes part in DDP's own collectives until
+#   all ranks are done
+#   ([source](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)).
+# - **Accelerate** repeats samples to make batches equal (`even_batches=True`). They would count twice in a metric;
+#   `gather_for_metrics` drops them ([source](https://huggingface.co/docs/accelerate/package_reference/accelerator)).
+# - **torchdata's `StatefulDataLoader`** (0.8, 2024) has a `state_dict`, so a job can go on in the middle of an epoch.
+#   Each rank keeps its own ([source](https://pytorch.org/data/0.11/stateful_dataloader_tutorial.html)).
+# - **MosaicML's `StreamingDataset`** reads samples from cloud storage, in an order that does not depend on the number
+#   of GPUs, nodes or workers ([source](https://docs.mosaicml.com/projects/streaming)).

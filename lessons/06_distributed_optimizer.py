@@ -566,3 +566,21 @@ engines.down()
 # - Overlap hides the messages that are sent during the backward pass: at best all except the last one. It makes a step
 #   at most twice as fast.
 # - Do not change gradients between `backward()` and `synchronize()`. Clip after `synchronize()`.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **PyTorch DDP** sends rank 0's weights when it is made, and rank 0's buffers before each forward pass. In 2.13
+#   `forward_sync_buffers` replaces `broadcast_buffers`
+#   ([source](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)).
+# - **`torch.compile`** makes one graph of backward, and hooks would run only after it. Its `DDPOptimizer` cuts the
+#   graph where DDP's buckets end, so messages overlap again
+#   ([source](https://docs.pytorch.org/docs/stable/notes/ddp.html#torchdynamo-ddpoptimizer)).
+# - **FSDP2** accumulates gradients without communication after `model.set_requires_gradient_sync(False)`
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)).
+# - **PyTorch's `convert_sync_batchnorm`** replaces each BatchNorm layer of a model. Call it before DDP; each process
+#   must have one GPU ([source](https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html)).
+# - **JAX** needs no hooks: XLA puts the collectives into the compiled step, and its latency-hiding scheduler overlaps
+#   them with computing ([source](https://docs.jax.dev/en/latest/gpu_performance_tips.html)).

@@ -486,3 +486,21 @@ for latency in (0, 1, 2, 4, 8, 16):
 # - A bucket is sent when its last tensor is ready. If it is too large, nothing is hidden behind the backward pass.
 # - `HOROVOD_FUSION_THRESHOLD` sets the size. All ranks make the same plan from the same responses.
 # - The response cache: after the ranks have agreed on a gradient once, they announce it by a number.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **PyTorch DDP** first packs the parameters in reverse order. After the first step it packs once more, in the order
+#   in which the gradients came (without `find_unused_parameters=True`)
+#   ([source](https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/reducer.hpp)).
+# - **PyTorch DDP** copies gradients into its buckets. With `gradient_as_bucket_view=True` they are stored there; with
+#   `batched_grad_copy=True` (in 2.13) a bucket is copied at once
+#   ([source](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)).
+# - **FSDP2** has one bucket for each call of `fully_shard`: one allgather of its parameters, one reduce-scatter of its
+#   gradients ([source](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)).
+# - **DeepSpeed's ZeRO** reduces up to 500 million numbers at once (`reduce_bucket_size`). The buffer's memory grows
+#   with it ([source](https://www.deepspeed.ai/docs/config-json/)).
+# - **NCCL** (since 2.2) starts several collectives in one launch if they are called between `ncclGroupStart` and
+#   `ncclGroupEnd` ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/groups.html)).

@@ -454,3 +454,20 @@ check("08.break_even")
 # - Strong scaling has a limit early; weak scaling has it late, where a ring's latency 2αn counts, and it changes the
 #   batch.
 # - A small model is slower on many ranks. Calculate the break-even before you pay for them.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **nccl-tests** print the *bus bandwidth*: for an allreduce, 2(n − 1)/n · K divided by the time. It can be compared
+#   with the hardware's figure for any n
+#   ([source](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md)).
+# - **PyTorch's `torch.utils.benchmark.Timer`** warms up, and synchronises the GPU before it reads the clock
+#   ([source](https://docs.pytorch.org/docs/stable/benchmark_utils.html)).
+# - **JAX** returns before the device has finished: call `block_until_ready()` before you read the clock. The first
+#   call also compiles ([source](https://docs.jax.dev/en/latest/benchmarking.html)).
+# - **PyTorch's profiler** records collectives next to the GPU's other work. Holistic Trace Analysis computes from its
+#   files how much communication was hidden ([source](https://hta.readthedocs.io/)).
+# - **MFU** is the usual figure for language models: the model's own arithmetic per second, divided by the hardware's
+#   peak (PaLM, 2022). torchtitan logs it ([source](https://arxiv.org/abs/2204.02311)).

@@ -387,5 +387,19 @@ check("09.local_batches")
 # - n times the batch, n times the learning rate: with SGD, begin the search there; the rule holds up to a limit.
 # - Where the scaled rate diverges at the beginning, let it grow by warm-up, and try a smaller one as a control.
 # - Ranks with different numbers of samples: weight each gradient by its number of samples.
-# - **Today** (November 2026): for very large batches LARS (with SGD) and LAMB (with Adam) scale each layer's step by
-#   the size of its weights. Most language models use AdamW, with warm-up and a decay along a cosine or a line.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **LARS** (with SGD, 2017) and **LAMB** (with Adam, 2019) are for very large batches: they scale each layer's step
+#   by the size of its weights. Keras and DeepSpeed have `Lamb` ([source](https://arxiv.org/abs/1904.00962)).
+# - **Most language models** use AdamW, with warm-up and a decay along a cosine or a line. In Llama 3 (2024) the batch
+#   grew, too: from 4 to 16 million tokens ([source](https://arxiv.org/abs/2407.21783)).
+# - **Muon** makes the step of each weight matrix nearly orthogonal. `torch.optim`, Keras, optax and DeepSpeed have it;
+#   a report on training language models with it is from 2025 ([source](https://arxiv.org/abs/2502.16982)).
+# - **The critical batch size** of language models grows with the amount of training data, and hardly with the size of
+#   the model (Zhang and others, 2024) ([source](https://arxiv.org/abs/2410.21676)).
+# - **DeepSpeed** checks that `train_batch_size` is micro-batch × accumulation steps × GPUs. Of the three settings, it
+#   computes the one that is left out ([source](https://www.deepspeed.ai/docs/config-json/)).

@@ -356,3 +356,21 @@ check("10.convert")
 # - Broadcast after the checkpoint is read, weights and optimizer state.
 # - With the same global batch, the result of N ranks is that of one, up to rounding.
 # - Call no collective inside `if rank == 0`.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **torchrun** replaces `torch.distributed.launch`, which is deprecated. The script reads `LOCAL_RANK` from its
+#   environment, and no longer from an argument ([source](https://docs.pytorch.org/docs/stable/elastic/run.html)).
+# - **Accelerate:** `Accelerator()` takes steps 1 and 2, `prepare(model, optimizer, loader)` steps 3, 5 and 7;
+#   `accelerator.backward(loss)` replaces `loss.backward()`
+#   ([source](https://huggingface.co/docs/accelerate/basic_tutorials/migration)).
+# - **Lightning:** `Trainer(strategy="ddp", devices=8)` starts the ranks, and gives the loader a `DistributedSampler`
+#   ([source](https://lightning.ai/docs/pytorch/stable/accelerators/accelerator_prepare.html)).
+# - **PyTorch's distributed checkpoint:** each rank writes its own files, and another number of ranks may read them.
+#   `async_save` writes while the training goes on
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html)).
+# - **FSDP2**, step 5: with `full_state_dict` and `broadcast_from_rank0`, `set_model_state_dict` sends what rank 0 has
+#   read, and each rank keeps its part ([source](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html)).

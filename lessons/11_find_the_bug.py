@@ -535,3 +535,21 @@ progress("11")
 # - No error does not mean that the result is right: compare fingerprints, look at the coverage, time the slowest rank.
 # - Make it small: two or three ranks, two numbers, one step, by hand. Some mistakes show only with three ranks.
 # - Name the cause before you repair.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **Flight Recorder** (PyTorch): each rank keeps its last 2,000 collectives of NCCL. `torchfrtrace` compares the
+#   ranks' files, and shows where they differ
+#   ([source](https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html)).
+# - **PyTorch's debug server** (`torch.distributed.debug`, experimental) shows the stacks and the Flight Recorder of
+#   all ranks on a web page of rank 0
+#   ([source](https://docs.pytorch.org/tutorials/intermediate/debug_hangs_with_flight_recorder.html)).
+# - **NCCL** (since 2.24) can be asked while a job runs: the RAS client `ncclras` reports processes that do not respond
+#   ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html)).
+# - **JAX:** `multihost_utils.assert_equal(values)` raises an error if a process has other values than the rest
+#   ([source](https://docs.jax.dev/en/latest/jax.experimental.multihost_utils.html)).
+# - **PyTorch's `CommDebugMode`** counts the collectives that are called in a `with` block, so a test can compare them
+#   with what you expect ([source](https://docs.pytorch.org/docs/stable/distributed.tensor.html)).

@@ -404,3 +404,21 @@ engines.down()
 # - `CUDA_VISIBLE_DEVICES` numbers the visible GPUs from 0 again.
 # - The slowest link sets the time of a flat ring; with ranks placed in turns every link is slow.
 # - Two levels: 2(m − 1) messages over slow links instead of 2(n − 1), and 2(m − 1)/m · K bytes out of each of m nodes.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **NCCL** (since 2.12) may send through the network card of another GPU in the same node, and reaches that GPU over
+#   NVLink (PXN) ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-pxn-disable)).
+# - **NVLink between nodes:** some racks join the GPUs of several nodes by NVLink. NCCL then uses NVLink, not the
+#   network, inside this domain
+#   ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/performance_and_tuning.html)).
+# - **PyTorch:** `init_process_group(device_id=…)` binds the rank to its GPU, and NCCL connects at once. So a wrong
+#   set-up fails at the start
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group)).
+# - **torchrun:** `--numa-binding=node` keeps each process on the CPU cores near its GPU. `--virtual-local-rank` shows
+#   each process its GPU as number 0 ([source](https://docs.pytorch.org/docs/stable/elastic/run.html)).
+# - **FSDP2** takes a mesh with two dimensions (HSDP): parameters are sharded along one, usually inside a node, and
+#   copied along the other ([source](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)).

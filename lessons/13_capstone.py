@@ -385,3 +385,20 @@ progress()
 # - Correct first, then fast: the same bits on all ranks, the result of one process, each sample once.
 # - With uneven parts, weight by the number of samples: losses and metrics alike.
 # - Predict the efficiency, measure it, and report what was measured.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **PyTorch's `use_deterministic_algorithms(True)`** raises an error where an operation has no deterministic version.
+#   Equal bits on another release or platform are not promised
+#   ([source](https://docs.pytorch.org/docs/stable/notes/randomness.html)).
+# - **PyTorch's `torch.testing.assert_close`** has a tolerance for each dtype: relative 1.3e-6 in float32, 1e-7 in
+#   float64, 1.6e-2 in bfloat16 ([source](https://docs.pytorch.org/docs/stable/testing.html)).
+# - **torchtitan** tests a new kind of parallelism by its loss curve, compared with FSDP alone, with the same data and
+#   the same global batch ([source](https://github.com/pytorch/torchtitan/blob/main/docs/converging.md)).
+# - **MLPerf Training** measures the time until a model reaches a given quality. So a fast training that learns less
+#   does not win ([source](https://mlcommons.org/benchmarks/training/)).
+# - **Llama 3's report** (2024) is an example: for each configuration it gives the number of GPUs, the batch and the
+#   MFU (see lesson 08), 38 to 43 % ([source](https://arxiv.org/abs/2407.21783)).

@@ -366,3 +366,20 @@ check("14.six_steps")
 # - PyTorch's gradients are sent in buckets during backward; here those of the other frameworks are sent together, after
 #   it.
 # - JAX's arrays do not change: take what `broadcast_parameters` returns.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **JAX:** `jax.jit` divides the work if the arrays are sharded; `jax.shard_map` lets you write one device's part.
+#   Since 0.8 `pmap` is built on both, and not recommended
+#   ([source](https://docs.jax.dev/en/latest/migrate_pmap.html)).
+# - **Keras 3** has `keras.distribution.DataParallel` and `ModelParallel`, for JAX. In 3.15 there is no such code for
+#   PyTorch, and only a prototype for TensorFlow ([source](https://keras.io/guides/distribution/)).
+# - **TensorFlow's `MultiWorkerMirroredStrategy`** is synchronous data parallelism. Each worker finds the others in the
+#   variable `TF_CONFIG` ([source](https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras)).
+# - **MLX** (Apple) has `mx.distributed`, over MPI, its own ring, RDMA over Thunderbolt, or NCCL. With one process each
+#   call does nothing ([source](https://ml-explore.github.io/mlx/build/html/usage/distributed.html)).
+# - **Horovod** has one interface for TensorFlow, Keras, PyTorch and MXNet. Its last release is 0.28.1, of 2023
+#   ([source](https://pypi.org/project/horovod/)).

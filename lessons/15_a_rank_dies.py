@@ -565,3 +565,21 @@ check("15.reshard")
 # - Let samples, random numbers and the order of adding depend on logical shards: then 4, 3 or 2 ranks give the same
 #   bits.
 # - A result that each survivor computes for itself must not depend on the order in which it lists the ranks.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **torchrun:** if one process fails, all are stopped and started again, at most `--max-restarts` times (0 by
+#   default). The same happens when a node comes or goes
+#   ([source](https://docs.pytorch.org/docs/stable/elastic/run.html)).
+# - **torchft** finds out in each step which groups of ranks are healthy. They go on; a group that comes back copies
+#   its state from a healthy one ([source](https://github.com/meta-pytorch/torchft)).
+# - **NCCL 2.27** (2025) has `ncclCommShrink`, which makes a communicator without the ranks that failed.
+#   `ncclCommGrow`, which adds ranks, came later
+#   ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html)).
+# - **JAX:** if one process fails, the others end, too. Going on without it is experimental, and works fully on GPUs
+#   only ([source](https://docs.jax.dev/en/latest/501/fault-tolerance.html)).
+# - **NVIDIA's resiliency extension** for PyTorch restarts training inside the processes, writes checkpoints to local
+#   storage, and finds slow ranks ([source](https://nvidia.github.io/nvidia-resiliency-ext/)).

@@ -686,3 +686,21 @@ engines.down()
 # - Send first the gradients that the next forward needs. Send large ones in pieces, so that urgent ones can be sent
 #   between them. But use few messages, because each pays the latencies.
 # - A bound says when to stop looking for a better schedule.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **NCCL** estimates how long each algorithm would take, as you do here, and takes the fastest. A tuner plug-in may
+#   decide otherwise
+#   ([source](https://developer.nvidia.com/blog/understanding-nccl-tuning-to-accelerate-gpu-to-gpu-communication/)).
+# - **NCCL** can give you its estimate: `ncclGroupSimulateEnd` (2.22, 2024) returns the time of a group of collectives,
+#   and runs none of them ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/group.html)).
+# - **ASTRA-sim 2.0** (2023) simulates large trainings with networks in several levels, also for machines that nobody
+#   has built yet ([source](https://arxiv.org/abs/2303.14006)).
+# - **FSDP2** sends first what is needed next: it gathers a layer's parameters while the one before computes.
+#   `set_modules_to_forward_prefetch` looks further ahead
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)).
+# - **PyTorch DDP** has no priorities: its buckets are reduced in a fixed order, and the step begins after the last one
+#   ([source](https://docs.pytorch.org/docs/stable/notes/ddp.html)).

@@ -366,3 +366,21 @@ check("17.recovery")
 # - Kubernetes and Spark restart pods and tasks; they do not know ranks. An elastic launcher starts one process again;
 #   without one, all processes are started again.
 # - Hosts are the pods that are ready now; a host has one slot for each of its GPUs.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **torchrun:** the nodes of a job meet at one `--rdzv-endpoint`. With `--nnodes=1:4`, between one and four nodes may
+#   take part ([source](https://docs.pytorch.org/docs/stable/elastic/run.html)).
+# - **Kubeflow Trainer 2.0** (July 2025) has one description, `TrainJob`, for PyTorch, JAX, DeepSpeed, MPI and others.
+#   It makes a JobSet from it ([source](https://blog.kubeflow.org/trainer/intro/)).
+# - **Ray Train** starts PyTorch's ranks as its workers. With `FailureConfig(max_failures=3)` it starts all of them
+#   again from the last checkpoint, up to three times
+#   ([source](https://docs.ray.io/en/latest/train/user-guides/fault-tolerance.html)).
+# - **Spark** (since 3.4, 2023) starts PyTorch's ranks itself:
+#   `TorchDistributor(num_processes=4, local_mode=False).run(train)`
+#   ([source](https://spark.apache.org/docs/latest/api/python/reference/pyspark.ml.html)).
+# - **JAX:** `jax.distributed.initialize()` needs no argument under Slurm, Open MPI, Kubernetes and on Cloud TPUs: it
+#   finds the ranks and the place to meet itself ([source](https://docs.jax.dev/en/latest/501/multiprocess.html)).

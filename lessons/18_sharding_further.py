@@ -481,7 +481,20 @@ engines.down()
 #   of a parameter's 16 bytes belong to the optimizer, and stage 1 divides these.
 # - Stage 3 gathers each layer twice: 3(n - 1)/n · P, and a layer waits for its parameters unless they are prefetched.
 # - The layers that are being sent come on top of the formula: smaller units need fewer bytes, but more messages.
-# - **Today** (November 2026): PyTorch's `fully_shard` (FSDP2) is stage 3, layer by layer, on sharded tensors (DTensor);
-#   with `reshard_after_forward=False` the parameters stay until backward. DeepSpeed names its stages as the ZeRO paper
-#   does. `ZeroRedundancyOptimizer` is stage 1, for a model in DDP. NCCL carries all of them as reduce-scatter and
-#   allgather.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **FSDP2** (`fully_shard`) is stage 3, layer by layer, on sharded tensors (DTensor). NCCL carries it as allgather
+#   and reduce-scatter ([source](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)).
+# - **FSDP2's `reshard_after_forward=False`** keeps a layer's parameters until backward, which saves the second
+#   allgather. A number instead shards them over so many ranks, say a node's
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)).
+# - **DeepSpeed** names its stages as the ZeRO paper does. It can also keep parameters or optimizer state in the host's
+#   memory or on disk (`offload_param`, `offload_optimizer`) ([source](https://www.deepspeed.ai/docs/config-json/)).
+# - **PyTorch's `ZeroRedundancyOptimizer`** is stage 1, for a model in DDP. Here each parameter has one owner, which
+#   broadcasts it after the step ([source](https://docs.pytorch.org/docs/stable/distributed.optim.html)).
+# - **JAX** has no stages: you say how each array is sharded, parameters and optimizer state included, and the compiler
+#   inserts the collectives ([source](https://docs.jax.dev/en/latest/201/sharding.html)).

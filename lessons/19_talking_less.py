@@ -579,6 +579,21 @@ engines.down()
 #   training does not learn.
 # - Compression pays if the saved bytes would take longer than compressing. Within a host and in most data centres they
 #   do not.
-# - **Today** (November 2026): DDP has communication hooks for 16 bits and for PowerSGD. Other families are top-k (send
-#   the largest numbers only, and keep the rest as the error) and quantisation to a few bits (QSGD, 1-bit Adam). FSDP2
-#   can reduce gradients in bf16. DiLoCo and its descendants train between sites.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **PyTorch DDP** has communication hooks: 16 bits (`fp16_compress_hook`, `bf16_compress_hook`), and PowerSGD, whose
+#   state starts to compress after 1,000 steps by default
+#   ([source](https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html)).
+# - **FSDP2** reduces gradients in bf16 if `MixedPrecisionPolicy` has `param_dtype=torch.bfloat16`; with
+#   `reduce_dtype=torch.float32` it does not
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)).
+# - **DeepSpeed's ZeRO++** (2023) quantises weights before they are gathered, and gradients before they are reduced
+#   ([source](https://arxiv.org/abs/2306.10209)).
+# - **Other families** are top-k (send the largest numbers only, and keep the rest as the error) and quantisation to a
+#   few bits (QSGD, 1-bit Adam) ([source](https://arxiv.org/abs/1712.01887)).
+# - **DiLoCo** and its descendants train between sites: INTELLECT-1 (2024) trained 10 billion parameters on three
+#   continents. torchft has DiLoCo as an experiment ([source](https://arxiv.org/abs/2412.01152)).

@@ -517,7 +517,21 @@ engines.down()
 # - g's backward is the identity. An allreduce with its own derivative makes gradients n times too large.
 # - A pipeline of p stages with m micro-batches is idle for (p − 1)/(m + p − 1) of its time, with GPipe and with 1F1B.
 # - GPipe's schedule keeps the activations of m micro-batches on each stage (without recomputing), 1F1B at most p.
-# - **Today** (November 2026): interleaved 1F1B gives each rank several short stages: a smaller bubble, more messages.
-#   Zero-bubble schedules cut backward in two and fill the bubble with the half that computes the weights' gradients.
-#   PyTorch has these schedules in `torch.distributed.pipelining`. Context parallelism cuts the sequence, expert
-#   parallelism the experts of a mixture. torchtitan and Megatron-LM combine them with FSDP2 and tensor parallelism.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **PyTorch's `torch.distributed.pipelining`** has GPipe, 1F1B and interleaved 1F1B, where each rank has several
+#   short stages: a smaller bubble, more messages
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.pipelining.html)).
+# - **Zero-bubble schedules** (2023) cut backward in two, and fill the bubble with the half that computes the weights'
+#   gradients. PyTorch has two of them, and DualPipeV ([source](https://arxiv.org/abs/2401.10241)).
+# - **PyTorch's `parallelize_module`** cuts layers by `ColwiseParallel` and `RowwiseParallel`, and inserts f and g.
+#   `SequenceParallel` cuts the layers between them along the sequence
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html)).
+# - **Context parallelism** cuts the sequence inside attention, too. Ring Attention (2023) sends keys and values around
+#   a ring; PyTorch's `context_parallel` is experimental ([source](https://arxiv.org/abs/2310.01889)).
+# - **torchtitan** (2024) and Megatron-LM combine these cuts with FSDP2 or other data parallelism, and with expert
+#   parallelism, which divides the experts of a mixture ([source](https://arxiv.org/abs/2410.06511)).

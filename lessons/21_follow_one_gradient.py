@@ -724,3 +724,19 @@ check("21.late")
 #   transfer before the others are ready for it.
 # - From the third step on a bucket is announced by a number, compared with nothing, and reduced where it is stored.
 # - The recorder always records all of this: `workbench.timeline()` shows for which rank the others waited.
+
+# %% [markdown]
+# ## Today
+#
+# What libraries do about this in November 2026:
+#
+# - **PyTorch DDP** announces nothing: every rank reduces the buckets in the order of their numbers. A bucket that is
+#   ready too early waits ([source](https://docs.pytorch.org/docs/stable/notes/ddp.html)).
+# - **NCCL** expects the same order from all ranks. Another order on one rank gives a hang or wrong results
+#   ([source](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/groups.html)).
+# - **PyTorch on GPUs:** `wait()` on a handle makes the CUDA stream wait for the collective, and not the CPU. So Python
+#   runs ahead of the network ([source](https://docs.pytorch.org/docs/stable/distributed.html)).
+# - **JAX** has no thread that decides: the compiler puts the collectives into each process's program, so their order
+#   is known before the first step ([source](https://docs.jax.dev/en/latest/201/sharding.html)).
+# - **NCCL's Inspector**, a profiler plug-in, writes size, time and bandwidth of each collective while the job runs. It
+#   needs no change in the script ([source](https://github.com/NVIDIA/nccl/tree/master/plugins/profiler/inspector)).
