@@ -22,7 +22,7 @@
 # - say how many bytes a parameter server's link carries, and compare that with a ring,
 # - explain what makes a gradient stale, measure staleness, and say how it changes the training.
 #
-# **Needs:** a laptop, no GPU; four ranks share the cores that you have. **Takes** 35 minutes to read, 15 to do.
+# **Needs:** a laptop, no GPU; four ranks share the cores that you have. **Takes** 40 minutes to read, 15 to do.
 # **Before:** lesson 03.
 
 # %% [markdown]

@@ -22,7 +22,7 @@
 # - hide messages behind the backward pass, and say how much time that can save,
 # - put `zero_grad`, `backward`, `synchronize`, clipping and `step` in a right order.
 #
-# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 13 to do. **Before:** lesson 04.
+# **Needs:** two cores, no GPU. **Takes** 35 minutes to read, 13 to do. **Before:** lesson 04.
 
 # %% [markdown]
 # ## Do you remember?

@@ -22,7 +22,7 @@
 # - predict both from two figures of the links, two of the model, and T(n) = G/n + C(n),
 # - find how much a step must compute before N ranks are faster than one.
 #
-# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 13 to do. **Before:** lessons 03 and 06.
+# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 13 to do. **Before:** lessons 03 and 06.
 
 # %% [markdown]
 # ## Do you remember?

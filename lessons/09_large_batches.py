@@ -22,7 +22,7 @@
 # - scale the learning rate with the global batch, and say why,
 # - recognise a run that diverges because the first steps are too large, and prevent that by warm-up.
 #
-# **Needs:** a laptop, no GPU. **Takes** 20 minutes to read, 10 to do. **Before:** lesson 04.
+# **Needs:** a laptop, no GPU. **Takes** 25 minutes to read, 10 to do. **Before:** lesson 04.
 
 # %% [markdown]
 # ## Do you remember?

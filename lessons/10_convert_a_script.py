@@ -22,7 +22,7 @@
 # - say for each step what goes wrong without it, and in which behaviour you see that,
 # - judge a script by what its ranks do, not by what it looks like.
 #
-# **Needs:** two cores, no GPU. **Takes** 20 minutes to read, 20 to do. **Before:** lessons 04 to 06.
+# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 20 to do. **Before:** lessons 04 to 06.
 
 # %% [markdown]
 # ## Do you remember?

@@ -21,7 +21,7 @@
 # - find mistakes that raise no error with `who_has`, `fingerprint` and `timeline`,
 # - find the cause of a symptom, for twelve real mistakes, and repair it.
 #
-# **Needs:** no GPU; four ranks share the cores that you have. **Takes** 15 minutes to read, 20 to do, in pairs: one
+# **Needs:** no GPU; four ranks share the cores that you have. **Takes** 20 minutes to read, 20 to do, in pairs: one
 # reads what is printed, the other says what it means. **Before:** lessons 01 to 06.
 
 # %% [markdown]

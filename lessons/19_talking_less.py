@@ -23,7 +23,7 @@
 # - send a gradient as two thin factors (PowerSGD), and say what happens to the part that is left out,
 # - predict whether compression will pay on a given network.
 #
-# **Needs:** two cores, no GPU. **Takes** 35 minutes to read, 35 to do. **Before:** lessons 04 and 06.
+# **Needs:** two cores, no GPU. **Takes** 40 minutes to read, 35 to do. **Before:** lessons 04 and 06.
 
 # %% [markdown]
 # ## Do you remember?
