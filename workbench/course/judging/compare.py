@@ -106,7 +106,11 @@ def unlike(mine: Any, wanted: Any) -> str:
             (f", item {i}{w}" for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if (w := unlike(a, b))), ""
         )
     if mine is None and wanted is not None:
-        return f": your result is None, expected {wanted!r}. Is there a return?"
+        has_arrays = isinstance(wanted, (list, tuple)) and any(isinstance(one, np.ndarray) for one in wanted)
+        asked = text.count(len(wanted), "array") if has_arrays else repr(wanted)
+        return f": your result is None, expected {asked}. Is there a return?"
+    if isinstance(wanted, float) and isinstance(mine, str):
+        return f": your result is of type str, expected a number, such as {wanted!r}"
     return (
         ""
         if (type(mine) is type(wanted) and mine == wanted) or mine == wanted
