@@ -27,5 +27,6 @@ NAMES = (
     "20.two_layers", "20.derivative", "20.bubble", "20.smaller",
     "21.late", "21.thread", "21.order", "21.skipped",
     "22.places", "22.first", "22.steps", "22.memory",
+    "23.parts", "23.slow",
 )
 # fmt: on
