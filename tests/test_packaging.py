@@ -494,7 +494,7 @@ def test_wrong_choice_changes_nothing(checkout: Checkout, wrong: dict[str, str])
 
 
 def test_all_is_everything_but_what_only_some_machines_have() -> None:
-    """GPUs, Spark and Ray, and what a developer needs."""
+    """GPUs, Spark and Ray, a framework on top of another, and what a developer needs."""
     (line,) = PROJECT["optional-dependencies"]["all"]
-    rest = {"all", "cuda12", "cuda13", "spark", "ray", "browser", "site", "dev", "lock"}
+    rest = {"all", "cuda12", "cuda13", "spark", "ray", "lightning", "browser", "site", "dev", "lock"}
     assert Requirement(line).extras == PROJECT["optional-dependencies"].keys() - rest

@@ -164,7 +164,8 @@ class DistributedOptimizer(Wrapping):
         """Wait for all gradients, then step.
 
         Args:
-            closure: evaluates the model again and returns the loss; gradients are reduced after each call.
+            closure: evaluates the model again and returns the loss; gradients are reduced after each call. Within
+                :meth:`skip_synchronize` it has to do that itself.
 
         Raises:
             CollectiveError: a reduction failed; no parameter has changed.
@@ -179,7 +180,9 @@ class DistributedOptimizer(Wrapping):
             return mine.source.step(partial(mine.optimizer.step, closure), self._begin())
         if closure is not None:
             self._drop_zeros()
-            return mine.source.step(partial(mine.optimizer.step, self._reducing(closure)), None)
+            evaluated = self._reducing(closure) if mine.should_synchronize else closure
+            mine.synchronized = False
+            return mine.source.step(partial(mine.optimizer.step, evaluated), None)
         if mine.should_synchronize and mine.synchronized:
             warnings.warn(_STEP_TWICE, stacklevel=2)
         self._drop_zeros()
@@ -219,6 +222,11 @@ class DistributedOptimizer(Wrapping):
         """Wait for all gradients, to look at them or clip them before ``step()``; see :meth:`skip_synchronize`."""
         self._distributed.source.reduce(self._begin(), unsharded=True)
         self._distributed.synchronized = True
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether backward has sent gradients that nobody has waited for yet."""
+        return self._distributed.source.in_flight
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:

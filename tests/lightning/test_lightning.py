@@ -1,0 +1,58 @@
+"""Lightning's Trainer on our ranks: the training of one process, to rounding."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lightning")
+np = pytest.importorskip("numpy")
+
+HERE = Path(__file__).parent
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def trained(n: int, folder: Path, *words: str) -> dict[str, Any]:
+    """What ``trained.py`` prints, on n ranks; without any strategy on one."""
+    script = [sys.executable, str(HERE / "trained.py"), "workbench" if n > 1 else "auto", str(folder)]
+    launcher = [sys.executable, "-m", "workbench.cli.main", "run", "-np", str(n)] if n > 1 else []
+    done = subprocess.run([*launcher, *script, *words], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(line for line in done.stdout.splitlines() if "{" in line)
+    return json.loads(line[line.index("{") :])  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One process, and two ranks."""
+    return trained(1, tmp_path_factory.mktemp("one")), trained(2, tmp_path_factory.mktemp("two"))
+
+
+@pytest.mark.parametrize("what", ["automatic", "resumed", "manual"])
+def test_two_ranks_train_as_one_process(both: tuple[dict[str, Any], dict[str, Any]], what: str) -> None:
+    """With accumulation, clipping, a schedule, a checkpoint, early stopping; and with two optimizers by hand."""
+    one, two = (each[what] for each in both)
+    assert two["same"]
+    for mine, wanted in zip(two["weights"], one["weights"], strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-11)
+    assert two["rate"] == one["rate"]
+    assert two["metrics"] == pytest.approx(one["metrics"], rel=1e-6)
+    assert two.get("epochs") == one.get("epochs")
+
+
+def test_rank_0_alone_writes(both: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """As many checkpoints as one process."""
+    assert both[1]["files"] == both[0]["files"] == 1
+
+
+def test_what_the_trainer_decides_is_refused() -> None:
+    """With a sentence that says where it is given."""
+    from workbench.torch.lightning import WorkbenchStrategy
+
+    with pytest.raises(ValueError, match=r"backward_passes_per_step cannot be given here.*accumulate_grad_batches"):
+        WorkbenchStrategy(backward_passes_per_step=2)
