@@ -43,6 +43,7 @@ def a_project(folder: Path, checks: str, tests: list[str]) -> Path:
 def test_its_status_is_what_tests_and_checks_say(
     tmp_path: Path, checks: str, tests: list[str], status: int, says: str, again: bool
 ) -> None:
+    """Also where it has nothing left to end; up to three failed tests are run again, and named."""
     folder = a_project(tmp_path, checks, tests)
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = ["bash", str(folder / ".ci" / "test")]
