@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from workbench import config
 
 GROUPS = {
-    "train": ("run", "env", "slurm", "k8s"),
+    "train": ("run", "convert", "env", "slurm", "k8s"),
     "learn and teach": ("demo", "lab", "lessons", "site", "class", "grade"),
     "when something is wrong": ("doctor", "watch", "explain", "check-build", "version", "completion"),
 }

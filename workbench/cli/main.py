@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench._version import __version__
-from workbench.cli import about, flags, learn
+from workbench.cli import about, convert, flags, learn
 from workbench.cli.face import HelpAll, Parser, Wide
 from workbench.cli.flag_variables import with_flags
 from workbench.cli.grade import command as grade
@@ -72,6 +72,7 @@ def parser(all_shown: bool = False) -> Parser:
     start.set_defaults(handle=_run)
     _add_slurm(commands)
     k8s.add(commands)
+    convert.add(commands)
     learn.add(commands)
     grade.add(commands, _seconds)
     doctor = commands.add_parser(
@@ -181,6 +182,9 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     joined, pairs = list(words), range(1, len(words))
     if joined[:1] == ["lab"] and joined[1:2] not in (["-h"], ["--help"], ["--"]):
         joined.insert(1, "--")  # all of it is JupyterLab's
+    if joined[:1] == ["convert"] and "--" in joined:  # what follows is the script's
+        end = joined.index("--")
+        return parser().parse_args(joined[:end], argparse.Namespace(words=joined[end + 1 :]))
     while at := next((i for i in pairs if joined[i - 1] in _TAKE_OPTIONS and joined[i].startswith("-")), 0):
         unseen = io.StringIO()
         with contextlib.suppress(SystemExit), contextlib.redirect_stderr(unseen), contextlib.redirect_stdout(unseen):

@@ -1,0 +1,163 @@
+"""Scripts in the styles of public ones: each is converted to an equal training, or refused with line and reason.
+
+A script that must be refused ends with comments such as ``# refused 12: several optimizers``: the line, and words of
+the reason. In ``by_hand`` are conversions of those that cannot be compared with the script itself: batch norm uses the
+samples of one rank, and Accelerate is not installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from thorough import once_more
+
+pytest.importorskip("libcst")
+
+from workbench.convert.check.compare import compare, table
+from workbench.convert.conversion import Converted, Options, convert
+from workbench.convert.explain import explain
+from workbench.convert.source import RefusedError, read
+from workbench.convert.steps import STEPS
+from workbench.course import six_steps
+
+HERE = Path(__file__).parent
+CORPUS = sorted((HERE / "corpus").glob("*.py"))
+BY_HAND = {path.stem: path for path in (HERE / "by_hand").glob("*.py")}
+EXPECTED = {path: re.findall(r"^# refused (\d+): (.*)$", path.read_text(), re.MULTILINE) for path in CORPUS}
+CONVERTED = [path for path, reasons in EXPECTED.items() if not reasons]
+REFUSED = [path for path, reasons in EXPECTED.items() if reasons]
+SERIAL = [path for path in CONVERTED if path.stem.startswith(("torch", "keras", "tf"))]
+TORCH = [path for path in CONVERTED if path.stem.startswith(("torch", "ddp", "accelerate"))]
+NOT_BACK = {  # with the reason
+    "torch_autoencoder": "op=hvd.Sum",
+    "torch_transfer": "DDP averages gradients only of what goes through",
+}
+
+
+@cache
+def converted(path: Path) -> Converted:
+    """A script of the corpus."""
+    return convert(path.name, read(path).text)
+
+
+def by_names(paths: list[Path], quick: tuple[str, ...] = ()) -> list[object]:
+    """Parameters; all but the quick ones are for thorough runs."""
+    return [
+        pytest.param(path, id=path.stem, marks=[] if path.stem in quick else pytest.mark.thorough) for path in paths
+    ]
+
+
+@pytest.mark.parametrize("path", SERIAL, ids=lambda path: path.stem)
+def test_a_serial_script_gets_each_step(path: Path) -> None:
+    """With its comment; the course's reader of scripts finds them; a second conversion is refused."""
+    new = converted(path)
+    assert {int(step) for step in re.findall(r"# Step (\d):", new.after)} == set(STEPS)
+    found = six_steps.find(new.after)
+    assert [step for step, lines in found.items() if not lines and step != 2] == []
+    assert STEPS.items() > six_steps.STEPS.items()
+    with pytest.raises(RefusedError, match="uses the workbench already"):
+        convert(path.name, new.after)
+
+
+@pytest.mark.parametrize("path", CONVERTED, ids=lambda path: path.stem)
+def test_what_is_not_changed_keeps_its_form(path: Path) -> None:
+    """Comments and the ends of lines are those of the script, and each changed line is explained."""
+    new = converted(path)
+    assert [line for line in new.before.splitlines() if line.lstrip().startswith("#")] == [
+        line for line in new.after.splitlines() if line.lstrip().startswith("#") and not re.match(r"\s*# Step \d", line)
+    ]
+    assert ("\r\n" in new.before) == ("\r\n" in new.after)
+    assert new.after.count("\n") == (new.after.count("\r\n") or new.after.count("\n"))
+    text = explain(path.name, new)
+    lines = new.after.splitlines()
+    for number, code in re.findall(r"^- line (\d+) \(line \d+ before\): `(.*?)`: ", text, re.MULTILINE):
+        assert lines[int(number) - 1].strip().startswith(code)
+
+
+@pytest.mark.parametrize("path", REFUSED, ids=lambda path: path.stem)
+def test_a_script_is_refused_with_line_and_reason(path: Path) -> None:
+    """Those that it names, and no others."""
+    with pytest.raises(RefusedError) as caught:
+        converted(path)
+    assert [str(each.line) for each in caught.value.reasons] == [line for line, _ in EXPECTED[path]]
+    for reason, (_, words) in zip(caught.value.reasons, EXPECTED[path], strict=True):
+        assert words in reason.text
+
+
+def test_nine_of_ten_are_converted() -> None:
+    """Of at least 30."""
+    assert len(CORPUS) >= 30
+    assert len(CONVERTED) >= 0.9 * len(CORPUS)
+
+
+@pytest.mark.parametrize("path", TORCH, ids=lambda path: path.stem)
+def test_the_way_back_leaves_nothing_of_the_workbench(path: Path) -> None:
+    """Plain DDP, which is converted again; or a reason why PyTorch has no counterpart."""
+    there = converted(path).after
+    if path.stem in NOT_BACK:
+        with pytest.raises(RefusedError, match=NOT_BACK[path.stem]):
+            convert(path.name, there, Options(to="ddp"))
+        return
+    back = convert(path.name, there, Options(to="ddp")).after
+    assert "hvd" not in back
+    assert "workbench" not in back
+    if path.stem in ("torch_trainer_class", "ddp_dist"):
+        assert "DistributedOptimizer(" in convert(path.name, back).after
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("path", by_names(CONVERTED, ("torch_trainer_class", "keras_convnet")))
+def test_ranks_train_as_the_script_did(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From beginning to end on two ranks: the same losses and weights, up to 1e-6."""
+    monkeypatch.chdir(tmp_path)
+    if not path.stem.startswith(("torch", "ddp", "accelerate")) and find_spec("tensorflow") is None:
+        pytest.skip("needs the extra tensorflow")
+    new = converted(path)
+    if path.stem in BY_HAND:
+        new = dataclasses.replace(new, before=BY_HAND[path.stem].read_text(), kind="by hand")
+    found = compare(new, path, [], steps=10_000)
+    assert found.agrees, table(found)
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "path", by_names([path for path in TORCH if path.stem not in NOT_BACK], ("torch_segmentation",))
+)
+def test_plain_ddp_trains_alike(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is converted, and back to DDP."""
+    monkeypatch.chdir(tmp_path)
+    found = compare(convert(path.name, converted(path).after, Options(to="ddp")), path, [], steps=10_000)
+    assert found.agrees, table(found)
+
+
+MISTAKES = {
+    "the rate": ("lr=0.1", "lr=0.1 * hvd.size()"),
+    "the batch": ("16 // hvd.size()", "16"),
+    "no new order": ("loader.sampler.set_epoch(epoch)", "pass"),
+    "no average": ("optimizer = hvd.Dist", "unused = hvd.Dist"),
+    "the same samples": ("rank=hvd.rank()", "rank=0"),
+}
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "name", ["no new order", *map(once_more, [each for each in MISTAKES if each != "no new order"])]
+)
+def test_a_mistake_is_a_difference(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is planted into a converted script is seen."""
+    monkeypatch.chdir(tmp_path)
+    path = HERE / "corpus" / "torch_classifier.py"
+    text = path.read_text().replace("lr=args.lr", "lr=0.1")
+    new = convert(path.name, text)
+    assert MISTAKES[name][0] in new.after
+    found = compare(dataclasses.replace(new, after=new.after.replace(*MISTAKES[name])), path, [], steps=6)
+    assert not found.agrees
+    assert "✗ 2 ranks do not train as 1 rank did" in table(found)

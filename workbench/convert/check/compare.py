@@ -1,0 +1,115 @@
+"""The script as it was against the converted one: are losses and weights the same?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from workbench.convert.check.record import Record
+from workbench.convert.check.recording import record
+from workbench.convert.conversion import Converted
+from workbench.launch.function import run
+
+STEPS = 10
+TOLERANCE = 1e-6
+_SAID = {
+    "dropout": "Dropout was off in both runs: two ranks draw other masks than one.",
+    "batch norm": "Batch norm uses the samples of one rank, so two ranks differ from one. hvd.SyncBatchNorm uses all.",
+    "shuffle": "Keras shuffles each rank's share by itself, so shuffling was off in both runs.",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs.
+
+    Args:
+        before: the records of the script as it was; one if it was for one process.
+        after: of the converted one, by ranks.
+        adds: is the loss a sum over samples?
+    """
+
+    before: list[Record]
+    after: list[Record]
+    adds: bool = False
+
+    def losses(self) -> list[tuple[float, float]]:
+        """(before, after) by steps: of all ranks together."""
+        return list(zip(self._losses(self.before), self._losses(self.after), strict=False))
+
+    def _losses(self, records: list[Record]) -> list[float]:
+        share = 1 if self.adds else len(records)
+        return [sum(each) / share for each in zip(*(one.losses for one in records), strict=False)]
+
+    def weights(self) -> float:
+        """The largest difference of a weight, where weights above 1 count by their own size."""
+        one, *others = [*self.before, *self.after]
+        pairs = [(a, b) for each in others for a, b in zip(one.weights, each.weights, strict=True)]
+        if not pairs:
+            return float("nan")
+        return max(float(np.max(np.abs(a - b) / np.maximum(1, np.abs(a)), initial=0)) for a, b in pairs)
+
+    def steps(self) -> list[int]:
+        """How many the runs made; one number if all made the same."""
+        return sorted({each.steps for each in (*self.before, *self.after)})
+
+    @property
+    def agrees(self) -> bool:
+        """Did both make the same steps?"""
+        far = [abs(a - b) / max(1, abs(a)) for a, b in self.losses()]
+        return len(self.steps()) == 1 and all(each <= TOLERANCE for each in (self.weights(), *far))
+
+
+def compare(converted: Converted, path: Path, words: list[str], n: int = 2, steps: int = STEPS) -> Comparison:
+    """Run both.
+
+    Args:
+        converted: the script, and the converted one.
+        path: of the script.
+        words: its arguments.
+        n: the number of ranks.
+        steps: how many at most.
+
+    Raises:
+        ValueError: a run failed.
+    """
+    here = str(path.absolute())
+    ranks, as_horovod = (1 if converted.was_alone else n), converted.kind == "Horovod"
+    before = run(record, (converted.before, here, words, steps), np=ranks, as_horovod=as_horovod)
+    _check(before, f"as it was, on {ranks} {'rank' if ranks == 1 else 'ranks'}")
+    after = run(record, (converted.after, here, words, steps), np=n)
+    _check(after, f"converted, on {n} ranks")
+    return Comparison(before, after, converted.was_alone and "op=hvd.Sum" in converted.after)
+
+
+def _check(found: list[Record], how: str) -> None:
+    for rank, each in enumerate(found):
+        if each.error:
+            raise ValueError(f"The script failed {how} (rank {rank}):\n{each.error}")
+        if not each.steps:
+            raise ValueError(f"The script made no step {how}, so there is nothing to compare.")
+
+
+def table(found: Comparison) -> str:
+    """What is shown."""
+    before, after = (f"{len(each)} rank{'s' * (len(each) > 1)}" for each in (found.before, found.after))
+    lines = [f"step  loss as it was, {before}  converted, {after}  difference"]
+    for step, (one, other) in enumerate(found.losses(), 1):
+        lines.append(f"{step:>4}  {one:>23.7f}  {other:>18.7f}  {abs(one - other):>10.1e}")
+    counts = found.steps()
+    lines.append(f"Largest difference of a weight after {counts[-1]} steps: {found.weights():.1e}.")
+    if len(counts) > 1:
+        lines.append(f"The ranks made different numbers of steps: {counts}.")
+    seen = set[str]().union(*(each.seen for each in (*found.before, *found.after)))
+    lines += [_SAID[each] for each in sorted(seen)]
+    lines.append(
+        f"✓ {after} train as {before} did (up to {TOLERANCE:g})."
+        if found.agrees
+        else f"✗ {after} do not train as {before} did: a difference is above {TOLERANCE:g}."
+    )
+    return "\n".join(lines)
+
+
+__all__ = ["STEPS", "TOLERANCE", "Comparison", "compare", "table"]

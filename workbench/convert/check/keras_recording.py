@@ -1,0 +1,75 @@
+"""Hooks into Keras: losses and weights of ``fit``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from workbench.convert.check.record import SEED, Enough, Record, changed
+
+
+@contextlib.contextmanager
+def recording(found: Record, steps: int) -> Iterator[None]:
+    """Record what ``fit`` does within it; :class:`Enough` is raised after the last step."""
+    keras.utils.set_random_seed(SEED)
+    fit = keras.Model.fit
+
+    class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
+        """Loss and weights after each batch."""
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            found.steps += 1
+            found.losses.append(float((logs or {})["loss"]))
+            if found.steps <= steps:
+                found.weights = [each.numpy().astype(float) for each in self.model.trainable_variables]
+            if found.steps >= steps:
+                raise Enough
+
+    def recorded(self: Any, *args: Any, **options: Any) -> Any:
+        if options.get("shuffle", True):
+            found.seen.add("shuffle")
+        options["shuffle"] = False
+        options["callbacks"] = [*(options.get("callbacks") or []), Recorder()]
+        return fit(self, *args, **options)
+
+    with changed(keras.Model, "fit", recorded), _same_order(found), _optimizers(found):
+        yield
+
+
+@contextlib.contextmanager
+def _same_order(found: Record) -> Iterator[None]:
+    """``tf.data`` does not shuffle."""
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    def shuffle(self: Any, *_: Any, **__: Any) -> Any:
+        found.seen.add("shuffle")
+        return self
+
+    with changed(tf.data.Dataset, "shuffle", shuffle):
+        yield
+
+
+@contextlib.contextmanager
+def _optimizers(found: Record) -> Iterator[None]:
+    """For loops without ``fit``: the weights and steps of the optimizers that are made within it."""
+    made: list[Any] = []
+    init = keras.optimizers.Optimizer.__init__
+
+    def kept(self: Any, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        made.append(self)
+
+    with changed(keras.optimizers.Optimizer, "__init__", kept):
+        yield
+    if not found.steps and made:
+        found.steps = max(int(each.iterations.numpy()) for each in made)
+        found.weights = [each.numpy().astype(float) for one in made for each in one._trainable_variables]
+
+
+__all__ = ["recording"]

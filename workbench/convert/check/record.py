@@ -1,0 +1,49 @@
+"""What is recorded of one run of a script."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+SEED = 7
+
+
+class Enough(BaseException):
+    """There have been as many steps as were asked for. Not an Exception, which a script might catch."""
+
+
+@dataclass
+class Record:
+    """What one rank did.
+
+    Args:
+        losses: of each ``backward()``.
+        weights: after the last step, in the order of the optimizer's parameters.
+        steps: how many there were.
+        seen: what was found that makes runs differ, such as "dropout".
+        output: what the script printed.
+        error: its traceback, if it failed.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    weights: list[Any] = field(default_factory=list)
+    steps: int = 0
+    seen: set[str] = field(default_factory=set)
+    output: str = ""
+    error: str = ""
+
+
+@contextlib.contextmanager
+def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute has another value within it."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+__all__ = ["SEED", "Enough", "Record", "changed"]

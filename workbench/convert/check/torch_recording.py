@@ -1,0 +1,85 @@
+"""Hooks into torch: losses, steps, the order of samples."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DistributedSampler, RandomSampler
+
+from workbench.convert.check.record import SEED, Enough, Record, changed
+
+
+@contextlib.contextmanager
+def recording(found: Record, steps: int) -> Iterator[None]:
+    """Record what happens within it; :class:`Enough` is raised after the last step."""
+    torch.manual_seed(SEED)
+    backward = torch.Tensor.backward
+
+    def recorded(self: Any, *args: Any, **options: Any) -> None:
+        if self.numel() == 1:
+            found.losses.append(float(self.detach()))
+        backward(self, *args, **options)
+
+    def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        found.steps += 1
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        if found.steps <= steps:
+            found.weights = [param.detach().cpu().double().numpy().copy() for param in params]
+        if found.steps >= steps:
+            raise Enough
+
+    hook = register_optimizer_step_post_hook(after_step)
+    with (
+        changed(torch.Tensor, "backward", recorded),
+        changed(RandomSampler, "__iter__", _order),
+        changed(DistributedSampler, "set_epoch", _set_epoch),
+        changed(torch.nn.functional, "dropout", _no_dropout(found)),
+        _batch_norm_is_seen(found),
+    ):
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+def _order(self: Any) -> Iterator[int]:
+    """The order in which ``DistributedSampler`` shuffles, in its n-th epoch."""
+    epoch = self.__dict__.get("_workbench_epoch", 0)
+    self.__dict__["_workbench_epoch"] = epoch + 1
+    yield from torch.randperm(len(self.data_source), generator=torch.Generator().manual_seed(epoch)).tolist()
+
+
+def _set_epoch(self: Any, epoch: int) -> None:
+    """Epochs count from 0, whatever number the script begins with; without this call each is the first."""
+    known = self.__dict__.setdefault("_workbench_epochs", [])
+    if epoch not in known:
+        known.append(epoch)
+    self.epoch = known.index(epoch)
+
+
+def _no_dropout(found: Record) -> Any:
+    def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if training and p:
+            found.seen.add("dropout")
+        return x
+
+    return dropout
+
+
+@contextlib.contextmanager
+def _batch_norm_is_seen(found: Record) -> Iterator[None]:
+    batch_norm = torch.nn.functional.batch_norm
+
+    def seen(*args: Any, **options: Any) -> Any:
+        found.seen.add("batch norm")
+        return batch_norm(*args, **options)
+
+    with changed(torch.nn.functional, "batch_norm", seen):
+        yield
+
+
+__all__ = ["recording"]

@@ -1,0 +1,1 @@
+"""Scripts for PyTorch: one process, DistributedDataParallel, Accelerate."""

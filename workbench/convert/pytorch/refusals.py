@@ -1,0 +1,61 @@
+"""What a script for PyTorch must not have to be converted, with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from workbench.convert import randomness
+from workbench.convert.pytorch.training import Training
+from workbench.convert.script import Script, last
+from workbench.convert.source import Reason
+from workbench.convert.unclear import UnclearError
+
+_CALLS = {
+    "torch.nn.DataParallel": "DataParallel splits a batch over GPUs itself: remove it, a rank has one GPU.",
+    "torch.nn.parallel.DataParallel": "DataParallel splits a batch over GPUs itself: remove it, a rank has one GPU.",
+    "torch.cuda.set_device": "this chooses a GPU, which would be the same on all ranks: remove it.",
+    "torch.multiprocessing.spawn": "the script starts processes: call the function once, a launcher starts ranks.",
+    "torch.autograd.grad": "gradients of torch.autograd.grad() do not pass the optimizer: average them by hand.",
+}
+_BASES = {
+    "torch.utils.data.IterableDataset": "an IterableDataset has no indices: share it by rank in __iter__, by hand.",
+}
+
+
+def found(script: Script) -> Iterator[Reason]:
+    """All that are there."""
+    for call in script.all(cst.Call):
+        if text := _CALLS.get(script.meaning(call.func)):
+            yield Reason(script.line(call), text)
+    for each in script.all(cst.ClassDef):
+        for base in each.bases:
+            if text := _BASES.get(script.meaning(base.value)):
+                yield Reason(script.line(each), text)
+    for text_node in script.all(cst.SimpleString):
+        if text_node.evaluated_value == "CUDA_VISIBLE_DEVICES":
+            yield Reason(script.line(text_node), "CUDA_VISIBLE_DEVICES would be the same on all ranks: remove it.")
+    for generator in randomness.own_generators(script):
+        yield Reason(script.line(generator), "without a seed each rank draws other numbers: give one.")
+    for function in script.functions("training_step"):
+        yield Reason(
+            script.line(function), "this is for Lightning, whose Trainer has the loop: see the guide on converting."
+        )
+
+
+def check_weights_after(script: Script, training: Training) -> None:
+    """Weights that are drawn after the optimizer was made would be drawn after the broadcast.
+
+    Raises:
+        UnclearError: they are.
+    """
+    place, line = script.function(training.optimizer), script.line(training.optimizer)
+    for call in script.all(cst.Call):
+        meaning = script.meaning(call.func)
+        draws = meaning.startswith("torch.nn.init.") or last(call.func) in ("apply", "reset_parameters")
+        if draws and script.function(call) is place and script.line(call) > line:
+            raise UnclearError(script.line(call), "this changes weights after the optimizer is made: move it before.")
+
+
+__all__ = ["check_weights_after", "found"]

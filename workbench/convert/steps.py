@@ -1,0 +1,44 @@
+"""The steps of a conversion: their names, what goes wrong without each, and the words of the comments."""
+
+from __future__ import annotations
+
+STEPS = {
+    1: "Initialization",
+    2: "Compute the local batch size",
+    3: "Pin the process to the GPU",
+    4: "Shard the data",
+    5: "Give all ranks the same initial weights",
+    6: "Average the gradients",
+    7: "Let rank 0 print and save",
+}
+WITHOUT = {
+    1: "no process knows its rank",
+    2: "all ranks together take a larger batch than one process",
+    3: "all ranks of a machine use its first GPU",
+    4: "each rank trains on all samples",
+    5: "the ranks begin with different weights, and never have the same",
+    6: "each rank trains a model of its own",
+    7: "each line appears once for each rank, and the ranks write to one file at the same time",
+}
+COMMENTS = {
+    1: "this process learns its rank, and how many there are",
+    2: "the ranks share a batch, so all of them together take as many samples as before",
+    3: "each rank of a machine has its own GPU",
+    4: "each rank reads its own share of the data",
+    5: "all ranks begin with the weights of rank 0",
+    6: "each step uses the average of all ranks' gradients",
+    7: "only rank 0 prints and saves",
+}
+
+
+def comment(step: int, text: str = "") -> str:
+    """The comment above a changed line.
+
+    Example:
+        >>> comment(1)
+        '# Step 1: this process learns its rank, and how many there are'
+    """
+    return f"# Step {step}: {text or COMMENTS[step]}"
+
+
+__all__ = ["COMMENTS", "STEPS", "WITHOUT", "comment"]

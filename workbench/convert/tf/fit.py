@@ -1,0 +1,230 @@
+"""A script whose training is ``model.fit`` of Keras → the six steps."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from workbench.convert import beginning, rank_0
+from workbench.convert.edits import Change, Edits
+from workbench.convert.origins import origins
+from workbench.convert.script import Script, argument, last, stars
+from workbench.convert.source import Reason, RefusedError
+from workbench.convert.tf import device, pipeline
+from workbench.convert.unclear import UnclearError
+
+_WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger")
+_CALLBACKS = "hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()"
+
+
+def convert(script: Script, scale_rate: bool = False) -> Edits:
+    """The edits.
+
+    Args:
+        script: which.
+        scale_rate: not for Keras: the rate is within the optimizer.
+
+    Raises:
+        RefusedError: something is not understood.
+    """
+    edits = Edits(script)
+    problems = [*device.refused(script), *_refused(script)]
+    if scale_rate:
+        problems.append(Reason(0, "--scale-lr is for PyTorch; in Keras the rate is within the optimizer."))
+    try:
+        compiled, fit = _only(script, "compile"), _only(script, "fit")
+        _optimizer(edits, compiled)
+        _data(edits, fit)
+        _arguments(edits, fit)
+        _writers(edits)
+    except UnclearError as unclear:
+        problems.append(unclear.reason)
+    if problems:
+        raise RefusedError(script.name, *problems)
+    rank_0.convert(edits, fit)
+    ours = "workbench.tensorflow.keras" if script.imports("tensorflow") else "workbench.keras"
+    beginning.convert(edits, ours, device.PIN, ["import tensorflow as tf"])
+    return edits
+
+
+def _refused(script: Script) -> list[Reason]:
+    found = []
+    for arg in script.all(cst.Arg):
+        if (
+            arg.keyword is not None
+            and arg.keyword.value == "reduction"
+            and script.text(arg.value).strip("'\"") == "sum"
+        ):
+            found.append(Reason(script.line(arg), "this loss is a sum, and the ranks' average of sums is too small."))
+    for call in script.all(cst.Call):
+        if last(call.func) == "BackupAndRestore":
+            found.append(Reason(script.line(call), "BackupAndRestore would restore another epoch on each rank."))
+    for text in script.all(cst.SimpleString):
+        if text.evaluated_value in ("jax", "torch") and script.imports("keras"):
+            found.append(Reason(script.line(text), f"Keras on {text.evaluated_value}: convert its device by hand."))
+    return found
+
+
+def _only(script: Script, name: str) -> cst.Call:
+    """The one call of a method of the model."""
+    found = [call for call in script.all(cst.Call) if isinstance(call.func, cst.Attribute) and last(call.func) == name]
+    found = [call for call in found if not script.meaning(call.func).startswith(("re.", "torch.", "sklearn."))]
+    found = [call for call in found if name != "fit" or _is_training(script, call)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UnclearError(0, f"there is no call of model.{name}(): what trains here is not known.")
+    lines = ", ".join(str(script.line(each)) for each in found)
+    raise UnclearError(script.line(found[1]), f"{name}() is called at several places (lines {lines}).")
+
+
+def _is_training(script: Script, call: cst.Call) -> bool:
+    """Not a scaler of scikit-learn."""
+    made = origins(script, call.func.value)  # type: ignore[attr-defined]
+    return not any(isinstance(each, cst.Call) and script.meaning(each.func).startswith("sklearn.") for each in made)
+
+
+def _keras(script: Script) -> str:
+    """By which name the script calls Keras."""
+    for node in script.all(cst.ImportAlias):
+        if script.text(node.name) == "keras" or script.text(node.name).endswith(".keras"):
+            return script.text(node.asname.name) if node.asname else script.text(node.name)
+    for node in script.all(cst.ImportAlias):
+        if script.text(node.name) == "tensorflow":
+            return f"{script.text(node.asname.name) if node.asname else 'tensorflow'}.keras"
+    raise UnclearError(0, "neither keras nor tensorflow is imported as a whole: import tensorflow as tf.")
+
+
+def _optimizer(edits: Edits, compiled: cst.Call) -> None:
+    script = edits.script
+    if stars(compiled):
+        raise UnclearError(script.line(compiled), "write the arguments of compile() out.")
+    arg = argument(compiled, 0, "optimizer")
+    default = f'{_keras(script)}.optimizers.get("rmsprop")'
+    if arg is None:
+        more = f"optimizer=hvd.DistributedOptimizer({default})"
+        edits.replace(compiled, lambda call: rank_0.also(call, more), 6)
+        return
+    text = script.text(arg.value)
+    made = origins(script, arg.value)
+    if all(isinstance(each, (cst.SimpleString, cst.FormattedString)) for each in made):
+        text = f"{_keras(script)}.optimizers.get({text})"
+    edits.replace(arg.value, f"hvd.DistributedOptimizer({text})", 6)
+
+
+# --- 2 and 4 ------------------------------------------------------------------------------------------
+
+
+def _data(edits: Edits, fit: cst.Call) -> None:
+    script = edits.script
+    line = script.line(fit)
+    if stars(fit):
+        raise UnclearError(line, "write the arguments of fit() out.")
+    x, y = argument(fit, 0, "x"), argument(fit, 1, "y")
+    if x is None:
+        raise UnclearError(line, "fit() has no data here.")
+    if pipeline.is_pipeline(script, x.value):
+        pipeline.shard(edits, x.value)
+        return
+    if y is None:
+        raise UnclearError(line, "fit() has neither arrays x and y nor a data set of tf.data that this file makes.")
+    if argument(fit, None, "steps_per_epoch") is not None:
+        raise UnclearError(line, "steps_per_epoch with arrays: leave it out, a share of the data has its own steps.")
+    arrays = [x, y, *(arg for name in ("sample_weight",) if (arg := argument(fit, None, name)) is not None)]
+    first = _first(script, x.value)
+    name = script.unused("share")
+    number = f"len({first}) // hvd.size() * hvd.size()"
+    edits.before(
+        fit, 4, f"{name} = slice(hvd.rank(), {number}, hvd.size())", "each rank trains on its own samples, equally many"
+    )
+    for arg in arrays:
+        edits.replace(arg.value, _shared(script, arg.value, name))
+    batch = argument(fit, 2, "batch_size")
+    local = script.unused("local_batch")
+    edits.before(fit, 2, f"{local} = {_divided(script, batch)}")
+    if batch is None:
+        edits.replace(fit, lambda call: rank_0.also(call, f"batch_size={local}"))
+    else:
+        edits.replace(batch.value, local)
+
+
+def _divided(script: Script, batch: cst.Arg | None) -> str:
+    if batch is None:
+        return "32 // hvd.size()"  # Keras' default
+    plain = isinstance(batch.value, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
+    text = script.text(batch.value)
+    return f"{text if plain else f'({text})'} // hvd.size()"
+
+
+def _first(script: Script, node: cst.BaseExpression) -> str:
+    if isinstance(node, (cst.List, cst.Tuple)) and node.elements:
+        return _first(script, node.elements[0].value)
+    if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
+        return script.text(node)
+    raise UnclearError(script.line(node), "give these samples a name before fit(), so that they can be shared.")
+
+
+def _shared(script: Script, node: cst.BaseExpression, name: str) -> str:
+    if isinstance(node, (cst.List, cst.Tuple)):
+        return "[" + ", ".join(_shared(script, each.value, name) for each in node.elements) + "]"
+    if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
+        return f"{script.text(node)}[{name}]"
+    raise UnclearError(script.line(node), "give these samples a name before fit(), so that they can be shared.")
+
+
+# --- 5 and 7 ------------------------------------------------------------------------------------------
+
+
+def _arguments(edits: Edits, fit: cst.Call) -> None:
+    """Callbacks and ``verbose``."""
+    script = edits.script
+    if sum(arg.keyword is None for arg in fit.args) > 4:
+        raise UnclearError(script.line(fit), "write the arguments of fit() with their names, after the batch size.")
+    callbacks, verbose = argument(fit, None, "callbacks"), argument(fit, None, "verbose")
+    name = script.unused("hvd_callbacks")
+    edits.before(fit, 5, f"{name} = [{_CALLBACKS}]")
+    if callbacks is None:
+        edits.replace(fit, lambda call: rank_0.also(call, f"callbacks={name}"))
+    elif isinstance(callbacks.value, cst.List):
+        edits.replace(callbacks.value, _starred_first(name))
+    else:
+        edits.replace(callbacks.value, f"[*{name}, *{script.text(callbacks.value)}]")
+    if verbose is None:
+        edits.replace(fit, lambda call: rank_0.also(call, 'verbose="auto" if hvd.rank() == 0 else 0'), 7)
+    elif script.text(verbose.value) != "0":
+        edits.replace(verbose.value, f"{script.text(verbose.value)} if hvd.rank() == 0 else 0", 7)
+
+
+def _starred_first(name: str) -> Change:
+    """A list that begins with the elements of another."""
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
+    def change(made: cst.List) -> cst.List:
+        first = cst.StarredElement(cst.Name(name), comma=comma if made.elements else cst.MaybeSentinel.DEFAULT)
+        return made.with_changes(elements=[first, *made.elements])
+
+    return change
+
+
+def _writers(edits: Edits) -> None:
+    """Callbacks that write files are rank 0's."""
+    script = edits.script
+    for each in script.all(cst.Element):
+        made = origins(script, each.value)
+        if any(isinstance(call, cst.Call) and last(call.func) in _WRITERS for call in made):
+            text = script.text(each.value)
+            star = cst.parse_expression(f"[{text}] if hvd.rank() == 0 else []")
+            edits.replace(each, _starred(star.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])), 7)
+    for call in script.all(cst.Call):
+        added = [arg.value for arg in call.args if isinstance(arg.value, (cst.Call, cst.Name))]
+        made = [each for value in added for each in origins(script, value)]
+        if last(call.func) == "append" and any(
+            isinstance(each, cst.Call) and last(each.func) in _WRITERS for each in made
+        ):
+            edits.guard(call)
+
+
+def _starred(value: cst.BaseExpression) -> Change:
+    return lambda element: cst.StarredElement(value=value, comma=element.comma)
+
+
+__all__ = ["convert"]

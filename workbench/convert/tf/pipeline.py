@@ -1,0 +1,99 @@
+"""``tf.data``: the calls that make a data set, and the two that are changed: its source and its batches."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from workbench.convert.edits import Edits
+from workbench.convert.origins import assignments, bound, parameters, returned
+from workbench.convert.script import Script, argument, inside, last
+from workbench.convert.unclear import UnclearError
+
+_SOURCES = ("tensorflow.data.Dataset.", "tensorflow.data.TFRecordDataset", "tensorflow.data.TextLineDataset")
+
+
+def is_pipeline(script: Script, node: cst.BaseExpression) -> bool:
+    """Is this a data set of ``tf.data`` that the script makes?"""
+    return any(_is_source(script, call) for call in links(script, node))
+
+
+def _is_source(script: Script, call: cst.Call) -> bool:
+    return not inside(call.func, cst.Call) and script.meaning(call.func).startswith(_SOURCES)
+
+
+def links(script: Script, node: cst.BaseExpression) -> list[cst.Call]:
+    """The calls by which a data set is made, also over several assignments to one name."""
+    found: list[cst.Call] = []
+    seen: set[cst.CSTNode] = set()
+    todo: list[cst.BaseExpression] = [node]
+    while todo:
+        each = todo.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if isinstance(each, cst.Call):
+            found.append(each)
+            if isinstance(each.func, cst.Attribute):
+                todo.append(each.func.value)
+            todo += returned(script, each)
+        elif isinstance(each, cst.Name):
+            todo += _values(script, each)
+        elif isinstance(each, cst.Attribute):
+            todo += [value for _, value in assignments(script, to=script.text(each))]
+    return found
+
+
+def _values(script: Script, name: cst.Name) -> list[cst.BaseExpression]:
+    function = script.function(name)
+    values = [value for _, value in assignments(script, function, name.value)]
+    if function is not None and name.value in parameters(function):
+        given = [bound(script, function, call, name.value) for call in script.callers(function)]
+        values += [each for each in given if each is not None]
+    if not values and function is not None:
+        values = [value for _, value in assignments(script, None, name.value)]
+    return values
+
+
+def shard(edits: Edits, node: cst.BaseExpression, keep_batch: bool = False) -> None:
+    """Each rank takes its share of the source, and its part of the batch.
+
+    Args:
+        edits: where to.
+        node: what the training runs over.
+        keep_batch: do not divide the batch.
+
+    Raises:
+        UnclearError: there is not one source and one ``batch()``.
+    """
+    script = edits.script
+    calls = links(script, node)
+    sources = [call for call in calls if _is_source(script, call)]
+    batches = [call for call in calls if last(call.func) in ("batch", "padded_batch")]
+    line = script.line(node)
+    if any(last(call.func) in ("zip", "concatenate", "interleave", "sample_from_datasets") for call in calls):
+        raise UnclearError(line, "this data set is made of several: which samples a rank takes is not known.")
+    if len(sources) != 1 or len(batches) != 1:
+        raise UnclearError(
+            line,
+            f"this data set has {len(sources)} sources and {len(batches)} calls of batch(), and should have one each.",
+        )
+    size = argument(batches[0], 0, "batch_size")
+    if size is None:
+        raise UnclearError(script.line(batches[0]), "the batch size is not written in this call.")
+    edits.replace(sources[0], _sharded, 4)
+    if not keep_batch:
+        text = script.text(size.value)
+        plain = isinstance(size.value, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
+        edits.replace(size.value, f"{text if plain else f'({text})'} // hvd.size()", 2)
+    edits.note(
+        sources[0], "if the number of samples is no multiple of the number of ranks, one rank may have a batch more."
+    )
+
+
+def _sharded(call: cst.Call) -> cst.Call:
+    more = cst.ensure_type(cst.parse_expression("d.shard(hvd.size(), hvd.rank())"), cst.Call)
+    func = cst.ensure_type(more.func, cst.Attribute).with_changes(value=call)
+    return more.with_changes(func=func)
+
+
+__all__ = ["is_pipeline", "links", "shard"]
