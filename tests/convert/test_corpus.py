@@ -95,7 +95,7 @@ def test_nine_of_ten_are_converted() -> None:
     assert len(CONVERTED) >= 0.9 * len(CORPUS)
 
 
-@pytest.mark.parametrize("path", TORCH, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", by_names(TORCH, ("torch_trainer_class", "ddp_dist", *NOT_BACK)))
 def test_the_way_back_leaves_nothing_of_the_workbench(path: Path) -> None:
     """Plain DDP, which is converted again; or a reason why PyTorch has no counterpart."""
     there = converted(path).after
@@ -112,7 +112,7 @@ def test_the_way_back_leaves_nothing_of_the_workbench(path: Path) -> None:
 
 @pytest.mark.parallel
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("path", by_names(CONVERTED, ("torch_trainer_class", "keras_convnet")))
+@pytest.mark.parametrize("path", by_names(CONVERTED, ("keras_convnet",)))
 def test_ranks_train_as_the_script_did(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From beginning to end on two ranks: the same losses and weights, up to 1e-6."""
     monkeypatch.chdir(tmp_path)
