@@ -141,7 +141,10 @@ MISTAKES = {
     "the rate": ("lr=0.1", "lr=0.1 * hvd.size()"),
     "the batch": ("16 // hvd.size()", "16"),
     "no new order": ("loader.sampler.set_epoch(epoch)", "pass"),
-    "no average": ("optimizer = hvd.Dist", "unused = hvd.Dist"),
+    "no average": (
+        "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())",
+        "pass",
+    ),
     "the same samples": ("rank=hvd.rank()", "rank=0"),
 }
 

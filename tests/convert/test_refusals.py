@@ -174,6 +174,16 @@ def test_steps_are_counted_by_all_samples_and_means_by_a_share(line: str, number
     assert f"n = len({number})" in convert("train.py", text).after
 
 
+def test_a_file_that_is_written_during_the_training() -> None:
+    """Rank 0 writes it, the others into nothing; one that is read, too, is refused; who loads what was saved waits."""
+    text = TRAINING + 'open("log.csv", "w").write(str(loss))\n'
+    assert 'open("log.csv" if hvd.rank() == 0 else os.devnull, "w")' in convert("train.py", text).after
+    assert "import os\n" in convert("train.py", text).after
+    assert "write" in refused(text + 'print(open("log.csv").read())\n')[0][1]
+    lines = convert("train.py", TRAINING + "torch.save(model, 'm')\nnew = torch.load('m')\n").after.splitlines()
+    assert lines[lines.index("new = torch.load('m')") - 1] == "hvd.barrier()"
+
+
 def test_output_before_the_beginning_of_the_main_part() -> None:
     """A function that is called while the module is imported may print: ``init()`` comes before it."""
     text = TRAINING.replace("for epoch", "def main():\n  for epoch").replace("\n    ", "\n      ")

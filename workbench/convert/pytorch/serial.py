@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from workbench.convert import beginning, rank_0
+from workbench.convert import beginning, files, rank_0
 from workbench.convert.edits import Edits
 from workbench.convert.pytorch import gradients, loss, refusals, schedulers, sharding
 from workbench.convert.pytorch.training import Training, training
@@ -51,7 +51,7 @@ def convert(script: Script, loss_is: str = "", scale_rate: bool = False) -> Edit
     _say_batch_norm(edits)
     rank_0.convert(edits, found.backward)
     sharding.download_once(edits)
-    beginning.convert(edits, "workbench.torch", PIN, ["import torch", sharding.SAMPLER_IMPORT])
+    beginning.convert(edits, "workbench.torch", PIN, ["import torch", sharding.SAMPLER_IMPORT, *files.convert(edits)])
     return edits
 
 

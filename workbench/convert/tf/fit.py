@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from workbench.convert import beginning, rank_0
+from workbench.convert import beginning, files, rank_0
 from workbench.convert.edits import Change, Edits
 from workbench.convert.origins import origins
 from workbench.convert.script import Script, argument, last, stars
@@ -42,7 +42,7 @@ def convert(script: Script, scale_rate: bool = False) -> Edits:
         raise RefusedError(script.name, *problems)
     rank_0.convert(edits, fit)
     ours = "workbench.tensorflow.keras" if script.imports("tensorflow") else "workbench.keras"
-    beginning.convert(edits, ours, device.PIN, ["import tensorflow as tf"])
+    beginning.convert(edits, ours, device.PIN, ["import tensorflow as tf", *files.convert(edits)])
     return edits
 
 

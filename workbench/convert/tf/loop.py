@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from workbench.convert import beginning, rank_0
+from workbench.convert import beginning, files, rank_0
 from workbench.convert.decisions import check
 from workbench.convert.edits import Edits
 from workbench.convert.origins import origin, origins
@@ -39,7 +39,7 @@ def convert(script: Script, loss_is: str = "") -> Edits:
     if problems:
         raise RefusedError(script.name, *problems)
     rank_0.convert(edits, gradient)
-    beginning.convert(edits, "workbench.tensorflow", device.PIN, ["import tensorflow as tf"])
+    beginning.convert(edits, "workbench.tensorflow", device.PIN, ["import tensorflow as tf", *files.convert(edits)])
     return edits
 
 

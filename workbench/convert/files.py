@@ -1,0 +1,46 @@
+"""Files that a script writes: one rank writes, and who reads what it has written waits for it."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from workbench.convert.edits import Edits
+from workbench.convert.script import Script, argument
+from workbench.convert.source import Reason, RefusedError
+
+_SAVES = ("torch.save", "numpy.save", "pickle.dump")
+_LOADS = ("torch.load", "numpy.load", "pickle.load")
+
+
+def convert(edits: Edits) -> list[str]:
+    """Let other ranks than 0 write into nothing, and wait before they load what was saved.
+
+    Returns:
+        Imports that this needs.
+
+    Raises:
+        RefusedError: a file is written and read.
+    """
+    script = edits.script
+    for call in script.calls(*_LOADS):
+        before = [each for each in script.calls(*_SAVES) if script.function(each) is script.function(call)]
+        if any(script.line(each) < script.line(call) for each in before):
+            edits.before(call, 7, "hvd.barrier()", "what rank 0 saves is whole before others load it")
+    opened = [call for call in script.calls("builtins.open") if call.args]
+    written = [call for call in opened if _mode(script, call)[:1] in ("w", "a", "x")]
+    for call in written:
+        name = script.text(call.args[0].value)
+        if any(script.text(each.args[0].value) == name for each in opened if each not in written):
+            raise RefusedError(
+                script.name, Reason(script.line(call), f"all ranks write {name}, and read it: convert by hand.")
+            )
+        edits.replace(call.args[0].value, f"{name} if hvd.rank() == 0 else os.devnull", 7)
+    return ["import os"] if written else []
+
+
+def _mode(script: Script, call: cst.Call) -> str:
+    arg = argument(call, 1, "mode")
+    return script.text(arg.value).strip("'\"") if arg is not None else "r"
+
+
+__all__ = ["convert"]
