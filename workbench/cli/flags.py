@@ -107,6 +107,10 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--bind",), _BIND, str, choices=BINDINGS),
         Flag(("--binding-args",), "arguments for mpiexec that bind the ranks, as one text, instead of --bind", str),
         Flag(("--as-horovod",), "`import horovod` in the ranks imports the workbench"),
+        Flag(
+            ("--check",),
+            "run the first steps only, on 2 ranks unless -np says more, and name known mistakes with their lines",
+        ),
     ],
     "elastic": [
         Flag(
@@ -198,7 +202,7 @@ _SECTIONS = {
 
 
 _OFTEN = {
-    *("num_proc", "hosts", "hostfile", "gpus", "bind", "as_horovod", "mpi", "gloo"),
+    *("num_proc", "hosts", "hostfile", "gpus", "bind", "as_horovod", "check", "mpi", "gloo"),
     *("min_num_proc", "max_num_proc", "host_discovery_script"),
     *("sync", "ssh_port", "ssh_identity_file", "network_interfaces"),
     *("output_filename", "verbose", "timeline_filename", "autotune", "chaos"),

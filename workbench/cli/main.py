@@ -10,7 +10,8 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
@@ -264,10 +265,16 @@ def _run(args: argparse.Namespace) -> int:
         return _check_build(args)
     if args.config_file:
         flags.apply_file(args, args.config_file)
+    if args.check:
+        return _check(args)
     if flags.is_elastic(args):
         return _run_elastic(args)
-    n, targets = _targets(args)
+    return _run_ranks(args, *_targets(args))
+
+
+def _run_ranks(args: argparse.Namespace, n: int, targets: list[Target], more: Mapping[str, str] | None = None) -> int:
     task = _task(args, n, targets)
+    task = replace(task, env={**task.env, **(more or {})})
     if task.starter != "gloo":
         from workbench.launch.start import mpi
 
@@ -291,6 +298,24 @@ def _run(args: argparse.Namespace) -> int:
     if outcome.text:
         log(outcome.text)
     return outcome.code
+
+
+def _check(args: argparse.Namespace) -> int:
+    """The first steps of a script, and what is wrong in them."""
+    from workbench.diagnostics.first_steps.report import events, recorded, report
+    from workbench.launch.hosts.remote_shell import LocalShell
+
+    args.num_proc = 2 if args.num_proc is None else args.num_proc
+    n, targets = _targets(args)
+    if flags.is_elastic(args) or not all(isinstance(target.shell, LocalShell) for target in targets):
+        raise LaunchError("--check compares ranks of this machine, in a job of fixed size: leave the hosts out.")
+    if n < 2:
+        raise LaunchError("--check compares ranks, so it needs two: workbench run --check -np 2 python train.py")
+    with recorded() as (folder, variables):
+        code = _run_ranks(args, n, targets, variables)
+        lines, wrong = report(events(folder, n))
+    print_lines(lines)
+    return code or wrong
 
 
 def _run_elastic(args: argparse.Namespace) -> int:

@@ -161,6 +161,16 @@ def member_file(env: Mapping[str, str] | None = None) -> str:
     return (os.environ if env is None else env).get("WORKBENCH_MEMBER", "")
 
 
+def check_folder(env: Mapping[str, str] | None = None) -> str:
+    """The folder where a rank writes down its first steps, as ``workbench run --check`` says; "" if it says none.
+
+    Example:
+        >>> check_folder({"WORKBENCH_CHECK": "/tmp/workbench-check-7"}), check_folder({})
+        ('/tmp/workbench-check-7', '')
+    """
+    return (os.environ if env is None else env).get("WORKBENCH_CHECK", "")
+
+
 def set_horovod_numbers(
     rank: int, size: int, local_rank: int, local_size: int, cross_rank: int, cross_size: int
 ) -> None:
@@ -183,7 +193,7 @@ def most_ranks(env: Mapping[str, str] | None = None) -> int:
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(AS_HOROVOD|MEMBER|SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WORKER|MAX_NP)|HOROVOD_ELASTIC"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(AS_HOROVOD|AT_START|CHECK|MEMBER|SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WORKER|MAX_NP)|HOROVOD_ELASTIC"
 )
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import importlib
 import importlib.machinery
 import importlib.util
 import os
@@ -143,4 +144,6 @@ def _other() -> None:
 
 if threading.current_thread() is threading.main_thread():
     _watch()
+    if _module := os.environ.get("WORKBENCH_AT_START"):  # what the launcher wants to see of the script, as --check does
+        importlib.import_module(_module).begin()
 _other()

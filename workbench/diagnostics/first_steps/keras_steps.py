@@ -1,0 +1,185 @@
+"""What is seen of Keras 3 and TensorFlow 2: optimizers and their steps, the first input after each, ``fit`` cut short.
+
+A ``tf.function`` is run as it is written, so that each step is seen, and not only the one that is traced. Of the graphs
+of TensorFlow 1 nothing is seen but that there is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+from workbench.common.extras import loaded
+from workbench.diagnostics.first_steps.imported import Watch
+from workbench.diagnostics.first_steps.recorder import (
+    MOST_STEPS,
+    STEPS_OF_AN_EPOCH,
+    Recorder,
+    hash_of,
+    world,
+    wrapped_by_us,
+)
+
+
+def watches(recorder: Recorder) -> dict[str, Watch]:
+    """Modules of Keras and TensorFlow, and what is done when they have been imported."""
+    steps = KerasSteps(recorder)
+    return {
+        "tensorflow": _run_as_written,
+        "tensorflow.python.client.session": lambda module: _watch_sessions(module, recorder),
+        "keras.src.optimizers.base_optimizer": steps.watch_optimizers,
+        "keras.src.layers.layer": steps.watch_layers,
+        **{
+            f"keras.src.backend.{name}.trainer": functools.partial(_watch_fit, recorder=recorder)
+            for name in ("tensorflow", "torch", "jax")
+        },
+    }
+
+
+class KerasSteps:
+    """The optimizers of this process.
+
+    Args:
+        recorder: gets what is seen.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._optimizers: list[Any] = []  # weak references
+
+    def watch_optimizers(self, module: ModuleType) -> None:
+        """Of each one, where it is made and what it steps with."""
+        init, apply = module.BaseOptimizer.__init__, module.BaseOptimizer.apply
+
+        @functools.wraps(init)
+        def made(optimizer: Any, *args: Any, **options: Any) -> None:
+            init(optimizer, *args, **options)
+            self._recorder.write("optimizer", optimizer=len(self._optimizers), kind=type(optimizer).__name__)
+            self._optimizers.append(weakref.ref(optimizer))
+
+        @functools.wraps(apply)
+        def stepping(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            self._step(optimizer, list(grads), trainable_variables)
+            return apply(optimizer, grads, trainable_variables)
+
+        module.BaseOptimizer.__init__, module.BaseOptimizer.apply = made, stepping
+
+    def watch_layers(self, module: ModuleType) -> None:
+        """The first input after each step that a layer gets, which is the model's."""
+        call = module.Layer.__call__
+
+        @functools.wraps(call)
+        def called(layer: Any, *args: Any, **options: Any) -> Any:
+            recorder = self._recorder
+            if recorder.wants_batch and recorder.mine and args and options.get("training") is not False:
+                found = _arrays(args[:1])
+                if found:
+                    recorder.saw_batch(hash_of(found))
+            return call(layer, *args, **options)
+
+        module.Layer.__call__ = called
+
+    def _step(self, optimizer: Any, gradients: list[Any], variables: Any) -> None:
+        number = next((n for n, each in enumerate(self._optimizers) if each() is optimizer), -1)
+        weights = list(variables) if variables is not None else list(getattr(optimizer, "_trainable_variables", []))
+        values, slopes = _arrays([each.value for each in weights]), _arrays(gradients)
+        if values is not None and slopes is not None:
+            self._recorder.step(
+                number, hash_of(values), hash_of(slopes), framework="keras", wrapped=wrapped_by_us(), sharded=False
+            )
+
+
+def _arrays(tensors: Iterable[Any]) -> list[Any] | None:
+    """As arrays; None if one is not there yet, as within a graph. Those that are None or sparse are left out."""
+    found: list[Any] = []
+    for each in tensors:
+        if isinstance(each, (list, tuple)):
+            within = _arrays(each)
+            if within is None:
+                return None
+            found += within
+            continue
+        each = each.detach().cpu() if hasattr(each, "detach") else each
+        if each is None or hasattr(each, "dense_shape"):
+            continue
+        if not hasattr(each, "numpy") and not hasattr(each, "tobytes"):
+            return None
+        try:
+            array = each.numpy() if hasattr(each, "numpy") else each
+        except (AttributeError, NotImplementedError):  # of a graph
+            return None
+        found.append(array.copy(order="C").view("u1") if array.ndim else array.reshape(1).view("u1"))
+    return found
+
+
+def _run_as_written(tf: ModuleType) -> None:
+    warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions_eagerly`")
+    tf.config.run_functions_eagerly(True)
+
+
+def _watch_sessions(module: ModuleType, recorder: Recorder) -> None:
+    """A session of TensorFlow 1 ends the program when it has run often enough."""
+    plain: Callable[..., Any] = module.BaseSession.run
+    runs: list[None] = []
+
+    @functools.wraps(plain)
+    def run(*args: Any, **options: Any) -> Any:
+        runs.append(None)
+        if len(runs) == 1:
+            recorder.write("graph", **world())
+        if len(runs) > 4 * MOST_STEPS and recorder.mine:
+            raise SystemExit(0)
+        return plain(*args, **options)
+
+    module.BaseSession.run = run
+
+
+def _watch_fit(module: ModuleType, recorder: Recorder) -> None:
+    """``fit`` with one callback more, which ends it after a few batches."""
+    for trainer in vars(module).values():
+        if isinstance(trainer, type) and "fit" in vars(trainer):
+            vars_of = inspect.signature(trainer.fit)  # type: ignore[attr-defined]
+            trainer.fit = _short(trainer.fit, vars_of, recorder)  # type: ignore[attr-defined]
+
+
+def _short(plain: Callable[..., Any], signature: inspect.Signature, recorder: Recorder) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def fit(*args: Any, **options: Any) -> Any:
+        bound = signature.bind(*args, **options)
+        given = bound.arguments.get("callbacks")
+        if given is None or isinstance(given, (list, tuple)):
+            bound.arguments["callbacks"] = [*(given or ()), _stopper(recorder)]
+        return plain(*bound.args, **bound.kwargs)
+
+    return fit
+
+
+def _stopper(recorder: Recorder) -> Any:
+    keras = loaded("keras")
+
+    class Stopper(keras.callbacks.Callback):  # type: ignore[misc, name-defined, unused-ignore]
+        """Ends ``fit``, and an evaluation in it, after a few batches."""
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            """How long an epoch would be."""
+            recorder.write("loop", loader=0, length=self.params.get("steps"), epoch=None, shuffles=False, steps=0)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            """Enough?"""
+            if batch + 1 >= STEPS_OF_AN_EPOCH:
+                self.model.stop_training = True
+
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            """Enough?"""
+            if batch + 1 >= STEPS_OF_AN_EPOCH:
+                self.model.stop_evaluating = True
+
+    return Stopper()
+
+
+__all__ = ["KerasSteps", "watches"]

@@ -1,0 +1,329 @@
+"""What the text of a script shows of known mistakes: the learning rate, and what a few steps do not reach.
+
+A name stands for the rank, or for a scale, if it was assigned from one. A file that is written is guarded if a test of
+the rank stands before it, in its function, or where all callers of that function are.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from workbench.common.script_steps import Reader, find
+from workbench.diagnostics.first_steps.mistakes import Mistake
+
+_OPTIMIZERS = {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "LAMB", "LARS"}
+_RATES = ("lr", "learning_rate", "base_lr", "initial_lr")
+_SAVES = {"save", "save_weights", "save_model", "savez", "savez_compressed", "savefig", "to_csv", "ModelCheckpoint"}
+_RANKISH = ("rank", "master", "is_main", "chief", "verbose")  # names that scripts give to what says who writes
+_FRAMEWORKS = ("torch", "tensorflow", "keras", "jax")
+_READS = {"DataLoader", "load_data", "from_tensor_slices", "digits"}
+_LEAVES = (ast.Return, ast.Continue, ast.Raise)
+
+
+class Script:
+    """A script's text.
+
+    Args:
+        path: where it is, for the mistakes.
+        text: Python.
+
+    Raises:
+        SyntaxError: it is none.
+    """
+
+    def __init__(self, path: str, text: str) -> None:
+        self._path, self._lines = path, text.split("\n")
+        self._tree = ast.parse(text)
+        self._reader, self._steps = Reader(self._tree), find(text)
+        self._parents = {child: node for node in ast.walk(self._tree) for child in ast.iter_child_nodes(node)}
+        self._guarding = set[ast.FunctionDef | ast.AsyncFunctionDef]()
+
+    def mistakes(self, writes: frozenset[int] = frozenset()) -> Iterator[Mistake]:
+        """What is wrong, or may be.
+
+        Args:
+            writes: lines that were seen to write a file; what they do is known.
+        """
+        if not self._steps[1]:
+            return
+        yield from self._scaled_twice()
+        yield from self._not_scaled()
+        yield from self._not_sharded()
+        yield from self._compiled()
+        yield from self._saved_by_all(writes)
+        yield from self._not_averaged()
+
+    @property
+    def library(self) -> tuple[Any, ...]:
+        """The first line that imports the library; () if there is none."""
+        for node in ast.walk(self._tree):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.startswith(("horovod", *(f"workbench.{each}" for each in _FRAMEWORKS))) for name in names):
+                return self._at(node)
+        return ()
+
+    def _at(self, node: ast.AST) -> tuple[Any, ...]:
+        number: int = node.lineno  # type: ignore[attr-defined]
+        return self._path, number, self._lines[number - 1].strip()
+
+    # --- the learning rate ----------------------------------------------------------------------------
+
+    @cached_property
+    def _scales(self) -> set[str]:
+        """Names of factors that have the number of ranks in them."""
+        found = set[str]()
+        for _ in range(2):
+            for target, value, _node in self._assignments:
+                words = target.lower()
+                if self._has_scale(value, found) and any(word in words for word in ("lr", "rate", "scal", "factor")):
+                    found.add(target)
+        return found
+
+    @cached_property
+    def _assignments(self) -> list[tuple[str, ast.expr, ast.stmt]]:
+        found: list[tuple[str, ast.expr, ast.stmt]] = []
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Assign):
+                found += [(ast.unparse(each), node.value, node) for each in node.targets]
+            elif isinstance(node, (ast.AnnAssign, ast.AugAssign)) and node.value is not None:
+                found.append((ast.unparse(node.target), node.value, node))
+        return sorted(found, key=lambda each: each[2].lineno)
+
+    def _has_scale(self, node: ast.AST, scales: set[str] | None = None) -> bool:
+        names = self._scales if scales is None else scales
+        return any(
+            self._reader.number(each) == "size"
+            or (isinstance(each, (ast.Name, ast.Attribute)) and ast.unparse(each) in names)
+            for each in ast.walk(node)
+        )
+
+    def _by_size(self, node: ast.AST) -> bool:
+        """Is something in it multiplied by the number of ranks itself, or a factor that has it?"""
+        factors = {name for name in self._scales if "scal" in name.lower() or "factor" in name.lower()}
+        return any(
+            isinstance(each, ast.BinOp)
+            and isinstance(each.op, ast.Mult)
+            and (self._has_scale(each.left, factors) or self._has_scale(each.right, factors))
+            for each in ast.walk(node)
+        )
+
+    def _scaled_twice(self) -> Iterator[Mistake]:
+        scaled: dict[str, ast.stmt] = {}
+        for target, value, node in self._assignments:
+            again = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult) and self._has_scale(value)
+            if not _is_rate(target) or not (again or self._by_size(value)):
+                continue
+            names = {ast.unparse(each) for each in ast.walk(value) if isinstance(each, (ast.Name, ast.Attribute))}
+            before = next((scaled[name] for name in names & scaled.keys()), scaled.get(target) if again else None)
+            if before is not None and not self._excluded(before, node):
+                yield self._twice(node, before)
+            scaled[target] = node
+        for call in self._calls:
+            for word in call.keywords:
+                if word.arg in _RATES and self._by_size(word.value):
+                    names = {ast.unparse(each) for each in ast.walk(word.value) if isinstance(each, ast.expr)}
+                    for name in names & scaled.keys():
+                        if scaled[name].lineno < call.lineno:
+                            yield self._twice(call, scaled[name])
+
+    def _twice(self, node: ast.AST, before: ast.stmt) -> Mistake:
+        return Mistake(
+            self._at(node),
+            f"The learning rate is multiplied by the number of ranks here, and in line {before.lineno} as well.",
+            "Scale it once.",
+        )
+
+    def _excluded(self, one: ast.AST, other: ast.AST) -> bool:
+        """Are they in different branches of an ``if``?"""
+        branches = dict(self._branches(one))
+        return any(branches.get(node, arm) != arm for node, arm in self._branches(other))
+
+    def _branches(self, node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+        while (parent := self._parents.get(node)) is not None:
+            if isinstance(parent, ast.If):
+                yield parent, node in parent.body
+            node = parent
+
+    def _not_scaled(self) -> Iterator[Mistake]:
+        adasum = any(isinstance(node, ast.Attribute) and node.attr == "Adasum" for node in ast.walk(self._tree))
+        text = "\n".join(self._lines).lower()
+        if not self._steps[6] or self._steps[2] or adasum or self._scales or "sqrt" in text:
+            return
+        if any(self._by_size(value) and _is_rate(target) for target, value, _ in self._assignments):
+            return
+        made = [call for call in self._calls if _last(call.func) in _OPTIMIZERS]
+        rates = [word.value for call in self._calls for word in call.keywords if word.arg in _RATES]
+        scaled = any(self._has_scale(value) for value in (*rates, *(arg for call in made for arg in call.args)))
+        if made and not scaled:
+            yield Mistake(
+                self._at(made[0]),
+                "The learning rate does not depend on the number of ranks, and the batch of all ranks together does.",
+                "Often right: lr=… * hvd.size(), with a warm-up; or divide the batch: batch_size=… // hvd.size().",
+                note=True,
+            )
+
+    # --- samples, torch.compile and metrics --------------------------------------------------------------------
+
+    def _not_sharded(self) -> Iterator[Mistake]:
+        reads = [call for call in self._calls if _last(call.func) in _READS]
+        shards = any(_last(call.func) in ("shard", "random_split_by_rank") for call in self._calls)
+        if self._steps[6] and not self._steps[4] and reads and not shards and not self._passes_rank_on():
+            yield Mistake(
+                self._at(reads[-1]),
+                "Nothing in the script gives each rank its part of the data: an epoch of n ranks is n epochs.",
+                "DataLoader(…, sampler=DistributedSampler(dataset, hvd.size(), hvd.rank())), or an n-th of the steps.",
+                note=True,
+            )
+
+    def _passes_rank_on(self) -> bool:
+        """Do rank and number of ranks go together into a call, or the number into a number of steps?"""
+        for call in self._calls:
+            text = "".join(ast.unparse(each) for each in (*call.args, *call.keywords))
+            numbers = {self._reader.number(node) for each in ast.iter_child_nodes(call) for node in ast.walk(each)}
+            if numbers >= {"rank", "size"} and "seed" not in text:
+                return True
+        return any(
+            isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) and self._has_scale(node.right)
+            for node in ast.walk(self._tree)
+        )
+
+    def _compiled(self) -> Iterator[Mistake]:
+        for call in self._calls:
+            whole = ast.unparse(call.func) == "torch.compile" and "split_at_buckets" not in ast.unparse(call)
+            if whole and self._steps[6] and self._within(call) is None:
+                yield Mistake(
+                    self._at(call),
+                    "The model is compiled to one graph: gradients are sent when all of backward is over, and none "
+                    "before.",
+                    "torch.compile(model, backend=hvd.split_at_buckets()), or block.compile() for each block.",
+                    note=True,
+                )
+
+    def _not_averaged(self) -> Iterator[Mistake]:
+        names = {name for call in self._calls if (name := _last(call.func))}
+        averages = any(name.startswith(("allreduce", "allgather", "MetricAverage")) for name in names)
+        samplers = [call for call in self._calls if _last(call.func).endswith("Sampler")]
+        tests = [call for call in self._calls if _last(call.func) == "eval" and not call.args]
+        if not averages and len(samplers) > 1 and tests:
+            yield Mistake(
+                self._at(tests[0]),
+                "Each rank measures on its own part of the test data, and nothing brings the results together.",
+                "hvd.allreduce(torch.tensor(accuracy)) before it is shown.",
+                note=True,
+            )
+
+    # --- files ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _calls(self) -> list[ast.Call]:
+        found = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
+        return sorted(found, key=lambda each: (each.lineno, each.col_offset))
+
+    def _saved_by_all(self, writes: frozenset[int]) -> Iterator[Mistake]:
+        for call in self._calls:
+            statement = self._statement(call)
+            lines = set(range(call.lineno, (call.end_lineno or call.lineno) + 1)) | {statement.lineno}
+            if _last(call.func) not in _SAVES or not self._has_path(call) or lines & writes:
+                continue
+            if not self._is_guarded(call):
+                yield Mistake(
+                    self._at(call),
+                    "Every rank writes this file, as far as the text says; the first steps have not come here.",
+                    "if hvd.rank() == 0: …",
+                    note=True,
+                )
+
+    def _has_path(self, call: ast.Call) -> bool:
+        words = [*call.args, *(word.value for word in call.keywords)]
+        return bool(words) and not any(self._is_rankish(word) for word in words)
+
+    def _statement(self, node: ast.AST) -> ast.stmt:
+        while not isinstance(node, ast.stmt):
+            node = self._parents[node]
+        return node
+
+    def _within(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        while (parent := self._parents.get(node)) is not None:
+            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                return parent
+            node = parent
+        return None
+
+    @cached_property
+    def _rank_names(self) -> set[str]:
+        found = set[str]()
+        for _ in range(3):
+            found |= {target for target, value, _node in self._assignments if self._is_rankish(value, found)}
+        return found
+
+    def _is_rankish(self, node: ast.AST, names: set[str] | None = None) -> bool:
+        known = self._rank_names if names is None else names
+        for each in ast.walk(node):
+            if self._reader.number(each) in ("rank", "local_rank"):
+                return True
+            if isinstance(each, (ast.Name, ast.Attribute)):
+                name = ast.unparse(each)
+                if name in known or any(word in _last(each).lower() for word in _RANKISH):
+                    return True
+        return False
+
+    def _is_guarded(self, node: ast.AST) -> bool:
+        child = node
+        while (parent := self._parents.get(child)) is not None:
+            if isinstance(parent, (ast.If, ast.IfExp, ast.While)) and self._is_rankish(parent.test):
+                return True
+            if isinstance(parent, ast.BoolOp) and any(self._is_rankish(each) for each in parent.values):
+                return True
+            if self._leaves_before(parent, child):
+                return True
+            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                return self._is_called_under_guard(parent)
+            child = parent
+        return False
+
+    def _leaves_before(self, parent: ast.AST, child: ast.AST) -> bool:
+        """Does a test of the rank leave the block, before this statement?"""
+        for name in ("body", "orelse"):
+            block = getattr(parent, name, None)
+            if not isinstance(block, list) or child not in block:
+                continue
+            for before in block[: block.index(child)]:
+                if isinstance(before, ast.If) and self._is_rankish(before.test):
+                    last = before.body[-1]
+                    if isinstance(last, _LEAVES) or "exit" in ast.unparse(last):
+                        return True
+        return False
+
+    def _is_called_under_guard(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        if function in self._guarding:
+            return True  # it calls itself
+        self._guarding.add(function)
+        callers = [call for call in self._calls if _last(call.func) == function.name]
+        found = bool(callers) and all(self._is_guarded(call) for call in callers)
+        self._guarding.discard(function)
+        return found
+
+
+def read(path: str) -> Script | None:
+    """The script at this path; None if it is no Python that can be read."""
+    try:
+        return Script(path, Path(path).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError, RecursionError, ValueError):
+        return None
+
+
+def _is_rate(name: str) -> bool:
+    last = name.rpartition(".")[2].lower()
+    return any(word in last for word in ("lr", "learning_rate", "rate")) and "scal" not in last
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+__all__ = ["Script", "read"]

@@ -1,0 +1,181 @@
+"""What is seen of torch: optimizers and their steps, the first input after each step, loops over batches.
+
+Everything goes by torch's own global hooks, or stands around a method; nothing is imported that the script does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+from workbench.common.extras import loaded
+from workbench.diagnostics.first_steps.imported import Watch
+from workbench.diagnostics.first_steps.recorder import (
+    BATCHES_WITHOUT_STEP,
+    STEPS_OF_AN_EPOCH,
+    Recorder,
+    hash_of,
+    wrapped_by_us,
+)
+
+
+def watches(recorder: Recorder) -> dict[str, Watch]:
+    """Modules of torch, and what is done when they have been imported."""
+    steps = TorchSteps(recorder)
+    return {
+        "torch.optim.optimizer": steps.watch_optimizers,
+        "torch.nn.modules.module": steps.watch_models,
+        "torch.utils.data.dataloader": lambda module: _watch_loaders(module, recorder),
+    }
+
+
+class TorchSteps:
+    """The optimizers of this process, and the model whose input was seen last.
+
+    Args:
+        recorder: gets what is seen.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._optimizers: list[Any] = []  # weak references
+        self._model: Any = None
+
+    def watch_optimizers(self, module: ModuleType) -> None:
+        """Of each one, where it is made and what it steps with."""
+        plain = module.Optimizer.__init__
+
+        @functools.wraps(plain)
+        def init(optimizer: Any, *args: Any, **options: Any) -> None:
+            plain(optimizer, *args, **options)
+            if all(each() is not optimizer for each in self._optimizers):
+                self._recorder.write("optimizer", optimizer=len(self._optimizers), kind=type(optimizer).__name__)
+                self._optimizers.append(weakref.ref(optimizer))
+
+        module.Optimizer.__init__ = init
+        module.register_optimizer_step_pre_hook(lambda optimizer, args, options: self._step(optimizer))
+
+    def watch_models(self, module: ModuleType) -> None:
+        """The first input after each step that a model in training gets."""
+        module.register_module_forward_pre_hook(self._forward)
+
+    def _forward(self, model: Any, inputs: tuple[Any, ...]) -> None:
+        torch = loaded("torch")
+        recorder = self._recorder
+        if not recorder.wants_batch or torch is None or not (model.training and torch.is_grad_enabled()):
+            return
+        tensors = list(_tensors(inputs))
+        if tensors and recorder.mine and not _is_traced(torch):
+            self._model = weakref.ref(model)
+            recorder.saw_batch(hash_of(map(_bytes, tensors)))
+
+    def _step(self, optimizer: Any) -> None:
+        if not self._recorder.mine:
+            return
+        number = next((n for n, each in enumerate(self._optimizers) if each() is optimizer), -1)
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        gradients = [weight.grad for weight in weights if weight.grad is not None and not weight.grad.is_sparse]
+        missing, known = self._missing()
+        self._recorder.step(
+            number,
+            hash_of(map(_bytes, weights)),
+            hash_of(map(_bytes, gradients)),
+            framework="torch",
+            wrapped=wrapped_by_us(),
+            sharded=any(hasattr(weight, "full_tensor") for weight in weights),
+            missing=missing,
+            known=known,
+            device=_device(weights),
+        )
+
+    def _missing(self) -> tuple[list[str], int]:
+        """Parameters of the model that have a gradient and no optimizer, and how many have one."""
+        model = self._model() if self._model is not None else None
+        if model is None:
+            return [], 0
+        optimizers = [found for each in self._optimizers if (found := each()) is not None]
+        known = {id(w) for each in optimizers for group in each.param_groups for w in group["params"]}
+        learns = [(name, id(w)) for name, w in model.named_parameters() if w.grad is not None]
+        return [name for name, number in learns if number not in known], sum(number in known for _, number in learns)
+
+
+def _tensors(inputs: Iterable[Any]) -> Iterator[Any]:
+    torch = loaded("torch")
+    for each in inputs:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from _tensors(each)
+        elif isinstance(each, dict):
+            yield from _tensors(each.values())
+
+
+def _bytes(tensor: Any) -> Any:
+    torch = loaded("torch")
+    tensor = tensor.detach()
+    tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def _is_traced(torch: Any) -> bool:
+    """Does the compiler, and nobody else, look at this call?"""
+    return bool(torch.compiler.is_compiling()) if hasattr(torch, "compiler") else False
+
+
+def _device(weights: list[Any]) -> str:
+    """The GPU of the first weight, by a name that no other GPU has; "" for the CPU or where there is but one."""
+    torch = loaded("torch")
+    device = weights[0].device if weights else None
+    if device is None or device.type != "cuda" or torch.cuda.device_count() < 2:
+        return ""
+    about = torch.cuda.get_device_properties(device)
+    return str(getattr(about, "uuid", device.index))
+
+
+def _watch_loaders(module: ModuleType, recorder: Recorder) -> None:
+    """Loops over batches: how long, in which epoch of the sampler, with how many steps. They are cut short."""
+    plain = module.DataLoader.__iter__
+
+    @functools.wraps(plain)
+    def begin(loader: Any) -> Iterator[Any]:
+        if not recorder.mine:
+            return plain(loader)  # type: ignore[no-any-return]
+        sampler = _sampler(loader)
+        recorder.write(
+            "loop",
+            loader=id(loader),
+            length=_length(loader),
+            epoch=getattr(sampler, "epoch", None) if hasattr(sampler, "set_epoch") else None,
+            shuffles=bool(getattr(sampler, "shuffle", False)),
+            steps=recorder.steps,
+        )
+        return _short(plain(loader), recorder)
+
+    module.DataLoader.__iter__ = begin
+
+
+def _sampler(loader: Any) -> Any:
+    found = getattr(loader, "sampler", None)
+    within = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    return found if hasattr(found, "set_epoch") else within
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:  # a stream
+        return None
+
+
+def _short(batches: Iterator[Any], recorder: Recorder) -> Iterator[Any]:
+    before = recorder.steps
+    for count, batch in enumerate(batches, 1):
+        yield batch
+        if recorder.steps - before >= STEPS_OF_AN_EPOCH or (recorder.steps == before and count >= BATCHES_WITHOUT_STEP):
+            return
+
+
+__all__ = ["TorchSteps", "watches"]
