@@ -95,6 +95,20 @@ def test_nothing_is_left_of_earlier_jobs() -> None:
     assert more_files <= files
 
 
+def test_a_second_init_for_others_is_told(rank: int, n: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """init(comm=…) in a job of another size changes nothing, and says so; a communicator of all ranks is right."""
+    if not os.environ.get("PMI_SIZE") and not os.environ.get("OMPI_COMM_WORLD_SIZE"):
+        pytest.skip("not started by MPI")
+    from mpi4py import MPI
+
+    hvd.init(comm=MPI.COMM_WORLD)
+    assert capsys.readouterr().err == ""
+    hvd.init(comm=MPI.COMM_SELF)
+    told = f"workbench: rank {rank}: init() with a communicator of size 1 changes nothing" if n > 1 else ""
+    assert capsys.readouterr().err.startswith(told)
+    assert hvd.size() == n
+
+
 def test_a_communicator_of_one_s_own(rank: int, n: int) -> None:
     """init(comm=…) makes a job of the communicator's ranks, in their order; afterwards all are together again."""
     if not os.environ.get("PMI_SIZE") and not os.environ.get("OMPI_COMM_WORLD_SIZE"):

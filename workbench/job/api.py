@@ -90,6 +90,11 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
     with _one_thread():
         if not is_initialized():
             _join(comm, process_sets)
+        elif comm is not None and (asked := getattr(comm, "Get_size", size)()) != size():
+            sys.stderr.write(
+                f"workbench: rank {rank()}: init() with a communicator of size {asked} changes nothing: this process "
+                f"is already in a job of size {size()}. Call shutdown() before, or use a process set.\n"
+            )
 
 
 def _join(comm: MPI.Intracomm | None, process_sets: Sequence[ProcessSet] | str | None) -> None:

@@ -98,6 +98,7 @@ def test_a_script_that_never_calls_init_is_told(jobs: Runner, tmp_path: Path, wa
     said = "this script has ended without init(): each of the 2 ranks has run it alone"
     job = run(jobs, *way, "python", path)
     assert (job.code, job.err(0).count(said), job.err(0).count("\n")) == (0, 1, 1), job.report()
+    assert job.err(0).endswith("workbench run --as-horovod sets them\n"), job.report()
     job = run(jobs, *way, "python", script(tmp_path, ADDS, "adds"))
     assert (job.code, job.err(0)) == (0, ""), job.report()
 

@@ -35,7 +35,10 @@ if TYPE_CHECKING:  # this runs at each start of Python
 
 _ALONE = (
     "workbench: this script has ended without init(): each of the {} ranks has run it alone, without communication. To "
-    "train together, call init() at its start: import workbench.torch as hvd; hvd.init()"
+    "train together, call init() at its start: import workbench.torch as hvd; hvd.init(){}"
+)
+_FOR_HOROVOD = (
+    ". A program written for Horovod may look at Open MPI's variables first: workbench run --as-horovod sets them"
 )
 _ALL_ENDED_WITHIN_S = 0.5
 _codes: list[object] = []  # of a SystemExit that nobody caught
@@ -116,7 +119,7 @@ def _watch() -> None:
         code = failed()
         if not code and os.getpid() == pid and ranks > 1 and not os.path.exists(member) and not _has_met_others():
             with contextlib.suppress(Exception):
-                print(_ALONE.format(ranks), file=sys.stderr, flush=True)
+                print(_ALONE.format(ranks, cause), file=sys.stderr, flush=True)
         if not code or os.getpid() != pid or mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
             return
         for stream in (sys.stdout, sys.stderr):
@@ -126,6 +129,7 @@ def _watch() -> None:
 
     env = dict(os.environ)
     pid, ranks, member = os.getpid(), _ranks(env), env.get("WORKBENCH_MEMBER", "")
+    cause = "" if "WORKBENCH_AS_HOROVOD" in env else _FOR_HOROVOD
     _hold_back()
     sys.exit = _marking(sys.exit)
     if quitter := getattr(builtins, "exit", None):
