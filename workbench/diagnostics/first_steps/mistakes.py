@@ -44,8 +44,8 @@ def find(ranks: Ranks) -> list[Mistake]:
         ranks: by rank, its events, in their order.
 
     Example:
-        >>> step = {"what": "step", "at": ["a.py", 3, "optimizer.step()"], "size": 0, "others": 0, "optimizer": 0}
-        >>> find([[step], [step]])[0].text
+        >>> ran = {"what": "graph", "at": ["a.py", 3, "session.run(train)"], "size": 0, "others": 0}
+        >>> find([[ran], [ran]])[0].text
         'The 2 ranks take their steps without init(): each one trains alone.'
     """
     return [mistake for rule in RULES for mistake in rule(ranks)]
