@@ -135,6 +135,8 @@ def _watch() -> None:
     if quitter := getattr(builtins, "exit", None):
         type(quitter).__call__ = _marking(type(quitter).__call__)
     atexit.register(leave)  # the first one registered, so the last one called
+    if module := env.get("WORKBENCH_AT_START"):  # what the launcher wants to see of the script, as --check does
+        importlib.import_module(module).begin()
 
 
 def _other() -> None:
@@ -148,6 +150,4 @@ def _other() -> None:
 
 if threading.current_thread() is threading.main_thread():
     _watch()
-    if _module := os.environ.get("WORKBENCH_AT_START"):  # what the launcher wants to see of the script, as --check does
-        importlib.import_module(_module).begin()
 _other()
