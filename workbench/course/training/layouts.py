@@ -93,7 +93,7 @@ def parts(model: Transformer, cluster: Cluster, layout: tuple[int, int, int, int
     Example:
         >>> one = parts(Transformer(24, 2048), Cluster(hosts=1), (8, 1, 1, 1))
         >>> [round(seconds, 3) for seconds in one]
-        [2.377, 0.0, 0.0, 0.014]
+        [2.375, 0.0, 0.0, 0.014]
     """
     data, tensor, pipeline, microbatches = layout
     computing = 6 * model.parameters * model.tokens * model.samples / (cluster.gpus * cluster.flops)
