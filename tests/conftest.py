@@ -17,6 +17,9 @@ import pytest
 from fork_server import TENSORFLOW, TORCH, ForkServer
 from running import Runner
 
+# A fork server takes each process that starts engines two seconds of a core; tests that are about it say so.
+os.environ.setdefault("WORKBENCH_FORK", "0")
+
 pytest_plugins = ["durations", "rings", "servers"]
 
 # These run inside ranks; test_parallel.py starts them there, with this variable.

@@ -29,6 +29,8 @@ NOTEBOOK = {
     "Client._dispatch_iopub": "(self, msg)",
     "Client._build_targets": "(self, targets)",
     "Client._engines": ATTRIBUTE,
+    "Client._query_stream": ATTRIBUTE,
+    "Client._update_engines": "(self, engines)",
     "Client._control_stream": ATTRIBUTE,
     "Client._io_loop": ATTRIBUTE,
     "Client._queue_handlers": ATTRIBUTE,
@@ -139,6 +141,11 @@ def test_no_other_module_touches_private_parts() -> None:
         if path != INTERNALS
     }
     assert {path: parts for path, parts in found.items() if parts} == {
+        "launch/ranks/controller.py": [
+            "app.time",
+            "heartmonitor.HeartMonitor",
+            "heartmonitor.HeartMonitor._check_missed",
+        ],
         "launch/ranks/engine.py": ["app.IPEngine._signal_sigint", "app.Kernel", "app.start_nanny"],
         "launch/ranks/kernel.py": [
             "IPythonParallelKernel._abort_queues",

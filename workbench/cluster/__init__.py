@@ -22,6 +22,8 @@ One cluster per kernel; several notebooks on one machine have one each. What run
            ├─ mpiexec ── n × ipyparallel.engine --mpi, each with its nanny
            └─ workbench/launch/ranks/watchdog.py    kills all of these if the kernel dies
 
+From the second start on, controller and engines are forks of a server, :mod:`workbench.launch.forks.server`.
+
 On several hosts it is as :mod:`workbench.cluster.engines_on_hosts` draws it. All files are in one temporary folder on
 each host, the IPython directory of these processes. The user's own IPython directory and other ipyparallel clusters
 are not changed.

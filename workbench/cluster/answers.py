@@ -10,7 +10,8 @@ from typing import Any
 from workbench.common.text import numbered
 from workbench.errors import LaunchError
 
-_AGAIN_S = 3.0
+_AGAIN_S = 0.1  # the first time; then twice as long, and so on: engines of a busy machine have enough to do
+_MOST_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,14 @@ def first_answers(client: Any, function: Callable[..., Any], deadline: float) ->
         Exception: the function's own.
     """
     asked: dict[int, list[Any]] = {engine: [] for engine in client.ids}
+    again_s = _AGAIN_S
     while silent := [engine for engine, answers in asked.items() if not any(each.ready() for each in answers)]:
         if (left_s := deadline - time.monotonic()) <= 0:
             raise LaunchError(f"{numbered(silent, 'engine')} had registered, but did not answer.")
         for engine in silent:
             asked[engine].append(client[engine].apply_async(function))
-        until = time.monotonic() + min(_AGAIN_S, left_s)
+        until = time.monotonic() + min(again_s, left_s)
+        again_s = min(2 * again_s, _MOST_S)
         for engine in silent:
             asked[engine][-1].wait(max(0.01, until - time.monotonic()))
     found = {}

@@ -28,6 +28,7 @@ from workbench.launch.start.gpus import Gpu
 from workbench.machine import has_ended, why_stopped
 
 _ASK_S = 0.2
+_LOOK_S = 0.2  # so long, at first, until the hub is asked which engines there are
 _SIGN_S = 2.0  # a start that takes longer says how far it is
 
 
@@ -209,7 +210,7 @@ class Cluster:
         ) from error
 
     def _start(self, timeout_s: float) -> None:
-        self._started_at = time.monotonic()
+        self._started_at, self._look_at_s = time.monotonic(), _LOOK_S
         deadline = self._started_at + timeout_s
         profile = self._job.folder / "profile"
         engines.warn_if_readable()
@@ -223,6 +224,9 @@ class Cluster:
         if gone := self._engines.gone():
             raise LaunchError(f"{self._engines.describe_lost(gone)}.")
         there, took = len(self.client.ids), time.monotonic() - self._started_at
+        if there < self.n and took > self._look_at_s:
+            self.client.look_again()
+            self._look_at_s = took + max(_LOOK_S, took / 2)
         if took >= _SIGN_S:
             self._now(f"starting: {there} of {count(self.n, 'engine')} answer, {took:.0f} s")
         return there >= self.n
@@ -232,6 +236,7 @@ class Cluster:
         from workbench.cluster.ipyparallel_internals import Client
 
         home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
+        self._look_at_s += time.monotonic() - self._started_at
         self.client = Client(str(connection_file), timeout=_left_s(deadline), **home)
         cells.name_the_gone(self.client, self.n, self._engines.host_lost)
         SentCells(self.client, StoppedEngines(self._why_stopped, self._log).look)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,6 +36,7 @@ _ENGINE = ["workbench.launch.ranks.engine", "--mpi", "--timeout=60", "--IPEngine
 # them all when it sees a process end; so it sees a shell, which stays in the engine's place once the cluster is up.
 STAND_IN = TAKE_MINE + '"$@" </dev/null >>"$0" 2>&1; code=$?; [ -e "$0.up" ] && exec sleep 2147483647; exit $code'
 
+Forked = Callable[[Sequence[str]], list[str]]
 READY = "ready.json"
 """The engines' connection file on their hosts."""
 # Engines of a host share a profile, which is in the job's folder there, as everything of IPython's.
@@ -61,7 +62,8 @@ def controller(profile: Path, address: str = "", ports: Sequence[int] = ()) -> l
     words = [f"--IPController.engine_ip={address}", f"--location={address}"] if address else []
     words += [f"--ports={','.join(map(str, ports))}"] if ports else []
     curve = [_CURVE] if encrypted() else []
-    return [sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={profile}", *_CONTROLLER, *words, *curve]
+    python = [sys.executable, "-m", "workbench.launch.ranks.controller"]
+    return [*python, f"--profile-dir={profile}", *_CONTROLLER, *words, *curve]
 
 
 def free_ports(address: str, ports: tuple[int, int]) -> list[int]:
@@ -110,7 +112,7 @@ def warn_if_readable() -> None:
         warnings.warn(text + "engines print. Install its wheel: pip install --force-reinstall pyzmq", stacklevel=2)
 
 
-def engines(mpiexec: Sequence[str], profile: Path, log: Path, bound: bool = False) -> list[str]:
+def engines(mpiexec: Sequence[str], profile: Path, log: Path, bound: bool = False, forked: Forked = list) -> list[str]:
     """Starts the engines, each in a stand-in that gives it its GPU.
 
     Args:
@@ -118,10 +120,11 @@ def engines(mpiexec: Sequence[str], profile: Path, log: Path, bound: bool = Fals
         profile: the controller's.
         log: takes what they print.
         bound: each takes its cores as well.
+        forked: makes a command of Python's that forks it, see :meth:`workbench.launch.forks.find.Forks.command`.
     """
     engine = [sys.executable, "-m", *_ENGINE, f"--profile-dir={profile}", f"--IPEngine.url_file={ready_file(profile)}"]
     bind = [sys.executable, "-I", "-S", supervisor.__file__, supervisor.BECOME] if bound else []
-    return [*mpiexec, "sh", "-c", STAND_IN, str(log), *bind, *engine]
+    return [*mpiexec, "sh", "-c", STAND_IN, str(log), *bind, *forked(engine)]
 
 
 def engine_on_host(of_mpi: bool) -> list[str]:

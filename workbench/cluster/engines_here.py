@@ -14,6 +14,7 @@ import workbench.config
 from workbench.cluster import engine_commands
 from workbench.cluster.recovery import are
 from workbench.common.text import count
+from workbench.launch.forks.find import Forks
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.ranks.watchdog import runs
 from workbench.launch.start import mpi
@@ -89,6 +90,7 @@ class Here:
         assert isinstance(engines, EnginesHere)
         idle = idle_hosts("all engines are")
         lines = [
+            engines.forks.note(),
             self.pins.line(),
             engines.binding.line() if engines.binding.notable else "",
             f"{idle} cluster.up(slurm={{}}) takes all." if idle else "",
@@ -124,10 +126,12 @@ class OfThisMachine:
 
     Attributes:
         binding: their cores.
+        forks: what they are forked from.
     """
 
     job: ProcessTree
     binding: Binding
+    forks: Forks
 
     def host_lost(self, gone: Sequence[int]) -> str:
         """None: the host is this one."""
@@ -159,12 +163,15 @@ class EnginesHere(OfThisMachine):
         self.job = ProcessTree(mpi.environment(mpi.threads_per_rank(place.n)))
         self.job.env |= {"IPYTHONDIR": str(self.job.folder)} | mpi.session_folder(str(self.job.folder))
         self.job.env |= engine_commands.signing() | dict(place.pins.env) | self.binding.env
+        self.forks = Forks(self.job.env)
 
     def start(self, profile: Path, deadline: float, log: Log) -> None:
         """The engines start at once, and wait for the controller's file."""
-        self.job.start("controller", engine_commands.controller(profile))
-        bound, log_file = bool(self.binding.shares), self.job.log("engines")
-        self.job.start("engines", engine_commands.engines(self._place.mpiexec, profile, log_file, bound))
+        self.job.start("controller", self.forks.command(engine_commands.controller(profile)))
+        bound, log_file, forked = bool(self.binding.shares), self.job.log("engines"), self.forks.command
+        self.job.start("engines", engine_commands.engines(self._place.mpiexec, profile, log_file, bound, forked))
+        import workbench.cluster.ipyparallel_internals  # noqa: F401 - meanwhile, for the notebook's own part
+
         hub = profile / "security" / "ipcontroller-engine.json"
         self.job.wait("the controller listened", lambda: engine_commands.listens(hub), deadline)
         engine_commands.let_in(profile, hub)
@@ -173,6 +180,7 @@ class EnginesHere(OfThisMachine):
         """A stand-in stays in the place of an engine that dies."""
         self._pids = list(pids)
         self.job.follow(pids)
+        self.forks.start()
         engine_commands.are_up(self.job.log("engines"))
 
     def gone(self) -> list[int]:

@@ -15,6 +15,8 @@ part                                 what it is needed for; what happens without
 ``Client._build_targets``            which engines a call is for: names those that have died, leaves them out in elastic
                                      clusters. Without it ``cluster.up`` fails.
 ``Client._engines``                  the name under which a message reaches an engine. Without it ``cluster.up`` fails.
+``Client._query_stream``             asks the hub which engines there are. Without it ``cluster.up`` fails.
+``Client._update_engines``           takes them in. Without it ``cluster.up`` may take 60 s and fail.
 ``Client._control_stream``           messages to an engine that runs a cell. Without it ``cluster.up`` fails.
 ``Client._io_loop``                  work on the client's own thread. Without it ``cluster.up`` fails.
 ``Client._queue_handlers``           sees answers before anybody else. Without it ``cluster.up`` fails.
@@ -214,6 +216,15 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         with contextlib.suppress(OSError):  # the client is closed
             return ident and self._send(self._control_stream, kind, content=content, ident=ident.encode())
         return None
+
+    def look_again(self) -> None:
+        """Ask the hub which engines there are: one that came before this had subscribed was never announced to it."""
+
+        def take(asked: Any) -> None:
+            if asked.exception() is None:
+                self._update_engines(asked.result()["content"]["engines"])
+
+        self._send(self._query_stream, "connection_request").add_done_callback(take)
 
     def tell(self, engine: int, kind: str, content: dict[str, Any]) -> None:
         """On the client's own thread: send a message on the control channel that has no answer."""

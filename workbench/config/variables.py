@@ -275,6 +275,34 @@ def engines_of_first_cell(env: Mapping[str, str] | None = None) -> int | None:
     return 0 if text == "auto" else int(text)
 
 
+def forks(env: Mapping[str, str] | None = None) -> bool:
+    """May engines be forked from a fork server? WORKBENCH_FORK=0 says no.
+
+    Example:
+        >>> forks({"WORKBENCH_FORK": "0"}), forks({})
+        (False, True)
+    """
+    text = (os.environ if env is None else env).get("WORKBENCH_FORK", "").strip().lower()
+    return text not in ("0", "false", "no", "off")
+
+
+def fork_of(env: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """The fork of a fork server that this process is, or that has started it, and the process that stands for it.
+
+    Example:
+        >>> fork_of({"WORKBENCH_FORK_OF": "31 30"}), fork_of({})
+        ((31, 30), (0, 0))
+    """
+    fork, _, stand_in = (os.environ if env is None else env).get("WORKBENCH_FORK_OF", "").partition(" ")
+    return (int(fork), int(stand_in)) if fork.isdecimal() and stand_in.isdecimal() else (0, 0)
+
+
+def runtime_dir(env: Mapping[str, str] | None = None) -> str:
+    """The folder for this user's sockets on this host, as XDG_RUNTIME_DIR says; "" if it says none that is there."""
+    found = (os.environ if env is None else env).get("XDG_RUNTIME_DIR", "")
+    return found if os.path.isdir(found) else ""
+
+
 def each_bar(env: Mapping[str, str] | None = None) -> bool:
     """Has each rank's progress bar a line or a widget of its own in a notebook? As WORKBENCH_BARS=each says.
 
@@ -328,6 +356,12 @@ def changed_environment(**changes: str | None) -> Iterator[None]:
             os.environ.pop(name)
             if text is not None:
                 os.environ[name] = text
+
+
+def replace_environment(env: Mapping[str, str]) -> None:
+    """From now on this process's environment is ``env``."""
+    os.environ.clear()
+    os.environ.update(env)
 
 
 def secret(env: Mapping[str, str] | None = None) -> bytes:

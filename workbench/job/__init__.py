@@ -16,6 +16,7 @@ State of a job lives on its :class:`~workbench.job.context.Context`: what it is,
 ``elastic.checkpoint_lock._OF_THIS_PROCESS`` folders of checkpoints that this process has locked
 ``cluster.cluster.RUNNING``                 the cluster of this kernel
 ``cluster.places._held``                    hosts that Slurm or Ray have given to this kernel
+``launch.forks.find._leases``               this kernel's fork server
 ``jax.host_calls.HOST_CALLS``               functions that compiled graphs call
 ``jax.tensors.GRAPH``                       the error that a compiled graph hides
 ``tf.host_calls.HOST_CALLS``                functions that TensorFlow's graphs call

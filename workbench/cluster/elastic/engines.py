@@ -13,6 +13,7 @@ from workbench.cluster import engine_commands
 from workbench.cluster.elastic.watch import Watch, name_of
 from workbench.cluster.engines_here import Engines, Log, OfThisMachine, crowded
 from workbench.common.text import count
+from workbench.launch.forks.find import Forks
 from workbench.launch.ranks import supervisor
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
@@ -49,7 +50,8 @@ class ElasticHere:
 
     def notes(self, engines: Engines) -> list[str]:
         """Lines for whoever has started them."""
-        return [line for line in (self.pins.line(), crowded(self.n)) if line]
+        assert isinstance(engines, ElasticEngines)
+        return [line for line in (engines.forks.note(), self.pins.line(), crowded(self.n)) if line]
 
     def describe(self, state: str) -> str:
         """One line that is the same in every run on one machine."""
@@ -93,11 +95,12 @@ class ElasticEngines(OfThisMachine):
             _TIMEOUT: self.job.env.get(_TIMEOUT, str(settings.init_timeout_s)),
         }
         self._common = dict(self.job.env) | own
+        self.forks = Forks(self._common)
 
     def start(self, profile: Path, deadline: float, log: Log) -> None:
         """The engines start at once, and wait for the controller's file."""
         self._profile = profile
-        self.job.start("controller", engine_commands.controller(profile))
+        self.job.start("controller", self.forks.command(engine_commands.controller(profile)))
         for _ in range(self._place.n):
             self.begin()
         hub = profile / "security" / "ipcontroller-engine.json"
@@ -116,7 +119,7 @@ class ElasticEngines(OfThisMachine):
         words += [f"--IPEngine.url_file={engine_commands.ready_file(self._profile)}"]
         become = [sys.executable, "-I", "-S", supervisor.__file__, supervisor.BECOME]
         try:
-            self.job.start(name_of(worker), [*become, sys.executable, "-m", *_ENGINE, *words])
+            self.job.start(name_of(worker), [*become, *self.forks.command([sys.executable, "-m", *_ENGINE, *words])])
         except BaseException:
             self.watch.forget(worker)
             raise
@@ -127,6 +130,7 @@ class ElasticEngines(OfThisMachine):
     def are_up(self, pids: Sequence[int]) -> None:
         """From now on one that ends does not end the others."""
         self.job.follow(pids)
+        self.forks.start()
         self.watch.start()
 
     def gone(self) -> list[int]:

@@ -15,6 +15,7 @@ from signal import SIGKILL
 from workbench.common.messages import Message
 from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.silence import Silence
+from workbench.launch.forks.find import behind
 from workbench.launch.ranks.ending import how_it_ended
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.workers.registry import CUT, WorkerRegistry
@@ -133,7 +134,7 @@ class Watch(threading.Thread):
             return self._members.why_waiting()
 
     def pid(self, worker: int) -> int:
-        return self._job.pid(name_of(worker))
+        return behind(self._job.pid(name_of(worker)))
 
     def kill(self, worker: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -22,13 +22,17 @@ import os
 import pickle
 import signal
 import sys
+import time
 import traceback
 from typing import Any, BinaryIO, NoReturn
 
 from ipyparallel.engine import app
 from ipyparallel.engine.nanny import KernelNanny
+from traitlets import default
 
 from workbench.launch.ranks import kernel
+
+_LOOK_S = 0.01
 
 
 class Nanny:
@@ -88,6 +92,18 @@ class NotebookEngine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no 
     """An engine that SIGTERM ends as SIGKILL does."""
 
     out_stream_factory = kernel.Stream
+
+    @default("work_dir")
+    def _folder(self) -> str:
+        """Where it starts; ipyparallel takes the folder where it was imported, which is a fork server's."""
+        return os.getcwd()
+
+    def init_engine(self) -> None:
+        """As soon as the controller's file is there: ipyparallel looks ten times a second."""
+        until = time.monotonic() + self.wait_for_url_file
+        while self.url_file and not os.path.exists(self.url_file) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        super().init_engine()
 
     def init_signal(self) -> None:
         """Only Ctrl-C has a handler, as the kernel expects."""

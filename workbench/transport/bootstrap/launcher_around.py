@@ -15,6 +15,7 @@ from pathlib import Path
 
 from workbench import config
 from workbench.errors import LaunchError
+from workbench.transport.bootstrap.ancestors import ancestors
 
 try:
     import psutil
@@ -52,7 +53,7 @@ def sign_of_others() -> str:
         mine = psutil.Process()
         if (launch := _began_with(mine)) and launch.launcher != "none":
             return f"it began as {_one_of(launch)}" if launch.several else ""
-        return _sign_above(mine.parents())
+        return _sign_above(ancestors())
     return ""
 
 

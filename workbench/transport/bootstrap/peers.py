@@ -10,6 +10,7 @@ from pathlib import Path
 from workbench.config import Launch
 from workbench.errors import PeerLostError
 from workbench.machine import has_ended, machine, process_state
+from workbench.transport.bootstrap.ancestors import ancestors
 
 try:
     import psutil
@@ -94,9 +95,7 @@ class Siblings:
         parents: this process's ancestors, the nearest first.
     """
 
-    def __init__(
-        self, launch: Launch, parents: Callable[[], list[psutil.Process]] = lambda: psutil.Process().parents()
-    ) -> None:
+    def __init__(self, launch: Launch, parents: Callable[[], list[psutil.Process]] = ancestors) -> None:
         self._name = _RANK_NAMES.get(launch.launcher, "")
         self._launcher = self._find(parents) if self._name and launch.size > 1 else 0
         self._ranks: dict[int, int] = {}  # by process
