@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ def speedup(alone: Any, together: Any) -> Any:
     alone[i] has one item, together[i] has n.
     The two of a round were measured one after the other,
     so what disturbs the machine mostly disturbs both.
+    Of the rounds, take the median.
     """
     ### BEGIN SOLUTION
     ratios = sorted(max(one) / max(many) for one, many in zip(alone, together, strict=True))
@@ -178,6 +179,7 @@ def _ratio_mistakes(alone: list[list[float]], together: list[list[float]]) -> It
             median(max(many) / max(one) for one, many in pairs),
             "the ratio is inverted: divide one rank's time by that of n ranks",
         ),
+        (geometric_mean(ratios), "that is the geometric mean of the rounds' ratios, and their median is asked for"),
         (ratios[len(ratios) // 2], "of an even number of rounds the median is between the two middle ones"),
     ):
         yield (value, value / n), why
