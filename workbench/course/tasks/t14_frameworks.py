@@ -121,7 +121,7 @@ class _Watch:
             except Exception as error:  # noqa: BLE001 - the learner's own mistake
                 return f"n = {n}: {described(error)}"
             for one, result in zip(seen, results, strict=True):
-                one.returned = result
+                one.returned = tuple(result) if isinstance(result, list) else result
             if not all(isinstance(one.returned, tuple) and len(one.returned) == 2 for one in seen):
                 return f"n = {n}: it returns {type(results[0]).__name__}. The pair (GPU, weights) is asked for"
             if not isinstance(seen[0].returned[0], int | np.integer):
