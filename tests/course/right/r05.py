@@ -60,8 +60,7 @@ def shard_by_shuffle(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> 
 
 def shard_by_random_state(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
     """numpy's older generator takes a list, too; each rank goes on from its own place in the circle."""
-    order = list(range(samples))
-    np.random.RandomState([seed, epoch]).shuffle(order)
+    order = np.random.RandomState([seed, epoch]).permutation(samples)
     return [order[place % samples] for place in range(rank, samples + -samples % n, n)]
 
 

@@ -21,7 +21,7 @@ from workbench.observe.figure import Figure
 _EPOCHS = 100
 _SAMPLES = (0, 1, 2, 5, 12, 13, 100, 101)
 _RANKS = (1, 2, 3, 4, 7)
-_FAR = 10_000  # seeds and epochs that are tried against each other: seed * 1234 + epoch is found out
+_FAR = 5_000  # seeds and epochs that are tried against each other: seed * 1234 + epoch is found out
 
 
 def shard(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
@@ -219,7 +219,7 @@ def _seeds(function: Callable[..., Any]) -> str:
     known: dict[tuple[int, ...], tuple[int, int]] = {}
     pairs = [(seed, epoch) for seed in range(8) for epoch in range(8)]
     powers = *(2**power for power in (14, 15, 16, 20)), *(10**power for power in (5, 6, 7, 8, 9, 14, 15, 16, 20))
-    far = (*range(8, _FAR), *powers, 31_337, 65_537, 99_991, 1_000_003)
+    far = (*range(8, _FAR), *range(_FAR, 10_001, 1000), *powers, 7919, 9973, 9999, 31_337, 65_537, 99_991, 1_000_003)
     pairs += [(0, epoch) for epoch in far] + [(seed, 0) for seed in far]  # seed * 100 + epoch, epoch * 1000 + seed, …
     for seed, epoch in pairs:
         try:

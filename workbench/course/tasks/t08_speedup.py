@@ -174,6 +174,10 @@ def _ratio_mistakes(alone: list[list[float]], together: list[list[float]]) -> It
         ),
         (sum(ratios) / len(ratios), "that is the mean of the rounds' ratios, and their median is asked for"),
         (ratios[-1], "that is the best round alone"),
+        (
+            sum(map(max, alone)) / sum(map(max, together)),
+            "the seconds of all rounds were added up: divide within each round first",
+        ),
         (min(map(max, alone)) / min(map(max, together)), "those are the fastest rounds, maybe two different ones"),
         (
             median(max(many) / max(one) for one, many in pairs),
@@ -185,6 +189,7 @@ def _ratio_mistakes(alone: list[list[float]], together: list[list[float]]) -> It
         yield (value, value / n), why
     yield (middle, middle / max(1, n - 1)), "the efficiency is per rank, and there are n of them"
     yield (middle, middle), "the efficiency is the speed-up per rank"
+    yield (middle, middle / len(alone)), "the efficiency is per rank, and not per round"
     yield (middle, 100 * middle / n), "the efficiency is a fraction, 1 where the speed-up is n, and no percentage"
     yield (middle / n, middle), "the speed-up comes first, then the efficiency"
 
