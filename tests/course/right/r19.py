@@ -104,13 +104,11 @@ def outer_step_by_a_gradient(comm: Any, start: Any, w: Any, velocity: Any, lr: A
 
 
 def outer_step_by_torch(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
-    """torch's SGD with nesterov=True is the same, with its buffer set to the velocity."""
-    weights = torch.nn.Parameter(torch.tensor(start))
-    optimizer = torch.optim.SGD([weights], lr=float(lr), momentum=float(momentum), nesterov=True)
-    optimizer.state[weights]["momentum_buffer"] = torch.tensor(velocity)
-    weights.grad = torch.tensor(comm.allreduce(start - w) / comm.size)
-    optimizer.step()
-    return weights.detach().numpy(), optimizer.state[weights]["momentum_buffer"].numpy()
+    """As tensors, with torch's verbs of two operations."""
+    outer = torch.from_numpy(comm.allreduce(start - w)).div(comm.size)
+    speed = outer.add(torch.from_numpy(velocity), alpha=momentum)
+    step = outer.add(speed, alpha=momentum)
+    return torch.from_numpy(start).sub(step, alpha=lr).numpy(), speed.numpy()
 
 
 def powersgd_by_helpers(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
