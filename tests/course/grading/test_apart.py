@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from right_answers import right_answers
 from submissions import imports
 from wrong_answers import wrong_answers
 
@@ -98,6 +99,24 @@ def test_wrong_answers_fail_as_they_do_in_one_process(lesson: str, tmp_path: Pat
                 unlike.append((name, answer.__name__, apart, beside))
             assert process.answers(2.0)
     assert unlike == []
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_right_answers_pass_as_they_do_in_one_process(lesson: str, tmp_path: Path) -> None:
+    """Also those that are unlike the official solution: what they take and return travels between the processes."""
+    left_out = LONG | {"05.shard"}  # thousands of calls for each answer
+    right = [(name, one) for name, one in right_answers() if name.startswith(lesson) and name not in left_out]
+    right = [(name, one) for name, one in right if not task(name).live]
+    source = (HERE.parent / "right" / f"r{lesson}.py").read_text()
+    anchor = 'from workbench.course.exercise import exercise\n@exercise("02.shift_right")\ndef anchor(): pass'
+    with notebook(tmp_path, source, anchor) as process:
+        known = function(process, "02.shift_right").__globals__
+        there = [(name, known[one.__name__]) for name, one in right if one.__name__ in known]
+        found = [(name, one.__name__, *first_red(judge.judge(task(name), one))) for name, one in there]
+    assert [one for one in found if one[2] != "passed"] == []
 
 
 LONG = {"07.best_threshold", "16.schedule"}  # several seconds each; test_wrong_answers has these lessons, too

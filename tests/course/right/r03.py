@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,69 @@ def pairwise(comm: Any, x: Any) -> Any:
     return np.concatenate(sums)
 
 
+def one_array_of_chunks(comm: Any, chunks: Any) -> Any:
+    """Upper-case verbs, with buffers of their own for what leaves and what comes."""
+    n, me = comm.size, comm.rank
+    sums = [np.array(chunk) for chunk in chunks]
+    for leaves in range(me, me - (n - 1), -1):
+        arrives = leaves - 1
+        got = np.empty_like(sums[arrives % n])
+        request = comm.Isend(sums[leaves % n], dest=(me + 1) % n)
+        comm.Recv(got, source=(me - 1) % n)
+        request.wait()
+        sums[arrives % n] = np.add(sums[arrives % n], got)
+    return sums[me + 1 - n]
+
+
+def recursively(comm: Any, chunks: Any) -> Any:
+    """What a rank has after k steps comes from what its neighbour had after k - 1."""
+    n = comm.size
+
+    def after(steps: int) -> Any:
+        own = chunks[(comm.rank - steps) % n]
+        if steps == 0:
+            return own
+        before = after(steps - 1)
+        sending = comm.isend(before, dest=(comm.rank + 1) % n)
+        partial = comm.recv(source=(comm.rank - 1) % n)
+        sending.wait()
+        return own + partial
+
+    return after(n - 1)
+
+
+def both_rounds_in_one_loop(comm: Any, x: Any) -> Any:
+    """The first n - 1 steps add, the others replace."""
+    n, rank = comm.size, comm.rank
+    parts = dict(enumerate(np.array_split(x, n)))
+    for step in range(2 * n - 2):
+        leaving = comm.isend(parts[(rank - step) % n], dest=(rank + 1) % n)
+        comes = comm.irecv(source=(rank - 1) % n).wait()
+        leaving.wait()
+        place = (rank - step - 1) % n
+        parts[place] = parts[place] + comes if step < n - 1 else comes
+    return np.hstack([parts[place] for place in range(n)])
+
+
+def into_one_array(comm: Any, x: Any) -> Any:
+    """Chunks are slices of the result, found by their bounds; messages go into buffers."""
+    n, rank = comm.size, comm.rank
+    bounds = [0, *accumulate(len(x) // n + (place < len(x) % n) for place in range(n))]
+    total = x.copy()
+
+    def piece(place: int) -> Any:
+        return total[bounds[place % n] : bounds[place % n + 1]]
+
+    for first, adds in ((rank, True), (rank + 1, False)):
+        for step in range(n - 1):
+            target = piece(first - step - 1)
+            got = np.zeros_like(target)
+            comm.Sendrecv(piece(first - step), dest=(rank + 1) % n, recvbuf=got, source=(rank - 1) % n)
+            target[:] = target + got if adds else got
+    return total
+
+
 RIGHT = {
-    "03.reduce_scatter": [on_copies, straight_to_the_owner],
-    "03.ring_allreduce": [to_the_left, pairwise],
+    "03.reduce_scatter": [on_copies, straight_to_the_owner, one_array_of_chunks, recursively],
+    "03.ring_allreduce": [to_the_left, pairwise, both_rounds_in_one_loop, into_one_array],
 }

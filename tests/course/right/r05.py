@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from random import Random
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def shard_by_blocks(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
@@ -40,7 +42,45 @@ def gathered_pairs(comm: Any, values: Any) -> Any:
     return sum(total for total, _ in pairs) / sum(number for _, number in pairs)
 
 
+def shard_by_torch(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
+    """torch's generator, with one number that a hash makes of both; a tensor."""
+    generator = torch.Generator().manual_seed(hash((seed, epoch)))
+    order = torch.randperm(samples, generator=generator)
+    share = -(-samples // n)
+    return order.repeat(n)[: share * n][rank::n]
+
+
+def shard_by_shuffle(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
+    """The standard library shuffles, np.resize pads, rows are dealt to the ranks."""
+    order = list(range(samples))
+    Random(f"{seed}/{epoch}").shuffle(order)
+    rows = -(-samples // n)
+    return np.resize(np.array(order, dtype=int), (rows, n))[:, rank]
+
+
+def shard_by_random_state(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
+    """numpy's older generator takes a list, too; each rank goes on from its own place in the circle."""
+    order = np.random.RandomState([seed, epoch]).permutation(samples)
+    return [order[place % samples] for place in range(rank, samples + -samples % n, n)]
+
+
+def sum_in_a_buffer(comm: Any, values: Any) -> Any:
+    """Allreduce of an array of two numbers."""
+    both = np.empty(2)
+    comm.Allreduce(np.array([np.sum(values), values.size], dtype=float), both)
+    return np.divide(*both)
+
+
+def weighed_by_numpy(comm: Any, values: Any) -> Any:
+    """np.average with the numbers as weights, on rank 0."""
+    parts = comm.gather((values.mean() if values.size else 0.0, values.size))
+    if comm.rank == 0:
+        means, sizes = np.array(parts).T
+        parts = np.average(means, weights=sizes)
+    return comm.bcast(parts)
+
+
 RIGHT = {
-    "05.shard": [shard_by_blocks, shard_by_hash],
-    "05.weighted_mean": [two_sums, weighted_means, gathered_pairs],
+    "05.shard": [shard_by_blocks, shard_by_hash, shard_by_torch, shard_by_random_state, shard_by_shuffle],
+    "05.weighted_mean": [two_sums, weighted_means, gathered_pairs, sum_in_a_buffer, weighed_by_numpy],
 }

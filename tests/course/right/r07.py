@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
+
+import numpy as np
 
 from workbench.course.tasks.t07_fusion import finish_time, plan_buckets
 
@@ -41,7 +44,58 @@ def the_largest_best(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return min(tried, key=lambda one: tried[one]) + 0.5
 
 
+def packed_by_a_generator(sizes: Any, threshold: Any) -> Any:
+    """A bucket is handed out when the next tensor has no room in it."""
+
+    def buckets() -> Any:
+        open_one: list[int] = []
+        for size in sizes:
+            if open_one and sum(open_one) + size > threshold:
+                yield open_one
+                open_one = []
+            open_one = [*open_one, size]
+        if open_one:
+            yield open_one
+
+    return list(buckets())
+
+
+def fewest_of_all_cuts(sizes: Any, threshold: Any) -> Any:
+    """Dynamic programming: the best rest behind every first bucket."""
+
+    @cache
+    def best(start: int) -> Any:
+        if start == len(sizes):
+            return ()
+        plans = []
+        for stop in range(start + 1, len(sizes) + 1):
+            if stop - start > 1 and sum(sizes[start:stop]) > threshold:
+                break
+            plans.append((tuple(sizes[start:stop]), *best(stop)))
+        return min(plans, key=len)
+
+    return [list(bucket) for bucket in best(0)]
+
+
+def only_sums_of_neighbours(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+    """A plan changes only where the threshold is the sum of some tensors in a row."""
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    candidates = sorted({int(b - a) for i, a in enumerate(ends) for b in ends[i:]})
+    times = [finish_time(plan_buckets(sizes, one), ready, alpha, beta) for one in candidates]
+    return candidates[int(np.argmin(times))]
+
+
+def best_in_a_loop(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+    """Every whole number, the earliest so far kept; numpy's number."""
+    best, earliest = np.int64(0), float("inf")
+    for threshold in np.arange(sum(sizes) + 1):
+        at = finish_time(plan_buckets(sizes, int(threshold)), ready, alpha, beta)
+        if at < earliest:
+            best, earliest = threshold, at
+    return best
+
+
 RIGHT = {
-    "07.plan_buckets": [from_the_end, cut_by_places],
-    "07.best_threshold": [every_whole_number, the_largest_best],
+    "07.plan_buckets": [from_the_end, cut_by_places, packed_by_a_generator, fewest_of_all_cuts],
+    "07.best_threshold": [every_whole_number, the_largest_best, only_sums_of_neighbours, best_in_a_loop],
 }

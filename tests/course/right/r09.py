@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -58,6 +60,21 @@ def as_arrays(global_batch: Any, n: Any) -> Any:
     return sizes, sizes / global_batch
 
 
+def by_rounding_bounds(global_batch: Any, n: Any) -> Any:
+    """Differences of rounded up bounds, and weights as fractions."""
+    bounds = [-(-global_batch * rank // n) for rank in range(n + 1)]
+    sizes = sorted((end - begin for begin, end in itertools.pairwise(bounds)), reverse=True)
+    return sizes, [float(Fraction(size, global_batch)) for size in sizes]
+
+
+def from_what_is_left(global_batch: Any, n: Any) -> Any:
+    """Each rank takes its share of what the others have left."""
+    sizes: list[int] = []
+    for ranks in range(n, 0, -1):
+        sizes += [(global_batch - sum(sizes) + ranks - 1) // ranks]
+    return [sizes, [1 / n + (size - global_batch / n) / global_batch for size in sizes]]
+
+
 RIGHT = {
     "09.learning_rate": [
         by_interpolation,
@@ -65,9 +82,5 @@ RIGHT = {
         as_an_array,
         as_a_tensor,
     ],
-    "09.local_batches": [
-        by_numpy,
-        one_by_one,
-        as_arrays,
-    ],
+    "09.local_batches": [by_numpy, one_by_one, as_arrays, by_rounding_bounds, from_what_is_left],
 }

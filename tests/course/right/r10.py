@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
@@ -84,7 +85,90 @@ def averages_by_hand(hvd: Any, job: Any) -> Any:
     return accuracy
 
 
+def on_rank_0_and_back(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+    """One reduction of both numbers to rank 0, which hands the mean on."""
+    both = comm.reduce(np.array([loss * count, count], dtype=float))
+    mean = comm.bcast(both[0] / both[1] if comm.rank == 0 else None)
+    saved = None
+    if comm.rank == 0:
+        saved = [step, mean]
+        saved.append(weights)
+    return mean, saved
+
+
+def by_numpys_average(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+    """np.average of what was gathered; a list of the two, and no tuple."""
+    losses, counts = np.array(comm.allgather([loss, count])).transpose()
+    result = [np.average(losses, weights=counts), None]
+    if not comm.rank:
+        result[1] = [step, result[0], weights.copy()]
+    return result
+
+
+def without_loaders(hvd: Any, job: Any) -> Any:
+    """No DataLoader and no sampler: the order of an epoch by the epoch's number, dealt out by slices."""
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    job.pin(hvd.local_rank())
+    model, optimizer = job.model, job.optimizer
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    for epoch in range(job.epochs):
+        order = np.random.default_rng(epoch).permutation(len(job.train_set))
+        for start in range(0, len(order), job.batch):
+            mine = [job.train_set[int(i)] for i in order[start : start + job.batch][rank::size]]
+            images = torch.stack([torch.as_tensor(image) for image, _ in mine])
+            labels = torch.tensor([int(label) for _, label in mine])
+            optimizer.zero_grad()
+            F.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+    if rank == 0:
+        job.save()
+    right = total = 0
+    with torch.no_grad():
+        for i in range(rank, len(job.test_set), size):
+            image, label = job.test_set[i]
+            right += int(model(torch.as_tensor(image)[None]).argmax()) == int(label)
+            total += 1
+    counts = hvd.allreduce(torch.tensor([right, total]), op=hvd.Sum, name="right")
+    accuracy = counts[0].item() / counts[1].item()
+    if rank == 0:
+        job.log(f"{accuracy:.1%} of the test digits are read right")
+    return accuracy
+
+
+def with_torchs_sampler(hvd: Any, job: Any) -> Any:
+    """torch's own DistributedSampler; every rank tests all digits, because all have the same weights."""
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+
+    hvd.init()
+    job.pin(hvd.local_rank())
+    sampler = DistributedSampler(job.train_set, num_replicas=hvd.size(), rank=hvd.rank())
+    loader = DataLoader(job.train_set, batch_size=job.batch // hvd.size(), sampler=sampler)
+    hvd.broadcast_parameters(job.model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(job.optimizer, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(job.optimizer, named_parameters=job.model.named_parameters())
+    for epoch in range(job.epochs):
+        sampler.set_epoch(epoch)
+        for images, labels in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(job.model(images), labels)
+            loss.backward()
+            optimizer.step()
+    right = 0
+    with torch.no_grad():
+        for images, labels in DataLoader(job.test_set, batch_size=job.batch):
+            right += (job.model(images).argmax(dim=1) == labels).sum().item()
+    accuracy = right / len(job.test_set)
+    if hvd.rank() == 0:
+        job.log(f"{accuracy:.1%} of the test digits are read right")
+        job.save()
+    return accuracy
+
+
 RIGHT = {
-    "10.rank_zero": [two_numbers, gathered],
-    "10.convert": [state_after_wrapping, averages_by_hand],
+    "10.rank_zero": [two_numbers, gathered, on_rank_0_and_back, by_numpys_average],
+    "10.convert": [state_after_wrapping, averages_by_hand, without_loaders, with_torchs_sampler],
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from workbench.course.simulator.topology import ring_among
 
 
@@ -65,7 +67,69 @@ def rings_inside_too(comm: Any, nodes: Any, x: Any) -> Any:
     return total
 
 
+def by_definition(hosts: Any) -> Any:
+    """What the text says, counted for each rank from the beginning."""
+
+    def local_of(rank: int) -> int:
+        return sum(1 for before in range(rank) if hosts[before] == hosts[rank])
+
+    answer = []
+    for rank, host in enumerate(hosts):
+        same = [other for other in range(len(hosts)) if local_of(other) == local_of(rank)]
+        answer.append((local_of(rank), hosts.count(host), len([other for other in same if other < rank]), len(same)))
+    return answer
+
+
+def in_an_array(hosts: Any) -> Any:
+    """Comparisons of everything with everything; rows of one array."""
+    if not hosts:
+        return []
+    names = np.array(hosts)
+    before = np.tri(len(hosts), k=-1, dtype=bool)
+    same = names[:, None] == names
+    local = (same & before).sum(axis=1)
+    across = local[:, None] == local
+    return np.column_stack([local, same.sum(axis=1), (across & before).sum(axis=1), across.sum(axis=1)])
+
+
+def leader_adds_up(comm: Any, nodes: Any, x: Any) -> Any:
+    """The leader receives in the order of arrival; others leave early."""
+    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    leader, *others = here
+    if comm.rank != leader:
+        comm.send(x, dest=leader)
+        return comm.recv(source=leader)
+    total = np.array(x)
+    for other in others:
+        total = total + comm.recv(source=other)
+    total = ring_among(comm, sorted({nodes.index(node) for node in nodes}), total)
+    for other in reversed(others):
+        comm.send(total, dest=other)
+    return total
+
+
+def a_tree_inside(comm: Any, nodes: Any, x: Any) -> Any:
+    """Inside a node along a tree: half of the ranks give what they have to the other half, and get it back."""
+    here = [rank for rank in range(comm.size) if nodes[rank] == nodes[comm.rank]]
+    leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
+    place, total, children = here.index(comm.rank), x.copy(), []
+    bit = 1
+    while bit < len(here) and not place & bit:
+        if place + bit < len(here):
+            total += comm.recv(source=here[place + bit])
+            children.append(here[place + bit])
+        bit <<= 1
+    if place:
+        comm.send(total, dest=here[place - bit])
+        total = comm.recv(source=here[place - bit])
+    else:
+        total = ring_among(comm, leaders, total)
+    for child in reversed(children):
+        comm.send(total, dest=child)
+    return total
+
+
 RIGHT = {
-    "12.local_ranks": [by_counters, by_lists_of_ranks],
-    "12.hierarchical": [along_a_chain, rings_inside_too],
+    "12.local_ranks": [by_counters, by_lists_of_ranks, by_definition, in_an_array],
+    "12.hierarchical": [along_a_chain, rings_inside_too, leader_adds_up, a_tree_inside],
 }

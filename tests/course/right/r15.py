@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,61 @@ def round_by_round(held: Any, alive: Any) -> Any:
     return {rank: [int(shard) for shard in np.sort(shards)] for rank, shards in now.items()}
 
 
+def by_youngs_formula(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    """The root of 2 · commit · mean time between the job's failures, rounded up."""
+    interval_s = math.sqrt(2 * commit_s * (mtbf_s / ranks))
+    return max(1, math.ceil(interval_s / step_s))
+
+
+def by_ternary_search(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    """What is lost has one least value: a search that halves; restarts cost the same everywhere."""
+
+    def lost(steps: int) -> float:
+        return commit_s / (steps * step_s) + (restart_s + steps * step_s / 2) * ranks / mtbf_s
+
+    low, high = 1, 2
+    while lost(high) < lost(high // 2):
+        high *= 2
+    while low < high:
+        middle = (low + high) // 2
+        if lost(middle) <= lost(middle + 1):
+            high = middle
+        else:
+            low = middle + 1
+    return np.int64(low)
+
+
+def from_a_heap(held: Any, alive: Any) -> Any:
+    """A heap of (number of shards, rank)."""
+    result = {rank: list(held[rank]) for rank in alive}
+    heap = [(len(shards), rank) for rank, shards in result.items()]
+    heapq.heapify(heap)
+    for shard in sorted(shard for rank in held for shard in held[rank] if rank not in result):
+        many, rank = heapq.heappop(heap)
+        result[rank].append(shard)
+        heapq.heappush(heap, (many + 1, rank))
+    for shards in result.values():
+        shards.sort()
+    return result
+
+
+def recursively(held: Any, alive: Any) -> Any:
+    """Deals out the least free shard and calls itself; nothing is changed."""
+    now = {rank: tuple(shards) for rank, shards in held.items() if rank in alive}
+    orphans = sorted(
+        {shard for shards in held.values() for shard in shards} - {one for mine in now.values() for one in mine}
+    )
+
+    def deal(owners: Any, free: Any) -> Any:
+        if not free:
+            return owners
+        poorest = min(owners, key=lambda rank: (len(owners[rank]), rank))
+        return deal({**owners, poorest: (*owners[poorest], free[0])}, free[1:])
+
+    return {rank: sorted(shards) for rank, shards in deal(now, orphans).items()}
+
+
 RIGHT = {
-    "15.commit_every": [least_of_all_tried, by_its_rate],
-    "15.reshard": [from_the_highest, round_by_round],
+    "15.commit_every": [least_of_all_tried, by_its_rate, by_youngs_formula, by_ternary_search],
+    "15.reshard": [from_the_highest, round_by_round, from_a_heap, recursively],
 }

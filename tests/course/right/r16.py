@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+import statistics
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -118,13 +119,124 @@ def as_an_array_of_two(ranks: Any, short: Any, long: Any) -> Any:
     return np.maximum(0.0, np.array([(quick - slope * few) / steps, slope * ranks / steps]))
 
 
+def by_a_line(ranks: Any, short: Any, long: Any) -> Any:
+    """np.polyfit through the medians; the seconds of one step."""
+    steps = 2 * (ranks - 1)
+    sizes = np.array([short[0], long[0]]) / ranks
+    seconds = [statistics.median(times) / steps for _, times in (short, long)]
+    slope, start = np.polyfit(sizes, seconds, 1)
+    if slope < 0:
+        slope, start = 0.0, seconds[0]
+    return max(start, 0.0), slope
+
+
+def by_the_lower_quartile(ranks: Any, short: Any, long: Any) -> Any:
+    """The mean of the quicker half, which nobody has disturbed."""
+
+    def undisturbed(times: Any) -> Any:
+        quick = sorted(times)[: (len(times) + 1) // 2]
+        return sum(quick) / len(quick) / (2 * ranks - 2)
+
+    (few, quick), (many, slow) = ((nbytes / ranks, undisturbed(times)) for nbytes, times in (short, long))
+    per_byte = max((slow - quick) / (many - few), 0)
+    return [max(quick - per_byte * few, 0), per_byte]
+
+
+def in_one_loop(layers: Any, reduce_s: Any) -> Any:
+    """Two clocks: one of computing, one of the network."""
+    clock = sum([layer.forward_s for layer in layers])
+    network = 0.0
+    for layer in reversed(layers):
+        clock += layer.backward_s
+        if layer.values:
+            network = max(network, clock) + reduce_s(4 * layer.values)
+    return network if network > clock else clock
+
+
+def by_recursion(layers: Any, reduce_s: Any) -> Any:
+    """When the network is free after a layer depends on the layer behind it."""
+    forward_s = np.sum([layer.forward_s for layer in layers])
+
+    def after(i: int) -> tuple[Any, Any]:
+        if i == len(layers):
+            return forward_s, 0.0
+        ready, free = after(i + 1)
+        ready = ready + layers[i].backward_s
+        if not layers[i].values:
+            return ready, free
+        return ready, max(ready, free) + reduce_s(layers[i].values * 4)
+
+    return np.float64(max(after(0)))
+
+
+def bound_by_definition(layers: Any, reduce_s: Any) -> Any:
+    """A list of the bounds, and its maximum."""
+    bounds = []
+    for i in range(len(layers)):
+        values = sum(layer.values for layer in layers[: i + 1])
+        computing = sum(layer.forward_s for layer in layers[i:]) + sum(layer.backward_s for layer in layers[i:])
+        bounds.append(computing + (reduce_s(4 * values) if values else 0))
+    return max(bounds)
+
+
+def bound_from_the_end(layers: Any, reduce_s: Any) -> Any:
+    """From the last layer on; bytes are taken away, seconds added."""
+    nbytes = sum(4 * layer.values for layer in layers)
+    seconds = best = 0.0
+    for layer in layers[::-1]:
+        seconds += layer.forward_s + layer.backward_s
+        best = max(best, seconds + (reduce_s(nbytes) if nbytes else 0.0))
+        nbytes -= 4 * layer.values
+    return np.array(best)
+
+
+def equal_pieces(layers: Any, reduce_s: Any) -> Any:
+    """All gradients as one array from the front on, cut into equal messages; the best number of them."""
+    places = [(i, layer.values) for i, layer in enumerate(layers) if layer.values]
+    total = sum(values for _, values in places)
+
+    def cut(many: int) -> Any:
+        bounds = np.linspace(0, total, many + 1).astype(int)
+        messages = []
+        for low, high in pairwise(bounds):
+            pieces, start = [], 0
+            for i, values in places:
+                begin, end = max(low, start), min(high, start + values)
+                if begin < end:
+                    pieces.append((i, int(begin - start), int(end - start)))
+                start += values
+            if pieces:
+                messages.append(pieces)
+        return messages
+
+    return min((cut(many) for many in (1, 2, 4, 8, 16, 24, 32, 48)), key=lambda one: play(layers, one, reduce_s).step_s)
+
+
+def growing_pieces(layers: Any, reduce_s: Any) -> Any:
+    """The front in small messages, what is behind it in ever larger ones; a generator makes each plan."""
+
+    def plan(first: int, factor: float) -> Any:
+        room, message = float(first), []
+        for i, layer in enumerate(layers):
+            begin = 0
+            while begin < layer.values:
+                end = min(layer.values, begin + max(1, int(room) - sum(stop - start for _, start, stop in message)))
+                message.append((i, begin, end))
+                begin = end
+                if sum(stop - start for _, start, stop in message) >= int(room):
+                    yield message
+                    message, room = [], room * factor
+        if message:
+            yield message
+
+    total = sum(layer.values for layer in layers)
+    plans = [list(plan(max(1, total // parts), factor)) for parts in (1, 2, 4, 8, 16, 32, 64) for factor in (1, 1.3, 2)]
+    return min(plans, key=lambda one: play(layers, one, reduce_s).step_s)
+
+
 RIGHT = {
-    "16.fit_link": [
-        by_a_matrix,
-        by_the_quickest,
-        as_an_array_of_two,
-    ],
-    "16.step_time": [by_events, by_what_is_left],
-    "16.lower_bound": [bound_in_one_pass, bound_by_numpy],
-    "16.schedule": [filled_up, improved_in_steps],
+    "16.fit_link": [by_a_matrix, by_the_quickest, as_an_array_of_two, by_a_line, by_the_lower_quartile],
+    "16.step_time": [by_events, by_what_is_left, in_one_loop, by_recursion],
+    "16.lower_bound": [bound_in_one_pass, bound_by_numpy, bound_by_definition, bound_from_the_end],
+    "16.schedule": [filled_up, improved_in_steps, equal_pieces, growing_pieces],
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 
 def with_dashes() -> Any:
@@ -92,9 +94,123 @@ def by_looking_back(n: Any, failed_at: Any, engine: Any, commit_every: Any, chec
     return [n if alone else 1, failed_at - begin + 1]
 
 
+class _Answer(NamedTuple):
+    starts: str
+    finds: str
+    slots: str
+    replaces: str
+
+
+def from_a_table() -> Any:
+    """A named tuple for a row."""
+    rows = {
+        "ssh": _Answer("agent by ssh", "the user", "hosts", "nobody"),
+        "slurm": _Answer("agent by srun", "Slurm", "ntasks_per_node", "nobody"),
+        "mpijob": _Answer("agent by ssh", "the operator", "slots-per-host", "the launcher"),
+        "jobset": _Answer("torchrun", "DNS", "PET_NPROC_PER_NODE", "nobody"),
+    }
+    return {engine: row._asdict() for engine, row in rows.items()}
+
+
+def by_a_table_of_names(env: Any) -> Any:
+    """A KeyError says that it was another launcher."""
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ):
+        try:
+            return tuple(int(env[name]) for name in names)
+        except KeyError:
+            continue
+    return 0, 1, 0
+
+
+def by_the_size(env: Any) -> Any:
+    """The variable with the size says which launcher it was; srun is asked last. numpy makes the numbers."""
+    if "WORLD_SIZE" in env:
+        found = env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]
+    elif "PMI_SIZE" in env:
+        found = env["PMI_RANK"], env["PMI_SIZE"], env["MPI_LOCALRANKID"]
+    elif "SLURM_STEP_NUM_TASKS" in env:
+        found = env["SLURM_PROCID"], env["SLURM_STEP_NUM_TASKS"], env["SLURM_LOCALID"]
+    else:
+        found = ("0", "1", "0")
+    return np.array(found).astype(int)
+
+
+def by_or(env: Any) -> Any:
+    """The first of three that is there, with a default; a batch script's own number is 0 in any case."""
+    rank = env.get("RANK") or env.get("PMI_RANK") or env.get("SLURM_PROCID") or 0
+    size = env.get("WORLD_SIZE") or env.get("PMI_SIZE") or env.get("SLURM_STEP_NUM_TASKS") or 1
+    local = env.get("LOCAL_RANK") or env.get("MPI_LOCALRANKID") or env.get("SLURM_LOCALID") or 0
+    return int(rank), int(size), int(local)
+
+
+def filled_in_later() -> Any:
+    """What most have in common first, then the exceptions."""
+    table = {
+        engine: {"starts": "agent by ssh", "replaces": "nobody"} for engine in ("ssh", "slurm", "mpijob", "jobset")
+    }
+    table["slurm"]["starts"] = "agent by srun"
+    table["jobset"].update(starts="torchrun", finds="DNS", slots="pet_nproc_per_node")
+    table["mpijob"] |= {"finds": "the operator", "slots": "--slots-per-host", "replaces": "the launcher"}
+    table["ssh"].update(finds="the user", slots="--hosts")
+    table["slurm"].update(finds="Slurm", slots="--ntasks-per-node ")
+    return table
+
+
+def filtered_and_sorted(pods: Any, service: Any) -> Any:
+    """filter, sorted and map."""
+    hosts = filter(lambda pod: pod["role"] == "worker" and pod["ready"] and not pod["deleted"], pods)
+    hosts = sorted(hosts, key=lambda pod: int(pod["name"].rpartition("-")[2]))
+    return [
+        "{}.{}:{}".format(pod["name"], service, max(1, int(pod["limits"].get("nvidia.com/gpu", "1")))) for pod in hosts
+    ]
+
+
+def by_number(pods: Any, service: Any) -> Any:
+    """A dict from the number to the line; a tuple at the end."""
+    lines = {}
+    for pod in pods:
+        if pod["role"] != "worker":
+            continue
+        if pod["deleted"] or not pod["ready"]:
+            continue
+        slots = 1
+        if "nvidia.com/gpu" in pod["limits"] and int(pod["limits"]["nvidia.com/gpu"]) > 0:
+            slots = int(pod["limits"]["nvidia.com/gpu"])
+        lines[int(pod["name"].split("-")[-1])] = f"{pod['name']}.{service}:{slots}"
+    return tuple(lines[number] for number in sorted(lines))
+
+
+def played_step_by_step(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    """Plays the steps until the failure."""
+    committed = saved = 0
+    for done in range(1, failed_at + 1):
+        if done % commit_every == 0:
+            committed = done
+        if checkpoint_every and done % checkpoint_every == 0:
+            saved = done
+    if engine == "elastic" and n > 1:
+        return 1, failed_at - committed + 1
+    return n, failed_at - saved + 1
+
+
+def by_integer_division(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    """The last multiple; early returns, numpy's numbers."""
+    survives = engine == "elastic" and n >= 2
+    every = commit_every if survives else checkpoint_every
+    started = 1 if survives else n
+    if every == 0:
+        return started, 1 + failed_at
+    last = failed_at // every * every
+    return np.array([started, 1 + failed_at - last])
+
+
 RIGHT = {
-    "17.table": [with_dashes, by_question],
-    "17.who_am_i": [torchrun_asked_first, first_that_fits],
-    "17.discover": [by_regular_expression, as_a_generator],
-    "17.recovery": [by_the_rest, by_looking_back],
+    "17.table": [with_dashes, by_question, from_a_table, filled_in_later],
+    "17.who_am_i": [torchrun_asked_first, first_that_fits, by_a_table_of_names, by_the_size, by_or],
+    "17.discover": [by_regular_expression, as_a_generator, filtered_and_sorted, by_number],
+    "17.recovery": [by_the_rest, by_looking_back, played_step_by_step, by_integer_division],
 }

@@ -81,8 +81,98 @@ def on_a_ring(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+def cut_where_either_ends(sizes: Any, n: Any) -> Any:
+    """Walks along with two pointers: what is left of the parameter, and what is left of the chunk."""
+    total = sum(sizes)
+    parts: list[list[tuple[int, int, int]]] = []
+    number, start = 0, 0
+    for rank in range(n):
+        room = total // n + (1 if rank < total % n else 0)
+        mine = []
+        while room:
+            take = min(room, sizes[number] - start)
+            if take:
+                mine.append((number, start, start + take))
+            start, room = start + take, room - take
+            if start == sizes[number]:
+                number, start = number + 1, 0
+        parts.append(mine)
+    return parts
+
+
+def by_numbers_of_elements(sizes: Any, n: Any) -> Any:
+    """numpy: for each element its parameter and its place, cut by array_split; the runs are counted by np.unique."""
+    numbers = np.repeat(np.arange(len(sizes)), sizes)
+    places = np.concatenate([np.arange(size) for size in sizes]) if len(sizes) else numbers
+    found = []
+    for mine, where in zip(np.array_split(numbers, n), np.array_split(places, n), strict=True):
+        found.append([(one, where[mine == one].min(), where[mine == one].max() + 1) for one in np.unique(mine)])
+    return found
+
+
+def ring_in_buffers(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
+    """A ring with Isend and Recv; the shard is changed in a copy."""
+    n, rank = comm.size, comm.rank
+    chunks = np.array_split(grad.copy(), n)
+    for step in range(n - 1):
+        send, into = chunks[(rank - step - 1) % n], chunks[(rank - step - 2) % n]
+        came = np.empty_like(into)
+        request = comm.Isend(send, dest=(rank + 1) % n)
+        comm.Recv(came, source=(rank - 1) % n)
+        request.wait()
+        into += came
+    new = shard.copy()
+    new -= lr / n * chunks[rank]
+    return new
+
+
+def all_sent_at_once(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
+    """Every chunk leaves at once; what comes is averaged."""
+    chunks = dict(enumerate(np.array_split(grad, comm.size)))
+    mine = [chunks.pop(comm.rank)]
+    leaving = [comm.isend(chunk, dest=owner) for owner, chunk in chunks.items()]
+    mine += [comm.recv(source=other) for other in chunks]
+    for request in leaving:
+        request.wait()
+    return shard - lr * np.mean(mine, axis=0)
+
+
+def layer_by_function(comm: Any, shards: Any, x: Any) -> Any:
+    """A function gathers, so that W is gone when it has returned."""
+    n, rank = comm.size, comm.rank
+
+    def gathered(rows: Any) -> Any:
+        parts, travels = [rows], rows
+        for _ in range(n - 1):
+            request = comm.isend(travels, dest=(rank + 1) % n)
+            travels = comm.recv(source=(rank - 1) % n)
+            request.wait()
+            parts.append(travels)
+        return np.concatenate([parts[(rank - owner) % n] for owner in range(n)])
+
+    for rows in shards:
+        w = gathered(rows)
+        comm.compute(0.001)
+        x = np.tanh(w.dot(x))
+        del w
+    return x
+
+
+def block_by_block(comm: Any, shards: Any, x: Any) -> Any:
+    """W is never put together: the rows' products are, when all rows are there; a ring to the left."""
+    n, rank = comm.size, comm.rank
+    for mine in shards:
+        held = [None] * n
+        held[rank] = mine
+        for owner in range(rank + 1, rank + n):
+            held[owner % n] = comm.sendrecv(held[(owner - 1) % n], dest=(rank - 1) % n, source=(rank + 1) % n)
+        comm.compute(0.001)
+        x = np.concatenate([np.tanh(rows @ x) for rows in held])
+    return x
+
+
 RIGHT = {
-    "18.owners": [by_elements, by_bounds],
-    "18.reduce_scatter_step": [pairwise_step, to_the_left],
-    "18.gather_parameters": [straight_from_each, on_a_ring],
+    "18.owners": [by_elements, by_bounds, cut_where_either_ends, by_numbers_of_elements],
+    "18.reduce_scatter_step": [pairwise_step, to_the_left, ring_in_buffers, all_sent_at_once],
+    "18.gather_parameters": [straight_from_each, on_a_ring, layer_by_function, block_by_block],
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def local_sgd_in_rounds(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
@@ -64,8 +65,77 @@ def powersgd_by_svd(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
     return p @ comm.allreduce(mine / comm.size), sent - p @ mine
 
 
+def local_sgd_with_a_flag(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    """Counts the steps since the last average; changes a copy in place."""
+    w, since = w.copy(), 0
+    for x, y in batches:
+        w -= lr / len(y) * x.T.dot(x.dot(w) - y)
+        since += 1
+        if since == every:
+            w, since = comm.allreduce(w) / comm.size, 0
+    if since:
+        w = np.mean(comm.allgather(w), axis=0)
+    return w
+
+
+def local_sgd_by_autograd(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    """torch finds the gradients; half the mean square is the loss."""
+    weights = torch.tensor(w, requires_grad=True)
+    for step, (x, y) in enumerate(batches, start=1):
+        loss = ((torch.as_tensor(x) @ weights - torch.as_tensor(y)) ** 2).mean() / 2
+        (gradient,) = torch.autograd.grad(loss, weights)
+        with torch.no_grad():
+            weights -= lr * gradient
+            if step % every == 0 or step == len(batches):
+                weights.copy_(torch.as_tensor(comm.allreduce(weights.numpy().copy()) / comm.size))
+    return weights.detach().numpy()
+
+
+def outer_step_by_a_gradient(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    """As the text says, with copies changed in place."""
+    average = comm.allreduce((start - w) / comm.size)
+    velocity = velocity.copy()
+    velocity *= momentum
+    velocity += average
+    start = start.copy()
+    start -= lr * average
+    start -= lr * momentum * velocity
+    return start, velocity
+
+
+def outer_step_by_torch(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    """As tensors, with torch's verbs of two operations."""
+    outer = torch.from_numpy(comm.allreduce(start - w)).div(comm.size)
+    speed = outer.add(torch.from_numpy(velocity), alpha=momentum)
+    step = outer.add(speed, alpha=momentum)
+    return torch.from_numpy(start).sub(step, alpha=lr).numpy(), speed.numpy()
+
+
+def powersgd_by_helpers(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    """A function for the average; as the text says, with another order of products."""
+
+    def average(array: Any) -> Any:
+        return comm.allreduce(array) / comm.size
+
+    sent = np.add(gradient, error)
+    basis, _ = np.linalg.qr(average(sent @ q))
+    q = average(sent.T @ basis)
+    residual = np.array(sent)
+    residual -= basis @ (basis.T @ sent)
+    return np.einsum("mr,nr->mn", basis, q), residual
+
+
+def powersgd_by_torch(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    """torch's qr, sums by reduce and bcast."""
+    sent = torch.tensor(gradient + error)
+    p = comm.bcast(comm.reduce((sent @ torch.tensor(q)).numpy()))
+    p = torch.linalg.qr(torch.tensor(p) / comm.size).Q
+    new_q = torch.tensor(comm.bcast(comm.reduce((sent.T @ p).numpy()))) / comm.size
+    return (p @ new_q.T).numpy(), (sent - p @ (p.T @ sent)).numpy()
+
+
 RIGHT = {
-    "19.local_sgd": [local_sgd_in_rounds, local_sgd_by_changes],
-    "19.outer_step": [outer_step_by_the_average, outer_step_on_rank_0],
-    "19.powersgd": [powersgd_by_gram_schmidt, powersgd_by_svd],
+    "19.local_sgd": [local_sgd_in_rounds, local_sgd_by_changes, local_sgd_with_a_flag, local_sgd_by_autograd],
+    "19.outer_step": [outer_step_by_the_average, outer_step_on_rank_0, outer_step_by_a_gradient, outer_step_by_torch],
+    "19.powersgd": [powersgd_by_gram_schmidt, powersgd_by_svd, powersgd_by_helpers, powersgd_by_torch],
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 
 def rows_by_gathering(comm: Any, x: Any, w: Any, b: Any) -> Any:
@@ -106,13 +107,102 @@ def one_after_the_other(stage: Any, stages: Any, microbatches: Any) -> Any:
             backwards += 1
 
 
+def rows_with_a_share_of_the_bias(comm: Any, x: Any, w: Any, b: Any) -> Any:
+    """Each rank adds its share of the bias."""
+    return comm.allreduce(x.dot(w) + b / comm.size)
+
+
+def rows_with_a_column_of_ones(comm: Any, x: Any, w: Any, b: Any) -> Any:
+    """The bias as one more row of rank 0's weight; the sum by rank 0."""
+    if comm.rank == 0:
+        x = np.hstack([x, np.ones((len(x), 1))])
+        w = np.vstack([w, b])
+    return comm.bcast(comm.reduce(np.einsum("ij,jk->ik", x, w)))
+
+
+def layers_by_autograd(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    """torch goes backward through this rank's part."""
+    tx, t1, t2 = (torch.tensor(array, requires_grad=True) for array in (x, w1, w2))
+    y = torch.relu(tx @ t1) @ t2
+    y.backward(torch.tensor(dy))
+    whole, dx = comm.allreduce(y.detach().numpy()), comm.allreduce(tx.grad.numpy())
+    return whole, dx, t1.grad.numpy(), t2.grad.numpy()
+
+
+def layers_by_gathering(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    """Sums of what was gathered; the mask in place."""
+    hidden = x @ w1
+    active = hidden > 0
+    hidden[~active] = 0
+    back = dy @ w2.T
+    back *= active
+    y = np.sum(comm.allgather(hidden @ w2), axis=0)
+    dx = np.sum(comm.allgather(back @ w1.T), axis=0)
+    return [y, dx, (back.T @ x).T, (dy.T @ hidden).T]
+
+
+def turns_by_pairs(stage: Any, stages: Any, microbatches: Any) -> Any:
+    """Three slices: forwards, pairs, backwards."""
+    warm_up = min(stages - stage - 1, microbatches)
+    forwards = [("F", i) for i in range(microbatches)]
+    backwards = [("B", i) for i in range(microbatches)]
+    pairs = [op for pair in zip(forwards[warm_up:], backwards, strict=False) for op in pair]
+    return forwards[:warm_up] + pairs + backwards[microbatches - warm_up :]
+
+
+def pipeline_by_autograd(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+    """torch's graph is kept for each micro-batch; all forwards first."""
+    first, last = comm.rank == 0, comm.rank == comm.size - 1
+    many = comm.bcast(len(xs) if first else None, root=0)
+    weight = torch.tensor(w, requires_grad=True)
+    kept = []
+    for i in range(many):
+        x = torch.tensor(xs[i] if first else comm.recv(source=comm.rank - 1), requires_grad=not first)
+        h = torch.tanh(x @ weight)
+        if not last:
+            comm.send(h.detach().numpy(), dest=comm.rank + 1)
+        kept.append((x, h))
+    for i, (x, h) in enumerate(kept):
+        h.backward(h.detach() - torch.tensor(ts[i]) if last else torch.tensor(comm.recv(source=comm.rank + 1)))
+        if not first:
+            comm.send(x.grad.numpy(), dest=comm.rank - 1)
+    return weight.grad.numpy()
+
+
+def pipeline_as_one_f_one_b(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+    """1F1B, with sends that do not wait."""
+    stage, stages = comm.rank, comm.size
+    known = len(xs) if stage == 0 else len(ts) if stage == stages - 1 else None
+    many = max(one for one in comm.allgather(known) if one is not None)
+    sent, kept, total = [], {}, 0 * w
+    done = 0
+    for i in range(many + stages - stage - 1):
+        if i < many:
+            x = comm.recv(source=stage - 1, tag=1) if stage else xs[i]
+            kept[i] = x, np.tanh(x @ w)
+            if stage < stages - 1:
+                sent.append(comm.isend(kept[i][1], dest=stage + 1, tag=1))
+        if i >= stages - stage - 1:
+            x, h = kept.pop(done)
+            dh = h - ts[done] if stage == stages - 1 else comm.recv(source=stage + 1, tag=2)
+            dz = dh * (1 - h * h)
+            total += np.dot(x.T, dz)
+            if stage:
+                sent.append(comm.isend(dz @ w.T, dest=stage - 1, tag=2))
+            done += 1
+    for request in sent:
+        request.wait()
+    return total
+
+
 RIGHT = {
-    "20.row_split": [rows_by_gathering, rows_with_the_bias_on_rank_0],
-    "20.two_layers": [layers_by_reduce_and_bcast, layers_with_one_message],
-    "20.one_f_one_b": [
-        turns_by_counting,
-        turns_as_lists,
-        one_after_the_other,
+    "20.row_split": [
+        rows_by_gathering,
+        rows_with_the_bias_on_rank_0,
+        rows_with_a_share_of_the_bias,
+        rows_with_a_column_of_ones,
     ],
-    "20.pipeline": [pipeline_one_by_one, pipeline_by_tags],
+    "20.two_layers": [layers_by_reduce_and_bcast, layers_with_one_message, layers_by_autograd, layers_by_gathering],
+    "20.one_f_one_b": [turns_by_counting, turns_as_lists, one_after_the_other, turns_by_pairs],
+    "20.pipeline": [pipeline_one_by_one, pipeline_by_tags, pipeline_by_autograd, pipeline_as_one_f_one_b],
 }

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import groupby
 from typing import Any
+
+import numpy as np
 
 
 def order_by_a_dict(snapshots: Any, name: Any) -> Any:
@@ -108,9 +112,116 @@ def culprits_name_by_name(size: Any, announcements: Any, now: Any, deadline_s: A
     return found
 
 
+def order_in_one_list(snapshots: Any, name: Any) -> Any:
+    """(time, what, rank), sorted as tuples."""
+    events = []
+    for rank in range(len(snapshots)):
+        newest = [one for one in snapshots[rank]["collectives"] if name in one["names"]][-1]
+        events.append((newest["submitted"][0], "submitted", rank))
+        events += [(newest[key], key, rank) for key in ("announced", "arrived", "begun", "done")]
+        if rank == 0:
+            arrived = newest["arrived"]
+    heard = [at for tensor, _, at in snapshots[0]["answers"] if tensor == name and at <= arrived]
+    events.append((max(heard), "complete", 0))
+    events.sort(key=lambda event: event[0])
+    return [event[1:] for event in events]
+
+
+def order_by_numpy(snapshots: Any, name: Any) -> Any:
+    """Times in one array, whose order argsort gives."""
+    words, times = [], []
+    for rank, snapshot in enumerate(snapshots):
+        mine = {}
+        for one in snapshot["collectives"]:
+            mine = one if name in one["names"] else mine
+        for what in ("submitted", "announced", "arrived", "begun", "done"):
+            words.append((what, rank))
+            times.append(np.ravel(mine[what])[0])
+    heard = [answer[2] for answer in snapshots[0]["answers"] if answer[0] == name]
+    times.append([at for at in heard if at <= times[2]][-1])
+    words.append(("complete", 0))
+    return [words[place] for place in np.argsort(times, kind="stable")]
+
+
+def late_by_numpy(snapshots: Any) -> Any:
+    """Sets of the indices; arrays of the times."""
+    tables = [{one["index"]: one["announced"] for one in snapshot["collectives"]} for snapshot in snapshots]
+    found = []
+    for index in sorted(set.intersection(*map(set, tables))):
+        times = np.array([table[index] for table in tables])
+        last = int(np.argmax(times))
+        found.append((index, last, list((times[last] - times) / 1000)))
+    return found
+
+
+def late_in_groups(snapshots: Any) -> Any:
+    """Groups of the sorted (index, rank, time)."""
+    records = sorted(
+        (one["index"], rank, one["announced"]) for rank, each in enumerate(snapshots) for one in each["collectives"]
+    )
+    result = []
+    for index, group in groupby(records, key=lambda record: record[0]):
+        times = [at for _, _, at in group]
+        if len(times) < len(snapshots):
+            continue
+        last = max(range(len(times)), key=times.__getitem__)
+        result.append((index, last, tuple((times[last] - at) / 1000 for at in times)))
+    return result
+
+
+class _Coordinator:
+    """Rank 0's book: which ranks have announced which name."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.seen: defaultdict[str, set[int]] = defaultdict(set)
+
+    def hears(self, rank: int, name: str) -> bool:
+        self.seen[name].add(rank)
+        if len(self.seen[name]) < self.size:
+            return False
+        del self.seen[name]
+        return True
+
+
+def ready_by_a_coordinator(size: Any, announcements: Any) -> Any:
+    """A class that keeps sets."""
+    coordinator = _Coordinator(size)
+    return [name for rank, name in announcements if coordinator.hears(rank, name)]
+
+
+def ready_by_a_generator(size: Any, announcements: Any) -> Any:
+    """Bits of the ranks in a number; a generator."""
+    bits: dict[str, int] = {}
+    for rank, name in announcements:
+        bits[name] = bits.get(name, 0) | 1 << rank
+        if bits[name] == (1 << size) - 1:
+            bits[name] = 0
+            yield name
+
+
+def culprits_by_a_table(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    """A row of booleans for each name."""
+    first: dict[str, float] = {}
+    table = defaultdict(lambda: np.zeros(size, dtype=bool))
+    for seconds, rank, name in announcements:
+        first.setdefault(name, seconds)
+        table[name][rank] = True
+    late = (name for name in first if now - first[name] >= deadline_s and not table[name].all())
+    return {name: np.flatnonzero(~table[name]) for name in late}
+
+
+def culprits_in_one_dict(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    """Only what was announced early counts; then who of all is missing."""
+    early = {name for seconds, _, name in announcements if seconds + deadline_s <= now}
+    there = {(rank, name) for _, rank, name in announcements}
+    missing = {name: [rank for rank in range(size) if (rank, name) not in there] for name in early}
+    return {name: ranks for name, ranks in missing.items() if ranks}
+
+
 RIGHT = {
-    "21.ready": [ready_by_counting, ready_by_missing_ranks],
-    "21.culprits": [culprits_by_removal, culprits_name_by_name],
-    "21.order": [order_by_a_dict, order_from_the_end],
-    "21.late": [late_rank_by_rank, late_by_sorting],
+    "21.ready": [ready_by_counting, ready_by_missing_ranks, ready_by_a_coordinator, ready_by_a_generator],
+    "21.culprits": [culprits_by_removal, culprits_name_by_name, culprits_by_a_table, culprits_in_one_dict],
+    "21.order": [order_by_a_dict, order_from_the_end, order_in_one_list, order_by_numpy],
+    "21.late": [late_rank_by_rank, late_by_sorting, late_by_numpy, late_in_groups],
 }

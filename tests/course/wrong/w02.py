@@ -193,14 +193,26 @@ def left_of_rank_0_is_minus_1(comm: Any, x: Any) -> Any:
     return got
 
 
+def returns_only_what_came(comm: Any, value: Any, root: int) -> Any:
+    place, step, got = (comm.rank - root) % comm.size, 1, None
+    while step < comm.size:
+        if place < step and place + step < comm.size:
+            comm.send(value, dest=(comm.rank + step) % comm.size)
+        elif step <= place < 2 * step:
+            value = got = comm.recv(source=(comm.rank - step) % comm.size)
+        step *= 2
+    return got
+
+
 WRONG = {
     "02.tree_broadcast": [
+        (returns_only_what_came, "✗ right: the root returns nothing: it receives no value, because it has it"),
         (takes_rank_0_for_the_root, "✗ right: the tree begins at rank 0, and not at root"),
         (root_sends_to_everybody, "✗ score: 7 rounds; the limit is 3"),
         (neighbour_to_neighbour, "✗ score: 7 rounds; the limit is 3"),
         (only_powers_of_two, "that nobody received"),
         (one_round_short, "✗ right: n = 2: rank 0 returns the value of rank 0, expected that of rank 1"),
-        (forgets_the_root_s_return, "✗ right: n = 1, length 1, root 0: rank 0: your result is None"),
+        (forgets_the_root_s_return, "✗ right: the root returns nothing: it receives no value, because it has it from"),
         (receives_before_it_may, "✗ no deadlock: n = 3"),
         (doubles_the_value, "n = 2: rank 0 returns 2 times the value of rank 1, expected it as it is"),
         (sends_to_places, "✗ no deadlock: a place is used as a rank: place p belongs to rank (p + root) % comm.size"),

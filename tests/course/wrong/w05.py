@@ -154,8 +154,21 @@ def n_times_my_number(comm: Any, values: Any) -> Any:
     return total / (len(values) * comm.size) if len(values) else 0.0
 
 
+def one_number_of_millions(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
+    order = np.random.default_rng(seed * 1_000_000 + epoch).permutation(samples)
+    return np.resize(order, -(-samples // n) * n)[rank::n]
+
+
+def one_number_for_torch(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    order = torch.randperm(samples, generator=generator).numpy()
+    return np.resize(order, -(-samples // n) * n)[rank::n]
+
+
 WRONG = {
     "05.shard": [
+        (one_number_of_millions, "seed 1 in epoch 0 and seed 0 in epoch 1000000 give the same order"),
+        (one_number_for_torch, "seed 1 in epoch 0 and seed 0 in epoch 1000003 give the same order"),
         (each_rank_its_own_seed, "Do all ranks deal from the same order?"),
         (forgets_the_epoch, "epochs 0 and 1, n = 1: 40 of 40 samples are followed by the same sample in both"),
         (shuffles_its_own_part, "in 100 epochs rank 0 sees 10 of 40"),

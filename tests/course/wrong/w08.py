@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from statistics import mean, median
+import math
+from statistics import geometric_mean, mean, median
 from typing import Any
 
 
@@ -104,8 +105,33 @@ def latency_by_n(n: int, nbytes: int, alpha_s: float, beta_s: float) -> Any:
     return 2 * (n - 1) * (alpha_s + beta_s * nbytes) / n
 
 
+def time_of_a_tree(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return 2 * math.ceil(math.log2(n)) * (alpha_s + beta_s * nbytes)
+
+
+def beta_as_bytes_per_second(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return 2 * (n - 1) * (alpha_s + nbytes / (n * beta_s))
+
+
+def geometric_mean_of_ratios(alone: Any, together: Any) -> Any:
+    speedup = geometric_mean([one[0] / max(many) for one, many in zip(alone, together, strict=True)])
+    return speedup, speedup / len(together[0])
+
+
+def of_all_seconds(alone: Any, together: Any) -> Any:
+    speedup = sum(one[0] for one in alone) / sum(max(many) for many in together)
+    return speedup, speedup / len(together[0])
+
+
+def per_round(alone: Any, together: Any) -> Any:
+    speedup = median(one[0] / max(many) for one, many in zip(alone, together, strict=True))
+    return speedup, speedup / len(together)
+
+
 WRONG = {
     "08.ring_time": [
+        (time_of_a_tree, "that is a tree, which sends the whole array log2(n) times there and back"),
+        (beta_as_bytes_per_second, "beta_s is the seconds that a byte takes: multiply the bytes by it"),
         (whole_array_in_each_step, "n times the right number: each of the 2(n - 1) steps sends an n-th of the array"),
         (
             latency_once,
@@ -124,6 +150,9 @@ WRONG = {
         (latency_by_n, "latency is left: the latency was divided by n, too: each step pays all of alpha_s"),
     ],
     "08.speedup": [
+        (geometric_mean_of_ratios, "that is the geometric mean of the rounds' ratios"),
+        (of_all_seconds, "the seconds of all rounds were added up: divide within each round first"),
+        (per_round, "the efficiency is per rank, and not per round"),
         (in_per_cent, "your result is (1.5, 75), expected (1.5, 0.75). Look again: the efficiency is a fraction"),
         (efficiency_first, "the speed-up comes first, then the efficiency"),
         (speed_up_alone, "your result is 1.5, expected (1.5, 0.75). Two numbers are asked for"),

@@ -431,6 +431,14 @@ def by_my_own_number(comm: Any, right: Any) -> Any:
     return comm.allreduce(np.sum(right)) / max(1, len(right)) / comm.size
 
 
+def empty_ranks_are_wrong(comm: Any, right: Any) -> Any:
+    return comm.allreduce(np.mean(right) if len(right) else 0.0) / comm.size
+
+
+def share_of_the_wrong_ones(comm: Any, right: Any) -> Any:
+    return comm.allreduce(np.sum(~right)) / comm.allreduce(len(right))
+
+
 WRONG = {
     "11.epoch": [
         (broken("11.epoch"), "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
@@ -526,6 +534,8 @@ WRONG = {
             broken("11.accuracy"),
             "its mistake is still there. Which of the four causes fits?",
         ),
+        (empty_ranks_are_wrong, "a rank without samples counts as 0 now, and the program's own mistake is still there"),
+        (share_of_the_wrong_ones, "that is the share of the wrong answers"),
         (
             skips_empty_ranks,
             "0 of 1 and 3 of 3 right: that is a mean of means, without the ranks that have no samples: count samp",

@@ -69,8 +69,19 @@ def returns_the_weights_first(hvd: Any, *given: Any) -> Any:
     return _trained(hvd, *given)[::-1]
 
 
+def climbs(hvd: Any, gradient: Any, weights: Any, x: Any, y: Any, batch: Any, lr: Any) -> Any:
+    return _trained(hvd, gradient, weights, x, y, batch, -lr)
+
+
+def averages_at_the_end(hvd: Any, *given: Any) -> Any:
+    gpu, weights = _trained(hvd, *given, without="gradients")
+    return gpu, [hvd.allreduce(w, name=f"end {i}") for i, w in enumerate(weights)]
+
+
 WRONG = {
     "14.six_steps": [
+        (climbs, "each step goes up: w - lr * gradient goes down"),
+        (averages_at_the_end, "the ranks' weights differ between the steps: average the gradients in each step"),
         (forgets_init, "✗ 1: it runs, on one, two and three ranks: n = 1: NotInitializedError: hvd.size() before"),
         (keeps_the_batch, "n = 2, rank 0: the batches have [24, 24, 24, 24] samples, expected 4 of 12"),
         (pins_by_rank, "n = 2: rank 1 takes GPU 1, and its machine has only GPU 0"),

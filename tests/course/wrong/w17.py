@@ -131,6 +131,22 @@ def no_process_is_started(n: int, failed_at: int, engine: str, commit_every: int
     return n, (failed_at % checkpoint_every if checkpoint_every else failed_at) + 1
 
 
+def commit_of_the_step_itself(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    if engine == "elastic" and n > 1:
+        return 1, (failed_at + 1) % commit_every + 1
+    return n, ((failed_at + 1) % checkpoint_every if checkpoint_every else failed_at) + 1
+
+
+def restart_from_step_0(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    return (1, failed_at % commit_every + 1) if engine == "elastic" and n > 1 else (n, failed_at + 1)
+
+
+def always_a_checkpoint(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    if engine == "elastic" and n > 1:
+        return 1, failed_at % commit_every + 1
+    return n, failed_at % checkpoint_every + 1
+
+
 WRONG = {
     "17.table": [
         (
@@ -164,6 +180,9 @@ WRONG = {
         (no_slot_without_gpus, "a pod without GPUs: your result is ['train-worker-0.train:0']"),
     ],
     "17.recovery": [
+        (commit_of_the_step_itself, "step failed_at was not completed: a commit or checkpoint that is due after it"),
+        (restart_from_step_0, "a job that is started again goes on from its last checkpoint: step 0 is only"),
+        (always_a_checkpoint, "checkpoint_every may be 0: then there is no checkpoint, and the job begins at step 0"),
         (
             elastic_from_disk,
             "elastic job goes on from the last commit, which the survivors have in memory, and not from the disk",

@@ -14,6 +14,16 @@ _BACK = "    for rank in here[1:]:\n        comm.send(x, dest=rank)\n    return 
 SLIPS: dict[str, tuple[Slip, ...]] = {
     "02.tree_broadcast": (
         Slip(
+            "the root returns nothing: it receives no value, because it has it from the beginning",
+            "Every rank returns the value: also the one that only sends. Which variable has it there?",
+            "place, step = (comm.rank - root) % comm.size, 1",
+            "got, place, step = None, (comm.rank - root) % comm.size, 1",
+            "value = comm.recv",
+            "value = got = comm.recv",
+            "return value",
+            "return got",
+        ),
+        Slip(
             "the tree begins at rank 0, and not at root",
             "Number the ranks from the root on: what is the place of rank 2 if rank 5 is the root?",
             "(comm.rank - root) % comm.size, 1",

@@ -100,6 +100,18 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
     ),
     "08.ring_time": (
         Slip(
+            "that is a tree, which sends the whole array log2(n) times there and back: a ring makes 2(n - 1) steps",
+            "In a ring every chunk passes all ranks, one after the other. How many steps are that?",
+            _COMMUNICATE,
+            "2 * math.ceil(math.log2(n)) * (alpha_s + beta_s * nbytes)",
+        ),
+        Slip(
+            "beta_s is the seconds that a byte takes: multiply the bytes by it",
+            "Is beta_s in bytes per second, or in seconds per byte?",
+            "beta_s * nbytes / n",
+            "nbytes / (n * beta_s)",
+        ),
+        Slip(
             "the latency is paid once: each of the 2(n - 1) steps pays it",
             "Count the messages that follow each other. Each pays alpha_s.",
             _COMMUNICATE,
@@ -592,6 +604,24 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
         ),
     ),
     "17.recovery": (
+        Slip(
+            "step failed_at was not completed: a commit or checkpoint that is due after it has not been made",
+            "During step failed_at, failed_at steps are complete. After how many of them was the last commit?",
+            "failed_at // every * every if every else 0",
+            "(failed_at + 1) // every * every - 1 if every else 0",
+        ),
+        Slip(
+            "a job that is started again goes on from its last checkpoint: step 0 is only where there is none",
+            "Which steps are on the disk? Only those after them are lost.",
+            "commit_every if survive else checkpoint_every",
+            "commit_every if survive else 0",
+        ),
+        Slip(
+            "checkpoint_every may be 0: then there is no checkpoint, and the job begins at step 0",
+            "What does % 0 do in Python? Ask first whether there are checkpoints.",
+            "failed_at // every * every if every else 0",
+            "failed_at - failed_at % every",
+        ),
         Slip(
             "an elastic job goes on from the last commit, which the survivors have in memory, and not from the disk",
             "The survivors have the last commit. Is the checkpoint needed?",

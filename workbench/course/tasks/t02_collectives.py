@@ -72,7 +72,7 @@ _BROADCAST = Coded(  # root 2 of 4, 4 of 8: not rank 0
 
 
 def shift_right(comm: Any, x: Any) -> Any:
-    """Send x, which may be large, to the right neighbour; return what the left neighbour sent."""
+    """Send x, which may be large, to the right neighbour; return what the left one sent. In two rounds at most."""
     ### BEGIN SOLUTION
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     return comm.sendrecv(x, dest=right, source=left)

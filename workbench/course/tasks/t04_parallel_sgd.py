@@ -22,6 +22,7 @@ def average_gradients(comm: Any, total: Any, count: Any) -> Any:
 
     total: the SUM of the gradients of this rank's own samples.
     count: the number of these samples; on some ranks it may be 0.
+    Gradients are large: add them up on the way, so that no rank gets those of all ranks.
     """
     ### BEGIN SOLUTION
     return comm.allreduce(total) / comm.allreduce(count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ def speedup(alone: Any, together: Any) -> Any:
     alone[i] has one item, together[i] has n.
     The two of a round were measured one after the other,
     so what disturbs the machine mostly disturbs both.
+    Of the rounds, take the median.
     """
     ### BEGIN SOLUTION
     ratios = sorted(max(one) / max(many) for one, many in zip(alone, together, strict=True))
@@ -173,16 +174,22 @@ def _ratio_mistakes(alone: list[list[float]], together: list[list[float]]) -> It
         ),
         (sum(ratios) / len(ratios), "that is the mean of the rounds' ratios, and their median is asked for"),
         (ratios[-1], "that is the best round alone"),
+        (
+            sum(map(max, alone)) / sum(map(max, together)),
+            "the seconds of all rounds were added up: divide within each round first",
+        ),
         (min(map(max, alone)) / min(map(max, together)), "those are the fastest rounds, maybe two different ones"),
         (
             median(max(many) / max(one) for one, many in pairs),
             "the ratio is inverted: divide one rank's time by that of n ranks",
         ),
+        (geometric_mean(ratios), "that is the geometric mean of the rounds' ratios, and their median is asked for"),
         (ratios[len(ratios) // 2], "of an even number of rounds the median is between the two middle ones"),
     ):
         yield (value, value / n), why
     yield (middle, middle / max(1, n - 1)), "the efficiency is per rank, and there are n of them"
     yield (middle, middle), "the efficiency is the speed-up per rank"
+    yield (middle, middle / len(alone)), "the efficiency is per rank, and not per round"
     yield (middle, 100 * middle / n), "the efficiency is a fraction, 1 where the speed-up is n, and no percentage"
     yield (middle / n, middle), "the speed-up comes first, then the efficiency"
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any
 
 import numpy as np
 
@@ -48,6 +51,25 @@ class File:
         if self.text is None:
             raise FileNotFoundError("weights.txt is on rank 0 only")
         return self.text
+
+    def exists(self) -> bool:
+        """As a Path's."""
+        return self.text is not None
+
+    def open(self, mode: str = "r") -> IO[Any]:
+        """As a Path's."""
+        return Path(self).open(mode)
+
+    def __fspath__(self) -> str:
+        """For open(path) and np.loadtxt(path): a file with the text."""
+        path = Path(_folder().name, "weights.txt")
+        path.write_text(self.read_text())
+        return str(path)
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory()
 
 
 def _saved(n: int) -> Case:

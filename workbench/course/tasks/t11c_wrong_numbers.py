@@ -246,6 +246,12 @@ def _other_shares(case: Case) -> list[tuple[list[float], str]]:
         (mine, "each rank took its own number of samples for that of every rank"),
         ([float(good / count), *own[1:]], "rank 0 has the share over all ranks, and the others their own"),
         (own, "each rank returns the share of its own samples"),
+        ([float(1 - good / count)] * case.n, "that is the share of the wrong answers"),
+        (
+            [sum(own) / case.n] * case.n,
+            "a rank without samples counts as 0 now, and the program's own mistake is still there: which of the four "
+            "causes fits?",
+        ),
         ([first] * case.n, "rank 0's number of samples was taken for that of every rank"),
         ([sum(own) / there] * case.n, "that is a mean of means, without the ranks that have no samples: count samples"),
         ([float(good)] * case.n, "that is the number of right answers, and not their share"),

@@ -121,7 +121,8 @@ class _Watch:
             except Exception as error:  # noqa: BLE001 - the learner's own mistake
                 return f"n = {n}: {described(error)}"
             for one, result in zip(seen, results, strict=True):
-                one.returned = result
+                listed = isinstance(result, list) and bool(result) and isinstance(result[0], int | np.integer)
+                one.returned = tuple(result) if listed else result
             if not all(isinstance(one.returned, tuple) and len(one.returned) == 2 for one in seen):
                 return f"n = {n}: it returns {type(results[0]).__name__}. The pair (GPU, weights) is asked for"
             if not isinstance(seen[0].returned[0], int | np.integer):
@@ -176,23 +177,33 @@ class _Watch:
 
     def one_process(self, function: Callable[..., Any]) -> str:
         """6: in the end all have the weights of one process."""
-        x, y = _digits(self.batch * self.steps)
-        weights, summed = _start(0), {n: _start(0) for n in self.sizes}
+        weights = self._trained(1)
         names = [f"weights {i}" for i in range(len(weights))]
-        for start in range(0, len(x), self.batch):
-            part = slice(start, start + self.batch)
-            weights = [w - _LR * g for w, g in zip(weights, _gradient(weights, x[part], y[part]), strict=True)]
-            for n, mine in summed.items():  # if the gradients are added up, and not averaged
-                pairs = zip(mine, _gradient(mine, x[part], y[part]), strict=True)
-                summed[n] = [w - n * _LR * g for w, g in pairs]
         for n, seen in zip(self.sizes, self.found, strict=True):
             yours = [list(one.returned[1]) for one in seen]
             if wrong := difference(yours, [weights] * n, names):
-                why = "" if compared(yours, [summed[n]] * n) else "each step is n times too long: a sum, no average; "
-                apart = difference(yours, [yours[0]] * n, names)
-                why = "the ranks end with different weights: each steps with its own gradient; " if apart else why
+                second = [list(one.calls[1][0]) for one in seen]
+                why = ""
+                if difference(yours, [yours[0]] * n, names):
+                    why = "the ranks end with different weights: each steps with its own gradient; "
+                elif difference(second, [second[0]] * n, names):
+                    why = "the ranks' weights differ between the steps: average the gradients in each step; "
+                elif not compared(yours, [self._trained(n)] * n) and n > 1:
+                    why = "each step is n times too long: a sum, no average; "
+                elif not compared(yours, [self._trained(-1)] * n):
+                    why = "each step goes up: w - lr * gradient goes down; "
                 return f"n = {n}: {why}{wrong}"
         return ""
+
+    def _trained(self, factor: int) -> list[Any]:
+        """One process's weights at the end, if each step is so many times as long."""
+        x, y = _digits(self.batch * self.steps)
+        weights = _start(0)
+        for start in range(0, len(x), self.batch):
+            part = slice(start, start + self.batch)
+            pairs = zip(weights, _gradient(weights, x[part], y[part]), strict=True)
+            weights = [w - factor * _LR * g for w, g in pairs]
+        return weights
 
 
 _WATCH = _Watch()

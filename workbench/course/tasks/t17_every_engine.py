@@ -98,13 +98,13 @@ _QUESTIONS = {
         "jobset": ({"DNS"}, "each pod is told a name, PET_MASTER_ADDR: who turns it into an address?"),
     },
     "slots": {
-        "ssh": ({"h"}, "a:2"),
+        "ssh": ({"h", "hosts"}, "a:2"),
         "slurm": ({"ntasks-per-node"}, "an #SBATCH option"),
         "mpijob": (
             {"slots-per-host"},
             "slotsPerWorker goes into a hostfile, which this job does not read: its script prints hosts without slots",
         ),
-        "jobset": ({"pet_nproc_per_node"}, "torchrun reads its options from variables that begin with PET_"),
+        "jobset": ({"pet-nproc-per-node"}, "torchrun reads its options from variables that begin with PET_"),
     },
     "replaces": {
         "ssh": ({"nobody"}, "without --min-np the job ends when a rank is lost"),
@@ -126,7 +126,7 @@ def _answers(question: str) -> Callable[[Callable[..., Any]], str]:
             if not isinstance(row, Mapping) or question not in row:
                 return f"your result has no {question!r} for {engine}"
             said = str(row[question])
-            plain = said.strip().lstrip("-").lower() if question == "slots" else said
+            plain = said.strip().lstrip("-").lower().replace("_", "-") if question == "slots" else said
             if plain not in right:
                 return f"{engine}: {said!r}. Look again: {where}"
         return ""
@@ -155,6 +155,7 @@ def _known(cases: Iterable[tuple[str, dict[str, str], tuple[int, int, int]]]) ->
     def judge(function: Callable[..., Any]) -> str:
         for what, env, right in listed:
             mine = function(dict(env))
+            mine = mine.tolist() if hasattr(mine, "tolist") else mine  # numpy's and torch's
             mine = tuple(mine) if isinstance(mine, list) else mine
             if mine != right:
                 return f"{what}, {_short(env)}: your result is {mine!r}, expected {right}{_which(mine, right)}"

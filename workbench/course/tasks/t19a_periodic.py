@@ -21,7 +21,7 @@ def local_sgd(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
 
     w: the weights, equal on all ranks. batches: pairs x, y; all ranks have equally many. A batch's gradient is
     x.T @ (x @ w - y) / len(y). Each rank steps alone; after every `every` steps the ranks average their weights, and
-    at the end once more if there have been steps since.
+    at the end once more if there have been steps since. An average is one sum; no rank gets all ranks' weights.
     """
     ### BEGIN SOLUTION
     for step, (x, y) in enumerate(batches, 1):
@@ -108,7 +108,8 @@ def outer_step(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: 
 
     start: the weights that all ranks began with; w: what this rank's own steps have made of them. The change
     start - w, averaged over the ranks, is the outer gradient g. Nesterov's momentum: velocity becomes
-    momentum * velocity + g, and the step is lr * (g + momentum * velocity) with that new velocity.
+    momentum * velocity + g, and the step is lr * (g + momentum * velocity) with that new velocity. One sum is all that
+    has to travel.
     """
     ### BEGIN SOLUTION
     change = comm.allreduce(start - w) / comm.size

@@ -20,6 +20,7 @@ def row_split(comm: Any, x: Any, w: Any, b: Any) -> Any:
     """Return the layer's whole output, x @ w + b of the uncut layer, on every rank.
 
     x: this rank's columns of the input. w: the rows of the weight that belong to them. b: the whole bias, everywhere.
+    Only parts of the output are sent.
     """
     ### BEGIN SOLUTION
     return comm.allreduce(x @ w) + b
@@ -67,7 +68,8 @@ def two_layers(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     """Return y, dx, dw1, dw2 for y = max(x @ w1, 0) @ w2, with w1 cut by columns and w2 by rows.
 
     x, dy: the whole input and the loss's gradient by y, the same on every rank. w1, w2: this rank's columns and rows.
-    y and dx are to be whole, on every rank; dw1 and dw2 are the gradients of this rank's own w1 and w2.
+    y and dx are to be whole, on every rank: only parts of these two are sent. dw1 and dw2 are the gradients of this
+    rank's own w1 and w2.
     """
     ### BEGIN SOLUTION
     h = np.maximum(x @ w1, 0)

@@ -13,7 +13,9 @@ import types
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any
 
 import numpy as np
 
@@ -91,6 +93,20 @@ class RemoteModule(Proxy):
             return result
         target[...] = result
         return target
+
+
+class RemoteGiven(RemoteModule):
+    """An object of a task; if it is a file, ``open(path)`` and ``np.loadtxt(path)`` find its text here."""
+
+    def __fspath__(self) -> str:
+        folder = self.__dict__.setdefault("_folder", TemporaryDirectory())
+        path = Path(folder.name, "given.txt")
+        path.write_text(self.read_text())
+        return str(path)
+
+    def open(self, mode: str = "r") -> IO[Any]:
+        """As a Path's."""
+        return Path(self).open(mode)
 
 
 class RemoteComm(Proxy):
@@ -197,7 +213,7 @@ KINDS: dict[str, type[Proxy]] = {
     "comm": RemoteComm,
     "request": RemoteRequest,
     "hvd": RemoteModule,
-    "given": RemoteModule,
+    "given": RemoteGiven,
     "function": RemoteFunction,
     "opaque": Opaque,
 }
