@@ -238,12 +238,12 @@ def test_a_fork_ends_with_its_stand_in(world: World, number: int) -> None:
     process.communicate()
 
 
-def test_a_fork_that_a_signal_ends_has_the_shell_s_code(world: World) -> None:
-    """As a program that a shell has started."""
+def test_a_stand_in_ends_by_the_signal_that_ended_its_fork(world: World) -> None:
+    """So a launcher says the same of it as of a new process."""
     world.module("killed", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     process = world.popen(world.forks(), "killed")
     process.communicate(timeout=30)
-    assert process.returncode == 137
+    assert process.returncode == -9
 
 
 def test_without_an_answer_a_new_process_is_started(world: World) -> None:

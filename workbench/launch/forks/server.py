@@ -171,8 +171,7 @@ class Server:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 if client := self._clients.pop(found[0], None):
-                    code = os.waitstatus_to_exitcode(found[1])
-                    self._answer(client, str(code if code >= 0 else 128 - code))
+                    self._answer(client, str(os.waitstatus_to_exitcode(found[1])))
                     self._drop(client)
 
     def _end_lease(self, lease: socket.socket) -> None:

@@ -7,8 +7,8 @@ be (no server, a wrong one, one that does not answer), it becomes that Python: s
 2. The open files, to a server that answers: another would keep pipes open. The answer: the number of the fork.
 3. ``go``, for which the fork waits, and its ``gone``: so there is never a fork and a Python, and never none, whenever
    the server ends.
-4. It becomes a shell that waits for the exit code, for ten engines are ten of them. A server that ends takes no fork
-   with it: then the shell waits until the process is gone.
+4. It becomes a shell that waits for the exit code, or the signal: ten engines are ten shells. A server that ends takes
+   no fork with it: then the shell waits until the process is gone.
 
 This file is run by its path, not with ``-m``, and imports next to nothing: it starts in 10 ms.
 """
@@ -26,8 +26,11 @@ MOST_FILES = 200
 _ANSWER_S = 3.0
 _SIGNALS = (1, 2, 3, 15)  # those that a parent may have had ignored
 _RIGHTS = 1
-# A zombie has no exe.
-WAIT = 'read -r code <&3 && exit "$code"; exec 3<&-; while [ -e "/proc/$0/exe" ]; do sleep 0.5; done; exit 1'
+# It ends by the signal that has ended the fork. A zombie has no exe.
+WAIT = (
+    'read -r code <&3 && case $code in -*) kill "$code" $$;; *) exit "$code";; esac; '
+    'exec 3<&-; while [ -e "/proc/$0/exe" ]; do sleep 0.5; done; exit 1'
+)
 
 
 def request(words: list[str], files: list[int]) -> bytes:
