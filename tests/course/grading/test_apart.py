@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,11 @@ def test_values_come_back_as_they_were(value: Any) -> None:
     again = VALUES.unpack(packed, memoryview(blobs))
     assert repr(again) == repr(value)
     assert [type(one) for one in again] == [type(one) for one in value]
+
+
+def test_a_fraction_travels_as_a_float() -> None:
+    """Who computes exactly gets no worse a mark than who does not."""
+    assert VALUES.pack([Fraction(1, 2), Decimal("0.25")], bytearray()) == [0.5, 0.25]
 
 
 @pytest.mark.parametrize("value", [object(), np.array([object()]), lambda: 0])

@@ -64,7 +64,7 @@ def by_rounding_bounds(global_batch: Any, n: Any) -> Any:
     """Differences of rounded up bounds, and weights as fractions."""
     bounds = [-(-global_batch * rank // n) for rank in range(n + 1)]
     sizes = sorted((end - begin for begin, end in itertools.pairwise(bounds)), reverse=True)
-    return sizes, [float(Fraction(size, global_batch)) for size in sizes]
+    return sizes, [Fraction(size, global_batch) for size in sizes]
 
 
 def from_what_is_left(global_batch: Any, n: Any) -> Any:

@@ -11,7 +11,9 @@ import json
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -59,7 +61,7 @@ class Values:
             return value if value is None or isinstance(value, bool) else str(value)
         if isinstance(value, int) and type(value).__module__ == "builtins":
             return value if -_LARGEST_INT <= value < _LARGEST_INT else {"t": "int", "v": hex(value)}
-        if isinstance(value, float) and not isinstance(value, np.generic):
+        if isinstance(value, (float, Fraction, Decimal)) and not isinstance(value, np.generic):
             return float(value)
         if depth > _DEEPEST:
             raise NotDataError(f"It is nested more than {_DEEPEST} levels deep.")
