@@ -15,7 +15,7 @@ from workbench import config
 GROUPS = {
     "train": ("run", "convert", "env", "slurm", "k8s"),
     "learn and teach": ("demo", "lab", "lessons", "site", "class", "grade"),
-    "when something is wrong": ("doctor", "watch", "explain", "check-build", "version", "completion"),
+    "when something is wrong": ("doctor", "watch", "report", "explain", "check-build", "version", "completion"),
 }
 
 

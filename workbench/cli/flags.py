@@ -107,6 +107,7 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--bind",), _BIND, str, choices=BINDINGS),
         Flag(("--binding-args",), "arguments for mpiexec that bind the ranks, as one text, instead of --bind", str),
         Flag(("--as-horovod",), "`import horovod` in the ranks imports the workbench"),
+        Flag(("--report",), "FILE.html: how the job went: steps, waiting, memory, a timeline; one file", str),
         Flag(
             ("--check",),
             "run the first steps only, on 2 ranks unless -np says more, and name known mistakes with their lines",
@@ -202,7 +203,7 @@ _SECTIONS = {
 
 
 _OFTEN = {
-    *("num_proc", "hosts", "hostfile", "gpus", "bind", "as_horovod", "check", "mpi", "gloo"),
+    *("num_proc", "hosts", "hostfile", "gpus", "bind", "as_horovod", "report", "check", "mpi", "gloo"),
     *("min_num_proc", "max_num_proc", "host_discovery_script"),
     *("sync", "ssh_port", "ssh_identity_file", "network_interfaces"),
     *("output_filename", "verbose", "timeline_filename", "autotune", "chaos"),

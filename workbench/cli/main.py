@@ -91,6 +91,13 @@ def parser(all_shown: bool = False) -> Parser:
     doctor.add_argument("--network-interface", default="", help="eth0,… the interfaces that may connect the hosts")
     doctor.set_defaults(handle=_doctor)
     about.add(commands, parser)
+    compare = commands.add_parser(
+        "report",
+        help="compare the reports of jobs",
+        description="Prints what `workbench run --report` has found of several jobs, side by side.",
+    )
+    compare.add_argument("reports", nargs="+", metavar="FILE", help="pages that workbench run --report has written")
+    compare.set_defaults(handle=_compare)
     check = commands.add_parser("check-build", help="show the frameworks and libraries that can be used")
     check.set_defaults(handle=_check_build)
     return top
@@ -267,9 +274,29 @@ def _run(args: argparse.Namespace) -> int:
         flags.apply_file(args, args.config_file)
     if args.check:
         return _check(args)
+    if args.report:
+        return _reported(args)
     if flags.is_elastic(args):
         return _run_elastic(args)
     return _run_ranks(args, *_targets(args))
+
+
+def _reported(args: argparse.Namespace) -> int:
+    """The job, and then a page about it."""
+    from workbench.observe.report import reported
+
+    if flags.is_elastic(args):
+        raise LaunchError("--report is for jobs of fixed size: an elastic job has other ranks in each epoch.")
+    command = flags.command(args)
+    with reported(args.report, command) as variables:
+        return _run_ranks(args, *_targets(args), variables)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from workbench.observe.report import compared
+
+    print_lines(compared(args.reports))
+    return 0
 
 
 def _run_ranks(args: argparse.Namespace, n: int, targets: list[Target], more: Mapping[str, str] | None = None) -> int:

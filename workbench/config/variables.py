@@ -52,6 +52,7 @@ class Settings:
         stall_shutdown_s: after this long it fails on all ranks; 0: never.
         timeline: file for the timeline, or ``dynamic``: later, by ``start_timeline()``.
         timeline_mark_cycles: 1 marks each message of responses in the timeline.
+        report: folder into which each rank writes its part of the job's report; see ``workbench run --report``.
         control_address: address on which rank 0 listens; found by itself when empty.
         autotune: 1: rank 0 tries values of ``fusion_threshold_bytes`` and ``fusion_window_s`` while the job runs,
             and keeps the fastest. Those that are set explicitly stay as they are.
@@ -92,6 +93,7 @@ class Settings:
     stall_shutdown_s: float = 0.0
     timeline: str = ""
     timeline_mark_cycles: int = 0
+    report: str = ""
     control_address: str = ""
     autotune: int = 0
     autotune_log: str = ""

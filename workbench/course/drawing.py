@@ -209,7 +209,7 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
         parts.append(kit.label(x, 62 + 30 * len(values), "best possible", 11, "middle"))
     listed = ", ".join(f"{name} {number(value)} {unit}".rstrip() for name, value in values.items())
     text = f"{title}: {listed}" + (f"; best possible {number(best)}" if best is not None else "")
-    return kit.picture(text, left + 630, 70 + 30 * len(values), parts)
+    return kit.picture(text, left + 630, (64 if best is None else 70) + 30 * len(values), parts)
 
 
 def coverage(

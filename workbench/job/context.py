@@ -21,6 +21,7 @@ from workbench.core.backend.process_sets import SetTable
 from workbench.core.engine import Engine
 from workbench.core.messages import Raised
 from workbench.errors import NotInitializedError, PeerLostError
+from workbench.job import report
 from workbench.job.names import Names
 from workbench.job.state import rank_state
 from workbench.runtime.control.client import ControlClient
@@ -105,6 +106,7 @@ class Context:
 
     Attributes:
         pid: the process that is the rank; one that was forked from it is none.
+        began: when, in seconds since 1970.
         names: the names that ranks give by counting.
         unfinished: functions that wait for what a framework has only begun, before the job is left.
     """
@@ -124,6 +126,7 @@ class Context:
     pid: int = field(default_factory=os.getpid)
     names: Names = field(default_factory=Names)
     unfinished: set[Callable[[], Any]] = field(default_factory=set)
+    began: float = field(default_factory=time.time)
     _parts: dict[type, Any] = field(default_factory=dict)
     _raised: bool = False
     _failed_here: int = 0  # of the engine's, when numbering began
@@ -250,6 +253,8 @@ class Context:
         return not self.engines.isdisjoint(idle())
 
     def _close(self, together: bool) -> None:
+        if self.settings.report and os.getpid() == self.pid:
+            report.write(self, together)
         self.timeline.close()
         if self.server is not None:
             self.server.release(together)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from workbench.errors import MismatchError
 from workbench.job.context import HOLDER, Context
+from workbench.job.report import StepTimes
 from workbench.job.requests import OrderOfUse
 
 
@@ -60,7 +61,8 @@ class StepCount:
     @contextmanager
     def step(self) -> Iterator[None]:
         """Within the block the weights change."""
-        self._look(HOLDER.find())
+        context = HOLDER.find()
+        self._look(context)
         self._torn = True
         try:
             yield
@@ -68,6 +70,8 @@ class StepCount:
             self._failed, self._torn = self._failed + 1, False  # most likely on every rank
             raise
         self._made, self._torn = self._made + 1, False
+        if context is not None and context.settings.report:
+            context.part(StepTimes).ended()
 
     def announce(self, order: OrderOfUse) -> None:
         """After a cell that failed, the next gradients of this order of use carry the steps."""

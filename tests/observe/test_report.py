@@ -1,0 +1,159 @@
+"""The report of a job: a page from what the ranks have written, and several side by side."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.errors import LaunchError
+from workbench.observe.report import compared, html, ranks, read, reported, sentences
+
+WORKBENCH = [sys.executable, "-m", "workbench.cli.main"]
+TRAINING = """
+import sys, time
+import torch
+import workbench.torch as hvd
+
+hvd.init()
+model = torch.nn.Linear(4, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+for step in range(30):
+    if hvd.rank() == 1:
+        time.sleep(0.06)
+    if step == 20 and hvd.rank() == 1 and "fails" in sys.argv:
+        raise ValueError("of rank 1")
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def part(rank: int, size: int = 2, **other: Any) -> dict[str, Any]:
+    """What a rank writes that has done nothing."""
+    snapshot = {"host": "a", "wall_ns": 0, "collectives": [], "answers": []}
+    found = {
+        "rank": rank,
+        "size": size,
+        "epoch": 0,
+        "host": "a",
+        "cores": 2,
+        "command": [],
+        "began": 10.0,
+        "ended": 12.0,
+    }
+    found |= {
+        "together": True,
+        "error": "",
+        "steps": 0,
+        "step_s": [],
+        "memory": 1 << 20,
+        "gpu_memory": 0,
+        "versions": {},
+    }
+    return {**found, "snapshot": snapshot, **other}
+
+
+def start(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Two ranks of the training, with a report."""
+    script = folder / "train.py"
+    script.write_text(TRAINING)
+    command = [
+        *WORKBENCH,
+        "run",
+        "-np",
+        "2",
+        "--report",
+        str(folder / "report.html"),
+        sys.executable,
+        str(script),
+        *words,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_job_has_a_page(tmp_path: Path) -> None:
+    """Steps and shares of each rank, who was waited for, a picture; nothing else stays."""
+    done = start(tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report.html").read_text()
+    data = json.loads(page.partition('id="job">')[2].partition("</script>")[0])
+    slow = data["ranks"][1]
+    assert [row["steps"] for row in data["ranks"]] == [30, 30]
+    assert all(row["step_s"] > 0.05 for row in data["ranks"])  # rank 1 sleeps, and rank 0 waits for it
+    assert slow["waited_for_s"] > data["ranks"][0]["waited_for_s"]
+    assert "Others waited most for rank 1" in page
+    assert page.count("<polyline") == 2
+    assert "came last" in page  # the timeline's legend
+    assert not {*tmp_path.iterdir()} - {tmp_path / "report.html", tmp_path / "train.py"}
+    told = subprocess.run([*WORKBENCH, "report", *[str(tmp_path / "report.html")] * 2], capture_output=True, text=True)
+    assert told.stdout.count("report.html") == 2
+    assert " 1.00 " in told.stdout
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_a_job_that_fails_has_one_too(tmp_path: Path) -> None:
+    """Of those ranks that left by themselves; the exit code is the job's."""
+    done = start(tmp_path, "fails")
+    assert done.returncode == 1
+    page = (tmp_path / "report.html").read_text()
+    assert "Rank 1 ended with ValueError: of rank 1" in page
+    assert not (tmp_path / "report.html.ranks").exists()
+
+
+def test_ranks_that_are_missing_are_named() -> None:
+    """And the page does without a picture of all."""
+    found = [part(0, 3, steps=3, step_s=[0.25, 0.5]), part(2, 3, together=False)]
+    rows = ranks(found)
+    assert sentences(rows, found) == [
+        "Nothing came from rank 1: killed, or on a host without this folder.",
+        "The ranks did not end together: an error, or a rank that was gone.",
+        "A step took 375 ms (median of rank 0, the slowest).",
+    ]
+    assert "came last" not in html(found, ["python", "<train>.py"])
+    assert "&lt;train&gt;" in html(found, ["python", "<train>.py"])
+
+
+def test_without_a_rank_it_says_so() -> None:
+    """A command that never calls ``init()``."""
+    assert "there is nothing to report" in html([], ["hostname"])
+
+
+def test_the_last_epoch_counts(tmp_path: Path) -> None:
+    """By rank, whatever the order of the files."""
+    for each in (part(1), part(0), part(0, epoch=1, size=1)):
+        (tmp_path / f"{each['epoch']}.{each['rank']}.json").write_text(json.dumps(each))
+    assert [(each["epoch"], each["rank"]) for each in read(tmp_path)] == [(1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [("missing/report.html", "give a file in an existing folder"), (".", "give a file"), ("there.html", "delete")],
+)
+def test_where_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, says: str) -> None:
+    """Before a rank is started."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.html.ranks").mkdir()
+    with pytest.raises(LaunchError, match=says), reported(path, ["python"]):
+        raise AssertionError("the job is not started")
+
+
+def test_what_is_no_report_is_not_compared(tmp_path: Path) -> None:
+    """With its name."""
+    other = tmp_path / "other.html"
+    for text, says in (
+        ("<html></html>", "is no report"),
+        ('<script type="application/json" id="job">{</script>', "read"),
+    ):
+        other.write_text(text)
+        with pytest.raises(LaunchError, match=f"{other}.*{says}"):
+            compared([str(other)])
+    with pytest.raises(LaunchError, match="cannot be read"):
+        compared([str(tmp_path / "missing.html")])

@@ -1,0 +1,278 @@
+"""The page of ``workbench run --report``: how a job went, from what its ranks have written; one HTML file.
+
+The picture and the shares of computing and waiting are of the last 512 collectives, which every rank keeps; the steps
+are those of the whole job.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from workbench.common.text import count, rank_list
+from workbench.errors import LaunchError
+from workbench.observe.drawing import describe, svg
+from workbench.observe.drawing_kit import INKS, duration, size
+from workbench.observe.tracks import Track, length, tracks, waited_s
+from workbench.runtime.trace.recorder import KEPT
+
+_SHOWN = 20  # batches in the picture
+_POINTS = 120  # of a curve of steps
+_DATA = re.compile(r'<script type="application/json" id="job">(.*?)</script>', re.DOTALL)
+_STYLE = """
+:root { color-scheme: light dark; --ground: #fff; --ink: #1b1f24; --line: #d5dae0; --soft: #f2f4f6; }
+@media (prefers-color-scheme: dark) { :root { --ground: #16191d; --ink: #e6edf3; --line: #3a4149; --soft: #22272e; } }
+body { margin: 2em auto; max-width: 1100px; padding: 0 1em; background: var(--ground); color: var(--ink);
+  font: 16px/1.45 system-ui, sans-serif; }
+table { border-collapse: collapse; } th, td { border: 1px solid var(--line); padding: 0.2em 0.7em; text-align: right; }
+th:first-child, td:first-child { text-align: left; } code, pre { background: var(--soft); }
+pre { padding: 0.6em; overflow-x: auto; } svg { max-width: 100%; height: auto; } .scroll { overflow-x: auto; }
+"""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What is said of a rank.
+
+    Args:
+        number, host: who and where.
+        steps: of all optimizers.
+        step_s, slow_s: the median of a step, and what 95 of 100 do not exceed; 0 without steps.
+        computing, waiting, sending: shares of the time of the last collectives: nothing in flight; for other ranks;
+            all the rest.
+        waited_for_s: how long others waited for it, during these.
+        memory, gpu_memory: most bytes.
+    """
+
+    number: int
+    host: str
+    steps: int
+    step_s: float
+    slow_s: float
+    computing: float
+    waiting: float
+    sending: float
+    waited_for_s: float
+    memory: int
+    gpu_memory: int
+
+
+@contextmanager
+def reported(path: str, command: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Variables with which ranks write their parts while the block runs; after it the page is written.
+
+    Args:
+        path: of the page.
+        command: what each rank runs.
+
+    Raises:
+        LaunchError: the page cannot be written.
+    """
+    page = Path(path).absolute()
+    parts = page.with_name(f"{page.name}.ranks")
+    if page.is_dir() or not page.parent.is_dir():
+        raise LaunchError(f"--report {path}: give a file in an existing folder, such as report.html.")
+    try:
+        parts.mkdir()
+    except FileExistsError:
+        raise LaunchError(
+            f"--report {path}: another job writes this report, or did not end well. If none runs, delete {parts}."
+        ) from None
+    except OSError as error:
+        raise LaunchError(f"--report {path}: the folder {page.parent} cannot be written: {error.strerror}.") from None
+    try:
+        yield {"WORKBENCH_REPORT": str(parts)}
+    finally:
+        found = read(parts)
+        page.write_text(html(found, command), encoding="utf-8")
+        shutil.rmtree(parts, ignore_errors=True)
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """What the ranks of the last epoch have written, by rank."""
+    found = [json.loads(each.read_text(encoding="utf-8")) for each in folder.glob("*.json")]
+    last = max((each["epoch"] for each in found), default=0)
+    return sorted((each for each in found if each["epoch"] == last), key=lambda each: int(each["rank"]))
+
+
+def ranks(found: Sequence[dict[str, Any]]) -> list[Rank]:
+    """The rows of the table."""
+    shown = tracks([each["snapshot"] for each in found], KEPT) if _is_complete(found) else []
+    whole, waits = length(shown), waited_s(shown)
+    empty = [Track(each["rank"], (), ()) for each in found]
+    return [_rank(*both, whole, waits.get(both[0]["rank"], 0.0)) for both in zip(found, shown or empty, strict=True)]
+
+
+def _is_complete(found: Sequence[dict[str, Any]]) -> bool:
+    """Have all ranks written? Their records belong together."""
+    return bool(found) and [each["rank"] for each in found] == [*range(found[0]["size"])]
+
+
+def _rank(found: dict[str, Any], track: Track, whole: float, waited_for: float) -> Rank:
+    steps = sorted(found["step_s"])
+    slow = quantiles(steps, n=20, method="inclusive")[-1] if len(steps) > 1 else sum(steps)
+    computing = sum(span.end - span.begin for span in track.compute)
+    waiting = sum(bar.took("wait") for bar in track.bars if bar.row == 0)
+    shares = (computing / whole, waiting / whole) if whole else (0.0, 0.0)
+    return Rank(
+        found["rank"],
+        found["host"],
+        found["steps"],
+        median(steps) if steps else 0.0,
+        slow,
+        *shares,
+        max(0.0, 1 - sum(shares)) if whole else 0.0,
+        waited_for,
+        found["memory"],
+        found["gpu_memory"],
+    )
+
+
+def sentences(rows: Sequence[Rank], found: Sequence[dict[str, Any]]) -> list[str]:
+    """What is worth knowing first."""
+    if not rows:
+        return ["No rank has left the job in order, or none has called init(): there is nothing to report."]
+    said = []
+    if missing := sorted(set(range(found[0]["size"])) - {row.number for row in rows}):
+        said.append(f"Nothing came from {rank_list(missing)}: killed, or on a host without this folder.")
+    said += [f"Rank {each['rank']} ended with {each['error']}" for each in found if each["error"]]
+    if not all(each["together"] for each in found):
+        said.append("The ranks did not end together: an error, or a rank that was gone.")
+    stepping = [row for row in rows if row.step_s]
+    if stepping:
+        slowest = max(stepping, key=lambda row: row.step_s)
+        said.append(f"A step took {_time(slowest.step_s)} (median of rank {slowest.number}, the slowest).")
+    else:
+        said.append("No optimizer step was seen: steps within TensorFlow's or JAX's graphs are not counted.")
+    computing = sum(row.computing for row in rows) / len(rows)
+    if any(row.computing + row.waiting + row.sending for row in rows):
+        said.append(f"During the last collectives the ranks computed {computing:.0%} of the time.")
+        late = max(rows, key=lambda row: row.waited_for_s)
+        if late.waited_for_s and max(row.waiting for row in rows) > 0.05:
+            said.append(f"Others waited most for rank {late.number}: {_time(late.waited_for_s)} in all.")
+    return said
+
+
+def html(found: Sequence[dict[str, Any]], command: Sequence[str]) -> str:
+    """The page."""
+    rows = ranks(found)
+    title = f"{shlex.join(command)} on {count(found[0]['size'] if found else 0, 'rank')}"
+    parts = [f"<p>{escape(each)}</p>" for each in sentences(rows, found)]
+    if found:
+        began, ended = min(each["began"] for each in found), max(each["ended"] for each in found)
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
+        parts.append(f"<p>Began {when}, and took {ended - began:.1f} s in the job.</p>{_table(rows)}")
+        parts.append(f'<h2>Steps</h2><div class="scroll">{_curves(found)}</div>')
+        if _is_complete(found):
+            last = tracks([each["snapshot"] for each in found], _SHOWN)
+            parts.append(f"<h2>The last {_SHOWN} collectives</h2><p>{escape(describe(last))}</p>")
+            parts.append(f'<div class="scroll">{svg(last)}</div>')
+        versions = ", ".join(f"{name} {text}" for name, text in found[0]["versions"].items())
+        parts.append(f"<h2>Command and versions</h2><pre>{escape(shlex.join(command))}</pre><p>{escape(versions)}</p>")
+    data = json.dumps({"title": title, "ranks": [vars(row) for row in rows]}).replace("<", "\\u003c")
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{''.join(parts)}"
+        f'<script type="application/json" id="job">{data}</script></body></html>\n'
+    )
+
+
+_HEADS = ("rank", "host", "steps", "step", "95 %", "computing", "waiting", "rest", "waited for", "memory", "GPU memory")
+
+
+_LEGEND = (
+    f"<p>Shares are of the time of the last {KEPT} collectives at most. Computing: nothing is in flight. Waiting: "
+    "another rank has not submitted the same tensors yet. Rest: announcing, packing, sending.</p>"
+)
+
+
+def _cells(row: Rank) -> list[str]:
+    shares = [f"{share:.0%}" for share in (row.computing, row.waiting, row.sending)]
+    return [
+        *(str(row.number), row.host, f"{row.steps:,}", _time(row.step_s), _time(row.slow_s)),
+        *(*shares, _time(row.waited_for_s), size(row.memory), size(row.gpu_memory) if row.gpu_memory else "–"),
+    ]
+
+
+def _table(rows: Sequence[Rank]) -> str:
+    head = "".join(f"<th>{each}</th>" for each in _HEADS)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(row))}</tr>" for row in rows)
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>{_LEGEND}'
+
+
+def _time(seconds: float) -> str:
+    return duration(seconds * 1e6) if seconds else "–"
+
+
+def _curves(found: Sequence[dict[str, Any]]) -> str:
+    """Step times over the job: a line for each rank, of medians."""
+    lines = {each["rank"]: _medians(each["step_s"]) for each in found if each["step_s"]}
+    top = max((value for line in lines.values() for value in line), default=0.0)
+    if not top:
+        return "<p>None was seen.</p>"
+    parts = []
+    for i, (rank, line) in enumerate(lines.items()):
+        ink = INKS[i % len(INKS)]
+        step = 960 / max(1, len(line) - 1)
+        points = " ".join(f"{70 + k * step:.1f},{190 - 160 * value / top:.1f}" for k, value in enumerate(line))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{ink}" stroke-width="1.5"/>')
+        if i < len(INKS):
+            parts.append(f'<text x="{70 + 80 * i}" y="14" font-size="12" fill="{ink}">rank {rank}</text>')
+    axis = '<path d="M70 30V190H1030" stroke="currentColor" fill="none"/>'
+    marks = f'<text x="64" y="36" font-size="12" text-anchor="end" fill="currentColor">{_time(top)}</text>'
+    label = "Time of a step, from the first to the last"
+    return (
+        f'<svg viewBox="0 0 1050 210" width="1050" role="img" aria-label="{label}">{axis}{marks}{"".join(parts)}'
+        f'<text x="70" y="206" font-size="12" fill="currentColor">{label}</text></svg>'
+    )
+
+
+def _medians(values: Sequence[float]) -> list[float]:
+    each = max(1, -(-len(values) // _POINTS))
+    return [median(values[k : k + each]) for k in range(0, len(values), each)]
+
+
+def compared(paths: Sequence[str]) -> list[str]:
+    """The reports of several jobs, a line for each, and the ratio to the first.
+
+    Raises:
+        LaunchError: one is no report.
+    """
+    jobs = [_loaded(path) for path in paths]
+    first = jobs[0][1]
+    head = f"{'report':30} {'ranks':>5} {'step':>10} {'ratio':>6} {'computing':>9} {'waiting':>8} {'memory':>10}"
+    lines = [head]
+    for path, (step, row) in zip(paths, [(job[1], job) for job in jobs], strict=True):
+        ratio = f"{step / first:.2f}" if first and step else "–"
+        number, _, computing, waiting, memory = row
+        name = path if len(path) <= 30 else f"…{path[-29:]}"
+        lines.append(
+            f"{name:30} {number:5} {_time(step):>10} {ratio:>6} {computing:9.0%} {waiting:8.0%} {size(memory):>10}"
+        )
+    return lines
+
+
+def _loaded(path: str) -> tuple[int, float, float, float, int]:
+    """Ranks, the slowest rank's step, mean shares, the largest memory."""
+    try:
+        data = _DATA.search(Path(path).read_text(encoding="utf-8"))
+        rows = [Rank(**each) for each in json.loads(data[1])["ranks"]] if data else []
+    except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
+        raise LaunchError(f"{path} cannot be read: {error}") from None
+    if not rows:
+        raise LaunchError(f"{path} is no report of workbench run --report, or one without a rank.")
+    shares = [sum(values) / len(rows) for values in zip(*((row.computing, row.waiting) for row in rows), strict=True)]
+    return len(rows), max(row.step_s for row in rows), shares[0], shares[1], max(row.memory for row in rows)
+
+
+__all__ = ["Rank", "compared", "html", "ranks", "read", "reported", "sentences"]
