@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from workbench.cli.job_report import reported
 from workbench.errors import LaunchError
-from workbench.observe.report import compared, html, ranks, read, reported, sentences
+from workbench.observe.report import compared, html, ranks, read, sentences
 
 WORKBENCH = [sys.executable, "-m", "workbench.cli.main"]
 TRAINING = """

@@ -283,7 +283,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _reported(args: argparse.Namespace) -> int:
     """The job, and then a page about it."""
-    from workbench.observe.report import reported
+    from workbench.cli.job_report import reported
 
     if flags.is_elastic(args):
         raise LaunchError("--report is for jobs of fixed size: an elastic job has other ranks in each epoch.")
@@ -293,10 +293,9 @@ def _reported(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from workbench.observe.report import compared
+    from workbench.cli.job_report import MAKER
 
-    print_lines(compared(args.reports))
-    return 0
+    os.execv(sys.executable, [*MAKER, "compare", *args.reports])
 
 
 def _run_ranks(args: argparse.Namespace, n: int, targets: list[Target], more: Mapping[str, str] | None = None) -> int:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -65,37 +64,6 @@ class Rank:
     waited_for_s: float
     memory: int
     gpu_memory: int
-
-
-@contextmanager
-def reported(path: str, command: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Variables with which ranks write their parts while the block runs; after it the page is written.
-
-    Args:
-        path: of the page.
-        command: what each rank runs.
-
-    Raises:
-        LaunchError: the page cannot be written.
-    """
-    page = Path(path).absolute()
-    parts = page.with_name(f"{page.name}.ranks")
-    if page.is_dir() or not page.parent.is_dir():
-        raise LaunchError(f"--report {path}: give a file in an existing folder, such as report.html.")
-    try:
-        parts.mkdir()
-    except FileExistsError:
-        raise LaunchError(
-            f"--report {path}: another job writes this report, or did not end well. If none runs, delete {parts}."
-        ) from None
-    except OSError as error:
-        raise LaunchError(f"--report {path}: the folder {page.parent} cannot be written: {error.strerror}.") from None
-    try:
-        yield {"WORKBENCH_REPORT": str(parts)}
-    finally:
-        found = read(parts)
-        page.write_text(html(found, command), encoding="utf-8")
-        shutil.rmtree(parts, ignore_errors=True)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -275,4 +243,22 @@ def _loaded(path: str) -> tuple[int, float, float, float, int]:
     return len(rows), max(row.step_s for row in rows), shares[0], shares[1], max(row.memory for row in rows)
 
 
-__all__ = ["Rank", "compared", "html", "ranks", "read", "reported", "sentences"]
+def main(words: Sequence[str]) -> int:
+    """``make FOLDER PAGE COMMAND…`` or ``compare PAGE…``: the command ``workbench`` starts it, and does not know it."""
+    what, *rest = words
+    if what == "make":
+        folder, page, *command = rest
+        Path(page).write_text(html(read(Path(folder)), command), encoding="utf-8")
+        return 0
+    try:
+        print("\n".join(compared(rest)))
+    except LaunchError as error:
+        print(f"workbench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+__all__ = ["Rank", "compared", "html", "ranks", "read", "sentences"]
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
