@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,16 +42,6 @@ def _rows(n: int, width: int) -> Case:
 def _uncut(case: Case) -> list[Any]:
     x, w = (np.concatenate([one[i] for one in case.inputs], axis=1 - i) for i in (0, 1))
     return [x @ w + case.inputs[0][2]] * case.n
-
-
-def _other_outputs(case: Case) -> Iterator[tuple[list[Any], str]]:
-    """What else one may return."""
-    parts, b, n = [x @ w for x, w, _ in case.inputs], case.inputs[0][2], case.n
-    yield [part + b for part in parts], "each rank has its own part of the sum only"
-    yield [sum(parts) + n * b] * n, "the bias was added on each rank, and summed"
-    yield [sum(parts)] * n, "the bias is missing"
-    yield [sum(parts) / n + b] * n, "that is the ranks' mean, and their parts are to be added up"
-    yield [sum(parts) + b, *[None] * (n - 1)], "rank 0 alone has the sum: every rank is to return it"
 
 
 def _one_sum(case: Case, run: Run) -> Sequence[Bound]:
@@ -98,36 +88,6 @@ def _serial(case: Case) -> list[Any]:
     return [(h @ w2, dh @ w1.T, dw1[rank], dw2[rank]) for rank in range(case.n)]
 
 
-def _other_gradients(case: Case) -> Iterator[tuple[list[Any], str]]:
-    """What else one may return."""
-    right, n = _serial(case), case.n
-    relu = [np.maximum(x @ w1, 0) for x, w1, _, _ in case.inputs]
-    open_dh = [dy @ w2.T for _, _, w2, dy in case.inputs]
-    parts = [(dh * (h > 0)) @ one[1].T for one, dh, h in zip(case.inputs, open_dh, relu, strict=True)]
-    ys = [h @ one[2] for one, h in zip(case.inputs, relu, strict=True)]
-    yield [(y, *one[1:]) for y, one in zip(ys, right, strict=True)], "y is each rank's own part of the sum only"
-    yield [(y, dx, *one[2:]) for y, dx, one in zip(ys, parts, right, strict=True)], "neither y nor dx was summed"
-    yield [(one[0], dx, *one[2:]) for dx, one in zip(parts, right, strict=True)], "dx is each rank's own part only"
-    yield (
-        [(y, n * dx, n * dw1, n * dw2) for y, dx, dw1, dw2 in right],
-        "all gradients are n times too large: each rank has all of dy already, so dy is not to be summed",
-    )
-    yield (
-        [(y, dx, dw1 / n, dw2 / n) for y, dx, dw1, dw2 in right],
-        "dw1 and dw2 were divided by n: each rank has other rows and columns, so there is nothing to average",
-    )
-    yield (
-        [(y / n, dx / n, dw1, dw2) for y, dx, dw1, dw2 in right],
-        "y and dx are the ranks' means, and their parts are to be added up: do not divide by n",
-    )
-    yield [(y, dx / n, *own) for y, dx, *own in right], "dx is the ranks' mean, and their parts are to be added up"
-    unmasked = sum(dh @ one[1].T for one, dh in zip(case.inputs, open_dh, strict=True))
-    yield (
-        [(one[0], unmasked, mine[0].T @ dh, one[3]) for one, mine, dh in zip(right, case.inputs, open_dh, strict=True)],
-        "dh goes through max(…, 0) in backward: it is 0 where h is",
-    )
-
-
 def _two_sums(case: Case, run: Run) -> Sequence[Bound]:
     """Of y and of dx. Hidden units stay where they are."""
     x, _, _, dy = case.inputs[0]
@@ -152,7 +112,6 @@ TASKS = [
         mistakes=MISTAKES["20.row_split"],
         cases=lambda: [_rows(n, width) for width in (4, 7) for n in _SIZES],
         expected=_uncut,
-        likely=_other_outputs,
         bounds=_one_sum,
         scored=_rows(4, 1024),
         shown=_rows(4, 1024),
@@ -173,7 +132,6 @@ TASKS = [
         cases=lambda: [_layers(n, hidden) for hidden in (4, 7) for n in _SIZES],
         expected=_serial,
         names=("y", "dx", "dw1", "dw2"),
-        likely=_other_gradients,
         bounds=_two_sums,
         scored=_layers(4, 4096, 16),
         shown=_layers(4, 64, 16),

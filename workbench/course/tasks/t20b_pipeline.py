@@ -148,37 +148,15 @@ def _forward(case: Case) -> list[list[Array]]:
     return found
 
 
-def _serial(case: Case, order: int = 1, tanh: bool = True) -> list[Any]:
-    """All stages in one process.
-
-    Args:
-        order: -1: the last stage answers the micro-batches from the last to the first, and the others do not know.
-        tanh: does backward go through it?
-    """
+def _serial(case: Case) -> list[Any]:
+    """All stages in one process."""
     kept, totals = _forward(case), []
     dhs = [hs[-1] - t for hs, t in zip(kept, case.inputs[-1][2], strict=True)]
     for stage in reversed(range(case.n)):
-        dzs = [dh * (1 - hs[stage + 1] ** 2) if tanh else dh for dh, hs in zip(dhs, kept, strict=True)]
+        dzs = [dh * (1 - hs[stage + 1] ** 2) for dh, hs in zip(dhs, kept, strict=True)]
         totals.append(sum(hs[stage].T @ dz for hs, dz in zip(kept, dzs, strict=True)))
-        dhs = [dz @ case.inputs[stage][0].T for dz in dzs][:: order if stage == case.n - 1 else 1]
+        dhs = [dz @ case.inputs[stage][0].T for dz in dzs]
     return totals[::-1]
-
-
-def _other_gradients(case: Case) -> Iterator[tuple[list[Any], str]]:
-    """What else one may return."""
-    count = len(case.inputs[0][1])
-    yield [total / count for total in _serial(case)], "that is the micro-batches' mean, and their sum is asked for"
-    totals = _serial(case)
-    yield [sum(totals) / case.n] * case.n, "the stages' gradients were averaged: each stage has another w, keep its own"
-    yield [sum(totals)] * case.n, "the stages' gradients were added up: each stage has another w, keep its own"
-    yield _serial(case, tanh=False), "backward has to go through tanh as well: dz = dh * (1 - h ** 2)"
-    yield (
-        _serial(case, order=-1),
-        "the last stage sends gradients in another order than the stages before it receive them",
-    )
-    for at, which in ((-1, "last"), (0, "first")):
-        one = [(w, xs and [xs[at]], ts and [ts[at]]) for w, xs, ts in case.inputs]
-        yield _serial(Case(case.n, "", one)), f"that is the {which} micro-batch alone, and the sum of all is asked for"
 
 
 def _neighbours(case: Case, run: Run) -> Sequence[Bound]:
@@ -229,7 +207,6 @@ TASKS = [
         mistakes=MISTAKES["20.pipeline"],
         cases=lambda: [_stages(n, count) for count in (1, 2, 5) for n in (1, 2, 3, 4)],
         expected=_serial,
-        likely=_other_gradients,
         bounds=_neighbours,
         scored=_stages(4, 6, 64, 32),
         shown=_stages(4, 6, 64, 32),
