@@ -79,7 +79,8 @@ def test_a_dead_engine_in_a_notebook(tmp_path: Path) -> None:
     first, nothing, others = shown[2].splitlines()
     assert (first, nothing) == (gone, "")
     assert others.startswith("  ranks 0, 2: PeerLostError: Rank 1 was lost: its process ")
-    assert others.endswith(" Call engines.rescue() in a cell without %%px.")  # in flight is what was sent before it died
+    # Before that stands what was in flight, if they had sent anything before it died.
+    assert others.endswith(" Call engines.rescue() in a cell without %%px.")
     assert shown[3:6] == [f"PeerLostError: {gone}"] * 3
     assert printed[3:6] == [""] * 3
     assert not "".join(shown[6:]).strip()
