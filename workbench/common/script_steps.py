@@ -16,6 +16,14 @@ STEPS = {
     5: "Give all ranks the same initial weights",
     6: "Average the gradients",
 }
+WITHOUT = {
+    1: "no process knows its rank",
+    2: "all ranks together take a larger batch than one process",
+    3: "all ranks of a machine use its first GPU",
+    4: "each rank trains on all samples",
+    5: "the ranks begin with different weights, and never have the same",
+    6: "each rank trains a model of its own",
+}
 _BROADCASTS = ("broadcast_parameters", "broadcast_optimizer_state", "broadcast_variables", "broadcast_global_variables")
 _CALLS = {
     **dict.fromkeys(_BROADCASTS, 5),
@@ -161,4 +169,4 @@ def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-__all__ = ["STEPS", "Reader", "find"]
+__all__ = ["STEPS", "WITHOUT", "Reader", "find"]

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-STEPS = {
-    1: "Initialization",
-    2: "Compute the local batch size",
-    3: "Pin the process to the GPU",
-    4: "Shard the data",
-    5: "Give all ranks the same initial weights",
-    6: "Average the gradients",
-    7: "Let rank 0 print and save",
-}
+from workbench.common import script_steps
+
+STEPS = {**script_steps.STEPS, 7: "Let rank 0 print and save"}
 WITHOUT = {
-    1: "no process knows its rank",
-    2: "all ranks together take a larger batch than one process",
-    3: "all ranks of a machine use its first GPU",
-    4: "each rank trains on all samples",
-    5: "the ranks begin with different weights, and never have the same",
-    6: "each rank trains a model of its own",
+    **script_steps.WITHOUT,
     7: "each line appears once for each rank, and the ranks write to one file at the same time",
 }
 COMMENTS = {

@@ -9,16 +9,8 @@ from __future__ import annotations
 import tokenize
 from pathlib import Path
 
-from workbench.common.script_steps import STEPS, find
+from workbench.common.script_steps import STEPS, WITHOUT, find
 
-WITHOUT = {
-    1: "no process knows its rank",
-    2: "all ranks together take a larger batch than one process",
-    3: "all ranks of a machine use its first GPU",
-    4: "each rank trains on all samples",
-    5: "the ranks begin with different weights, and never have the same",
-    6: "each rank trains a model of its own",
-}
 _WIDEST = 120  # characters of a line that is shown
 
 

@@ -217,12 +217,11 @@ def compared(paths: Sequence[str]) -> list[str]:
         LaunchError: one is no report.
     """
     jobs = [_loaded(path) for path in paths]
-    first = jobs[0][1]
+    _, first, *_ = jobs[0]
     head = f"{'report':30} {'ranks':>5} {'step':>10} {'ratio':>6} {'computing':>9} {'waiting':>8} {'memory':>10}"
     lines = [head]
-    for path, (step, row) in zip(paths, [(job[1], job) for job in jobs], strict=True):
+    for path, (number, step, computing, waiting, memory) in zip(paths, jobs, strict=True):
         ratio = f"{step / first:.2f}" if first and step else "–"
-        number, _, computing, waiting, memory = row
         name = path if len(path) <= 30 else f"…{path[-29:]}"
         lines.append(
             f"{name:30} {number:5} {_time(step):>10} {ratio:>6} {computing:9.0%} {waiting:8.0%} {size(memory):>10}"

@@ -165,14 +165,7 @@ def rank_0_gets_it_first(comm: Any, value: Any, root: int) -> Any:
             comm.send(value, dest=0)
         elif comm.rank == 0:
             value = comm.recv(source=root)
-    step = 1
-    while step < comm.size:
-        if comm.rank < step and comm.rank + step < comm.size:
-            comm.send(value, dest=comm.rank + step)
-        elif step <= comm.rank < 2 * step:
-            value = comm.recv(source=comm.rank - step)
-        step *= 2
-    return value
+    return takes_rank_0_for_the_root(comm, value, root)
 
 
 def places_the_other_way(comm: Any, value: Any, root: int) -> Any:
