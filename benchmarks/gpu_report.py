@@ -2,10 +2,10 @@
 
 Needs Python, numpy, torch, cupy and an NVIDIA GPU; no MPI, no set-up: a bare checkout will do. Each section runs in
 processes of its own until its deadline; one that fails is written down as failed, and the rest goes on. Writes a JSON
-file with the machine, the versions, the date, and each figure with its target; lesson 12 shows it. The file is written
-anew after each section, so that what stops the run loses only the rest. First come the checks, some at a time; then
-what is timed, one after the other. The exit code is 1 if a section failed or a result was wrong; a target that is
-missed is told, and no failure. Without a GPU it says so.
+file with the machine, the versions, the date, and each figure with its target; lesson 12 shows it. Beside it lies a
+picture of what a step costs. Both are written anew after each section, so that what stops the run loses only the rest.
+First come the checks, some at a time; then what is timed, one after the other. The exit code is 1 if a section failed
+or a result was wrong; a target that is missed is told, and no failure. Without a GPU it says so.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ sys.path.append(str(ROOT))  # the package is that of this checkout, installed or
 import gpu_results as judge  # noqa: E402
 from plain_ranks import CANCELLED, RanksError, run  # noqa: E402
 
+from workbench.course import drawing  # noqa: E402
 from workbench.course.training.measured import told  # noqa: E402
 from workbench.transport.gpu.select import SHARING, dotted, has_driver  # noqa: E402
 
@@ -179,6 +180,19 @@ def as_report(machine: dict[str, Any], sections: Sequence[dict[str, Any]], quick
     return head | {"sections": list(sections)}
 
 
+def picture(report: dict[str, Any]) -> str:
+    """What a step costs more, by model and by who exchanges its gradients, as an SVG; "" if nothing was measured."""
+    costs = {}
+    for one in report["sections"]:
+        for each in one.get("results", ()):
+            who, found, _ = each["name"].partition(": over plain torch")
+            if found:
+                model, *_, ranks = one["section"].split(", ")
+                costs[f"{model}, {ranks}: {who}"] = each["value"]
+    title = f"What a training step costs more than with plain torch, {report['machine']['gpu']}, {report['date'][:10]}"
+    return drawing.bars(costs, "%", title).svg if costs else ""
+
+
 def went_wrong(report: dict[str, Any]) -> bool:
     """Did a section fail, or was a result wrong? Targets of speed are another matter."""
     results = [each for one in report["sections"] for each in one.get("results", ())]
@@ -214,6 +228,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def save(found: list[dict[str, Any]]) -> dict[str, Any]:
         report = as_report(machine, found, args.quick)
         args.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        if svg := picture(report):
+            args.out.with_suffix(".svg").write_text(svg + "\n", encoding="utf-8")
         return report
 
     report = save(measure(machine, sections, run, begun + WHOLE_S, save))

@@ -55,7 +55,7 @@ CONDA_NAMES = {
 VARIANTS = ("cuda12", "cuda13", "spark", "ray")
 # On PyPI alone: Helm as a Python package, and axe-core; without them the tests of the chart and of the site's
 # accessibility are skipped.
-NOT_IN_CONDA = {"axe-playwright-python", "helm-python-sdk"}
+NOT_IN_CONDA = {"axe-playwright-python", "helm-python-sdk", "nvidia-cuda-nvrtc"}
 
 
 def marker_environment(python: str, platform: str) -> dict[str, str]:

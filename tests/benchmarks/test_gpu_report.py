@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from cuda_standin import install
@@ -203,6 +204,38 @@ def test_a_section_that_fails_is_told_and_the_rest_goes_on() -> None:
     assert sections["late streams, 1 rank, NCCL"]["results"][0]["met"]
     assert report.went_wrong(found)
     assert "failed: gpu_copy.py, rank 0 of 1: not done after 60 s:" in report.told(found)
+
+
+@pytest.mark.parametrize("title", [each.title for each in report.plan(False, 1)])
+def test_whichever_section_fails_the_others_are_measured(title: str) -> None:
+    """It alone is failed, and the exit code says so."""
+    (broken,) = [each for each in report.plan(False, 1) if each.title == title]
+
+    def start(ranks: int, script: Path, words: tuple[str, ...], deadline_s: float, **env: str) -> list[Any]:
+        asked = (ranks, script.name, words, env["WORKBENCH_GPU_OPERATIONS"])
+        if asked == (broken.ranks, Path(broken.script).name, broken.words, broken.way):
+            raise plain_ranks.RanksError("it fails")
+        return made_up(ranks, script, words, deadline_s, **env)
+
+    found = whole(MACHINE | {"nccl": 23007}, start)
+    assert [each["section"] for each in found["sections"] if "results" not in each] == [title]
+    assert by_title(found)[title]["failed"] == "it fails"
+    assert report.went_wrong(found)
+
+
+def test_the_picture_shows_each_way_to_train() -> None:
+    """As a document of its own; also of one that is faster than plain torch. Without trainings there is none."""
+    found = whole(MACHINE | {"nccl": 23007})
+    found["sections"][-1]["results"][3]["value"] = -0.5
+    svg = ElementTree.fromstring(report.picture(found))
+    text = " ".join(svg.itertext())
+    for model in ("ResNet-50", "GPT-2 small"):
+        for who in ("workbench", "workbench, whole way", "DDP", "DDP tuned"):
+            assert f"{model}, 1 rank: {who}" in text
+    assert "-0.5" in text
+    assert min(float(each.get("width", "0").rstrip("%")) for each in svg.iter() if each.tag.endswith("rect")) >= 0
+    assert len(report.picture(found)) < 1 << 20
+    assert report.picture(found | {"sections": []}) == ""
 
 
 def test_a_wrong_result_is_a_failure_and_a_slow_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,7 +191,7 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
     left = max(160.0, 20 + 7.8 * max(map(len, values), default=0))
     parts = []
     for i, (name, value) in enumerate(values.items()):
-        y, width = 48 + 30 * i, 520 * value / top
+        y, width = 48 + 30 * i, 520 * max(0.0, value) / top
         pattern = kit.INKS[i % len(kit.INKS)]
         parts.append(kit.label(left - 10, y + 15, name, 13, "end"))
         parts.append(f'<rect x="{left:g}" y="{y}" width="{width:.1f}" height="20" fill="{pattern}"/>')
