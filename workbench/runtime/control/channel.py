@@ -6,7 +6,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from workbench.common.secret.seal import Seal
@@ -17,6 +17,7 @@ from workbench.runtime.control.liveness import Rank0Watch
 from workbench.runtime.control.server import LARGEST, ControlServer
 
 _LARGEST_OF_RANK_0 = 1 << 30  # bytes of a message
+_LONGEST_TURN_S = 0.01  # that a caller keeps the server's thread from its own wait
 
 
 class Rank0Channel(Protocol):
@@ -33,6 +34,14 @@ class Rank0Channel(Protocol):
 
         Args:
             caller: a thread that would only wait asks, and may do rank 0's work for it.
+        """
+
+    def wait(self, timeout_s: float, caller: bool = False) -> Sequence[tuple[int, int]]:
+        """Sleep until something comes, at most so long; what ``poller`` says.
+
+        Args:
+            timeout_s: the limit.
+            caller: as for :meth:`take`.
         """
 
     def look(self, now: float, slept_s: float) -> None:
@@ -108,6 +117,10 @@ class SocketChannel:
             self._poller.unregister(connection)
         return got
 
+    def wait(self, timeout_s: float, caller: bool = False) -> Sequence[tuple[int, int]]:
+        """See :class:`Rank0Channel`."""
+        return self._poller.poll(timeout_s * 1000)
+
     def look(self, now: float, slept_s: float) -> None:
         """See :class:`Rank0Channel`."""
         self._watch.look(now, slept_s)
@@ -135,7 +148,7 @@ class LocalChannel:
     """
 
     def __init__(self, server: ControlServer) -> None:
-        self._server, self._got = server, deque[Decision]()
+        self._server, self._got, self._poller = server, deque[Decision](), select.poll()
         self._inside = False  # this rank calls the server, and looks for an answer afterwards
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
@@ -146,7 +159,7 @@ class LocalChannel:
             if not self._inside:
                 wake()
 
-        self._server.own = put
+        self._server.own, self._poller = put, poller
 
     def send(self, event: Event) -> None:
         """See :class:`Rank0Channel`."""
@@ -167,6 +180,20 @@ class LocalChannel:
         elif not caller:
             self._server.turn.ring()
         return [self._got.popleft() for _ in range(len(self._got))]
+
+    def wait(self, timeout_s: float, caller: bool = False) -> Sequence[tuple[int, int]]:
+        """See :class:`Rank0Channel`. A caller waits for what the server waits for, or nobody would while it sleeps."""
+        if not caller or not self._server.turn.take():
+            return self._poller.poll(timeout_s * 1000)
+        try:
+            others = self._server.input()
+            self._poller.register(others, select.POLLIN)
+            try:
+                return self._poller.poll(min(timeout_s, self._server.longest_wait_s(), _LONGEST_TURN_S) * 1000)
+            finally:
+                self._poller.unregister(others)
+        finally:
+            self._server.turn.give()
 
     def look(self, now: float, slept_s: float) -> None:
         """See :class:`Rank0Channel`."""

@@ -145,14 +145,15 @@ class ControlClient:
         if due:
             self.send(Beat(self.rank, seen=self.seen))
         limit_s = max(0.0, min(timeout_s, self._beat_at - now))
+        caller = spin_s is not None
         for decision in self._channel.take() if spin_s is None else self._spin(now + min(spin_s, limit_s)):
             self._got(decision)
         if not self._inbox or self._sent:
-            for end, _ in self._poller.poll(0.0 if self._inbox else limit_s * 1000):
+            for end, _ in self._channel.wait(0.0 if self._inbox else limit_s, caller):
                 if end == self._wake_read.fileno():
                     self._wake_read.recv(4096)
                     self._sent = []  # before the caller looks what there is to do
-            for decision in self._channel.take():
+            for decision in self._channel.take(caller):
                 self._got(decision)
         now = time.monotonic()
         slept_s, self._here_at = now - self._here_at - self._heartbeat_s, now  # that nobody came by here for

@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -98,7 +99,7 @@ class ControlServer(threading.Thread):
         self.address: tuple[str, int] | str = name.decode() if isinstance(name, bytes) else name
         if isinstance(name, tuple):
             self.address = name[:2]  # IPv6 has two numbers more
-        self._selector = selectors.DefaultSelector()
+        self._selector: Any = selectors.DefaultSelector()  # epoll or kqueue, which are files as well
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._nudge_read, self._nudge_write = socket.socketpair()
         for end in (self._listening, self._nudge_read, self._nudge_write):
@@ -134,13 +135,21 @@ class ControlServer(threading.Thread):
             finally:
                 self.turn.give()
 
-    def _step(self, at_once: bool = False) -> None:
+    def longest_wait_s(self) -> float:
+        """Until something is due that no message tells of."""
         now = time.monotonic()
         with self._lock:
             self._polls = self._inquiry is not None or self._urgent(now)
+        return _LOOK_EVERY_S if self._polls else max(0.0, self._beat_at - now)
+
+    def input(self) -> int:
+        """A file descriptor that can be read as soon as a message is there. For who has the turn."""
+        return int(self._selector.fileno())
+
+    def _step(self, at_once: bool = False) -> None:
         # Without the lock, or rank 0's own events would wait for those of others. So what was decided before this wait
         # may be out of date after it; receive() ends the wait where that matters.
-        ready = self._selector.select(0.0 if at_once else _LOOK_EVERY_S if self._polls else self._beat_at - now)
+        ready = self._selector.select(0.0 if at_once else self.longest_wait_s())
         with self._lock:
             now = time.monotonic()
             self._watch.slept(now - self._here_at - self._heartbeat_s, now)
