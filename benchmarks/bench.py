@@ -110,6 +110,19 @@ FRAMEWORKS = Plan(
     },
 )
 
+RIVALS = Plan(
+    "rivals",
+    (2,),
+    1200.0,
+    3000.0,
+    {
+        "rivals": (
+            *("--models cnn resnet18 --rounds 7", "--models mlp gpt --rounds 7"),
+            "--models cnn mlp --compiled --seconds 0.6",
+        ),
+    },
+)
+
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
@@ -117,9 +130,10 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--full", dest="plan", action="store_const", const=FULL, default=QUICK)
     which.add_argument("--frameworks", dest="plan", action="store_const", const=FRAMEWORKS, help="beside their own")
+    which.add_argument("--rivals", dest="plan", action="store_const", const=RIVALS, help="beside what people choose")
     which.add_argument("--smoke", dest="plan", action="store_const", const=SMOKE, help="does it run at all?")
     parser.add_argument("--ranks", metavar="1,2,4", help="instead of the plan's")
-    parser.add_argument("--only", choices=[*QUICK.words, *FRAMEWORKS.words], help="one worker")
+    parser.add_argument("--only", choices=[*QUICK.words, *FRAMEWORKS.words, *RIVALS.words], help="one worker")
     parser.add_argument("--out", type=Path, default=HERE / "results", metavar="DIR")
     keep = parser.add_mutually_exclusive_group()
     what = "add to the history, though not all is committed or measured"
@@ -140,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: list[Result] = []
     for n in ranks:
         for worker in [args.only] if args.only else plan.words:
-            for words in plan.words.get(worker) or FRAMEWORKS.words[worker]:
+            for words in plan.words.get(worker) or (FRAMEWORKS.words | RIVALS.words)[worker]:
                 left_s = plan.total_s - (time.monotonic() - begun)
                 results.append(measure(n, worker, words.split(), min(plan.deadline_s, left_s), where))
                 about = machine.about() | {"load_before": load_before, "load_after": machine.load()}

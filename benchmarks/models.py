@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from gpt import Gpt
 from torch import nn
 
 
@@ -73,8 +74,9 @@ class Task:
         title: as in the table.
         make: the network.
         batch: images of one rank in one step.
-        shape: of one image.
-        classes: how many.
+        shape: of one image; or (words,) of a text.
+        classes: how many; or different words.
+        text: samples are texts, and each word's class is the next word.
     """
 
     title: str
@@ -82,10 +84,14 @@ class Task:
     batch: int
     shape: tuple[int, ...]
     classes: int
+    text: bool = False
 
     def data(self, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A batch, the same in every step."""
         source = torch.Generator().manual_seed(seed)
+        if self.text:
+            texts = torch.randint(0, self.classes, (self.batch, self.shape[0] + 1), generator=source)
+            return texts[:, :-1], texts[:, 1:]
         x = torch.randn(self.batch, *self.shape, generator=source)
         return x, torch.randint(0, self.classes, (self.batch,), generator=source)
 
@@ -95,6 +101,10 @@ TASKS = {
     "resnet18": Task("ResNet-18, 11 M, batch 16", resnet18, 16, (3, 64, 64), 10),
     "mlp": Task("MLP, 25 M, batch 32", mlp, 32, (1024,), 1000),
 }
+
+
+GPT = Task("GPT, 10.8 M, batch 2 × 64", lambda: Gpt(6, 384, 6, 256, 64), 2, (64,), 256, text=True)
+"""Not in ``training.py``: what nanoGPT trains on characters."""
 
 
 def vgg_like(batch: int = 32) -> Task:

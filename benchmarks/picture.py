@@ -17,7 +17,7 @@ def draw(results: Sequence[Result], path: Path) -> bool:
     """Write an SVG, a row of panels for each section; False if there is nothing to draw."""
     rows = [
         (panel, found)
-        for section, panel in (("collectives", sizes), ("training", shares))
+        for section, panel in (("collectives", sizes), ("training", shares), ("rivals", shares))
         if (found := [each for each in results if each["section"] == section and each.get("cases")])
     ]
     if not rows:

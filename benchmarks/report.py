@@ -14,6 +14,7 @@ TITLES = {
     "collectives": "Allreduce of one array",
     "many": "Many small tensors, and a lone one",
     "training": "Training",
+    "rivals": "Training, beside what people choose today",
     "torch_training": "torch as it is used now",
     "tensorflow_training": "TensorFlow, a custom loop",
     "jax_training": "JAX, one jit",

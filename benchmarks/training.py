@@ -30,7 +30,7 @@ LIMIT = "independent copies"
 NANO = "nano"
 # Neither the workbench nor Horovod copies batch norm's statistics from rank 0 in every step; nor does DDP, tuned.
 _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
-_NO_BUFFERS = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+NO_BUFFERS = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
 Built = tuple[nn.Module, torch.optim.Optimizer]
 
 
@@ -69,7 +69,7 @@ def builders_here(comm: MPI.Intracomm) -> tuple[dict[str, Callable[[nn.Module], 
         "workbench sharded": lambda model: (model, distributed(hvd, model, "sharded", sharded=True)),
         NANO: nano(comm),
         "DDP": lambda model: ddp(model),
-        "DDP tuned": lambda model: ddp(model, gradient_as_bucket_view=True, static_graph=True, **_NO_BUFFERS),
+        "DDP tuned": lambda model: ddp(model, gradient_as_bucket_view=True, static_graph=True, **NO_BUFFERS),
     }
     absent = peers.absent(real)
     if "sharded" not in inspect.signature(hvd.DistributedOptimizer.__init__).parameters:
@@ -109,10 +109,29 @@ def ddp(model: nn.Module, **options: Any) -> Built:
     return wrapped, sgd(wrapped)
 
 
+def weights(param: torch.Tensor) -> np.ndarray:
+    """Of a parameter that each rank has whole."""
+    return param.detach().numpy()
+
+
 def measure(
-    comm: MPI.Intracomm, task: Task, builders: dict[str, Callable[[nn.Module], Built]], rounds: int, seconds: float
+    comm: MPI.Intracomm,
+    task: Task,
+    builders: dict[str, Callable[[nn.Module], Built]],
+    rounds: int,
+    seconds: float,
+    whole: Callable[[torch.Tensor], np.ndarray] = weights,
 ) -> Case:
-    """All peers train one model each, in turns."""
+    """All peers train one model each, in turns.
+
+    Args:
+        comm: of all ranks.
+        task: what.
+        builders: by peer. An optimizer with a method ``backward(loss)`` is asked for the backward pass.
+        rounds: how many.
+        seconds: of one round of the limit, about.
+        whole: a parameter's values, which all ranks ask for together.
+    """
     x, y = task.data(seed=comm.rank)
     built: dict[str, Built] = {}
     for name, build in builders.items():
@@ -124,7 +143,7 @@ def measure(
         for _ in range(count):
             optimizer.zero_grad()
             loss: Any = F.cross_entropy(model(x), y)  # its backward() is not typed
-            loss.backward()
+            getattr(optimizer, "backward", torch.Tensor.backward)(loss)
             optimizer.step()
 
     for name in built:
@@ -136,18 +155,20 @@ def measure(
     times = peers.in_turns(comm, runs, rounds, repeats=1, before=lambda: None)
     for name, (model, _) in built.items():
         if name != LIMIT:
-            check(comm, name, model)
+            check(comm, name, model, whole)
     return {"title": task.title, "seconds": times, "bytes": 0, "images": comm.size * task.batch * count}
 
 
-def check(comm: MPI.Intracomm, name: str, model: nn.Module) -> None:
+def check(
+    comm: MPI.Intracomm, name: str, model: nn.Module, whole: Callable[[torch.Tensor], np.ndarray] = weights
+) -> None:
     """Compare this rank's weights with rank 0's.
 
     Raises:
         ArithmeticError: they differ by more than rounding, or are no numbers any more.
     """
     for which, param in model.named_parameters():
-        mine = param.detach().numpy()
+        mine = whole(param)
         first = mine.copy()
         comm.Bcast(first)
         if not (np.isfinite(mine).all() and np.allclose(mine, first, rtol=1e-5, atol=1e-6)):
