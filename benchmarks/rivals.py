@@ -24,7 +24,7 @@ from models import GPT, TASKS, Task
 from peers import MPI, hvd
 from torch import nn
 from torch.distributed.tensor import DTensor
-from training import NO_BUFFERS, LIMIT, Built, ddp, distributed, measure, sgd, weights
+from training import LIMIT, NO_BUFFERS, Built, ddp, distributed, measure, sgd, weights
 
 OURS = ["workbench", "workbench sharded", "workbench, fp16"]
 MODELS = {**TASKS, "gpt": GPT}
