@@ -74,6 +74,48 @@ def test_the_others_parts_are_read_in_their_memory(n: int) -> None:
     assert backends(n, run, remote=True) == [True] * n
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_each_rank_gets_its_part_of_a_sum(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """reducescatter gives the part of what one thread adds up, bit for bit; parts may be empty, and of any length."""
+    used: list[int] = []
+    monkeypatch.setattr(cross_memory, "read", lambda *what: (used.append(1), read(*what)))
+    reduction = Reduction("average", "float32", 0.5, 2.0, n)
+    lengths = [0, 70_001, 5, 130_000][:n]
+
+    def run(backend: Backend) -> bool:
+        array, start = drawn(backend.rank, sum(lengths), "float32"), sum(lengths[: backend.rank])
+        backend.collectives.reducescatter(array, lengths, reduction)
+        stop = start + lengths[backend.rank]
+        return array[start:stop].tobytes() == serial(range(n), sum(lengths), reduction)[start:stop].tobytes()
+
+    assert backends(n, run, remote=True) == [True] * n
+    assert used
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "int64"])
+def test_each_rank_gets_what_the_others_have_for_it(n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """alltoall with parts of every length, among them empty ones, as a matrix that is transposed."""
+    used: list[int] = []
+    monkeypatch.setattr(cross_memory, "read", lambda *what: (used.append(1), read(*what)))
+    lengths = np.random.default_rng(n).integers(0, 30_000, (n, n))  # [sender, receiver]
+    lengths[0, -1] = 0
+
+    def run(backend: Backend) -> bool:
+        me = backend.rank
+        parts = [
+            [drawn(n * sender + i, int(length), dtype) for i, length in enumerate(row)]
+            for sender, row in enumerate(lengths)
+        ]
+        recv = np.empty(lengths[:, me].sum(), parts[0][0].dtype)
+        send = np.concatenate(parts[me])
+        backend.collectives.alltoall(send, lengths[me].tolist(), recv, lengths[:, me].tolist())
+        return recv.tobytes() == b"".join(row[me].tobytes() for row in parts)
+
+    assert backends(n, run, remote=True) == [True] * n
+    assert used
+
+
 def test_another_process_is_read() -> None:
     """What stands in a child's memory can be read, as far as the system allows it at all."""
     program = (

@@ -10,7 +10,8 @@ Four algorithms of an allreduce:
 4. *Cross memory*: long arrays, where the system lets ranks read each other's memory (``cross_memory.py``). They do not
    stay in the cache anyway, and cores of different caches take long to write where another one has just read.
 
-Alltoall, Adasum, and a reducescatter of arrays outside of shared memory are left to the *flat* collectives.
+The other verbs read longer arrays in the others' memory, too. A reducescatter of a short array, Adasum, and all verbs
+that gain nothing where the system forbids this, are left to the *flat* collectives.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ class ShmCollectives:
         self._rank, self._size = members.index(node.rank), len(members)
         self._cross = CrossMemory(node, members) if node.pids else None
         self._stage = Staged(node, members, stages)
-        self.alltoall = flat.alltoall
 
     def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """Each rank its chunk; nothing is sent."""
@@ -79,7 +79,10 @@ class ShmCollectives:
     def reducescatter(
         self, array: Array, lengths: Sequence[int], reduction: Reduction, offsets: Sequence[int] = ()
     ) -> Traffic:
-        """Where the arrays are in shared memory each rank reduces its part; otherwise as without it."""
+        """Each rank reduces its part, of arrays in shared memory or where they are."""
+        if self._size > 1 and not offsets and self._cross and array.nbytes > _SHORT_BYTES:
+            self._cross.reducescatter(array, lengths, reduction)
+            return Traffic()
         if not offsets or self._size == 1:
             return self._flat.reducescatter(array, lengths, reduction)
         start = sum(lengths[: self._rank])
@@ -113,6 +116,13 @@ class ShmCollectives:
             pieces = [array[:0]] * self._size
             pieces[root] = array[low : low + step]
             self._publish(pieces, [root])
+        return Traffic()
+
+    def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
+        """Each rank reads its parts in the others' memory."""
+        if not self._cross or self._size == 1:
+            return self._flat.alltoall(send, send_lengths, recv, recv_lengths)
+        self._cross.alltoall(send, send_lengths, recv, recv_lengths)
         return Traffic()
 
     # --- algorithms ---------------------------------------------------------------------------------

@@ -39,6 +39,27 @@ class CrossMemory:
         """Each rank reduces its chunk for all; the values are added in the order of the ranks."""
         addresses = self._addresses(array)
         lengths = chunk_lengths(len(array), self._size)
+        self._reduce(array, lengths, addresses, reduction)
+        self._gather(array, lengths, addresses)
+
+    def reducescatter(self, array: Array, lengths: Sequence[int], reduction: Reduction) -> None:
+        """Each rank reduces its part for itself, in its array. Per rank (n - 1)/n · K bytes are read."""
+        self._reduce(array, lengths, self._addresses(array), reduction)
+
+    def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> None:
+        """Each rank looks up where the others have its part, and reads it. Per rank (n - 1)/n · K bytes are read."""
+        starts = np.cumsum([0, *send_lengths[:-1]], dtype=np.int64)
+        where = send.ctypes.data + send.itemsize * starts  # of the part for each rank; the others read it
+        tables, found = self._addresses(where), np.empty(1, np.int64)
+        for rank, (mine, part) in enumerate(zip(cut(send, send_lengths), cut(recv, recv_lengths), strict=True)):
+            if rank == self._rank:
+                part[...] = mine
+            elif len(part):
+                read(self._pid(rank), tables[rank] + 8 * self._rank, found)
+                read(self._pid(rank), int(found[0]), part)
+        self._node.barrier(self._members)
+
+    def _reduce(self, array: Array, lengths: Sequence[int], addresses: Sequence[int], reduction: Reduction) -> None:
         start = sum(lengths[: self._rank])
         for low, high in blocks(start, start + lengths[self._rank], array.itemsize, self._block_bytes):
             mine, at = array[low:high], low * array.itemsize
@@ -47,7 +68,6 @@ class CrossMemory:
                 read(self._pid(rank), addresses[rank] + at, parts[rank])
             fold(parts, reduction, mine)
         self._node.barrier(self._members)
-        self._gather(array, lengths, addresses)
 
     def allgather(self, array: Array, lengths: Sequence[int]) -> None:
         """Each rank reads the parts of all others where they are to be."""
