@@ -209,12 +209,20 @@ def test_fork_after_init(jobs: Runner, launcher: str, ending: str) -> None:
 
 
 def test_data_loader_with_workers(jobs: Runner) -> None:
-    """A DataLoader with forked workers feeds every rank; a collective in a worker says what is wrong."""
-    job = start(jobs, "mpiexec", "loads_data.py", n=2)
-    assert job.code == 0, job.report()
+    """A DataLoader feeds every rank by each start method; a worker is told at once that it is none.
+
+    Also where it imports a script that calls init() at its top. The script's own signal handlers stay.
+    """
+    command = ("-m", "workbench.cli.main", "run", "-n", "2", "python")
+    job = jobs.python(*command, str(SCRIPTS / "loads_data.py"), deadline_s=DEADLINE_S)
+    assert (job.code, job.left) == (0, ()), job.report()
     for rank in range(2):
-        assert f"was forked from rank {rank} and is not a rank itself" in job.out(rank), job.report()
-        assert "came to the end" in job.out(rank), job.report()
+        of_rank = f"rank {rank} and is not a rank itself"
+        for how, error in (("forked from", "PeerLostError"), ("started by", "NotInitializedError")):
+            assert re.search(f": {error}: This process was {how} {of_rank}.*main process", job.out(0)), job.report()
+        for method in ("fork", "spawn", "forkserver", "import"):
+            assert re.search(rf"{method}: LaunchError: init\(\): .*{of_rank}", job.out(0)), job.report()
+        assert f"[{rank}]<stdout>:came to the end" in job.out(0), job.report()
 
 
 # --- the start ----------------------------------------------------------------------------------------

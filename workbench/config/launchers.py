@@ -180,6 +180,25 @@ def set_horovod_numbers(
     os.environ.update({f"HOROVOD_{name}": str(number) for name, number in horovod.items()})
 
 
+def set_rank_here(rank: int | None) -> None:
+    """Leave word, for the processes that this one starts, that it is this rank; with None that it is none any more."""
+    if rank is None:
+        os.environ.pop("WORKBENCH_RANK_HERE", None)
+    else:
+        os.environ["WORKBENCH_RANK_HERE"] = f"{os.getpid()} {rank}"
+
+
+def rank_here(env: Mapping[str, str] | None = None) -> tuple[int, int] | None:
+    """The process and the rank of :func:`set_rank_here`, in this process or in one that has started it.
+
+    Example:
+        >>> rank_here({"WORKBENCH_RANK_HERE": "31 1"}), rank_here({})
+        ((31, 1), None)
+    """
+    pid, _, rank = (os.environ if env is None else env).get("WORKBENCH_RANK_HERE", "").partition(" ")
+    return (int(pid), int(rank)) if pid.isdecimal() and rank.isdecimal() else None
+
+
 def most_ranks(env: Mapping[str, str] | None = None) -> int:
     """With how many ranks an elastic job may run at most, as its launcher says; 0 if it says nothing.
 
@@ -193,7 +212,7 @@ def most_ranks(env: Mapping[str, str] | None = None) -> int:
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(AS_HOROVOD|AT_START|CHECK|MEMBER|SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WORKER|MAX_NP)|HOROVOD_ELASTIC"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(AS_HOROVOD|AT_START|CHECK|MEMBER|RANK_HERE|SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WORKER|MAX_NP)|HOROVOD_ELASTIC"
 )
 
 

@@ -25,9 +25,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench import config
 from workbench.common.alone import ALONE, needs_a_job, needs_the_others, no_collective
 from workbench.core.messages import Kind, ReduceOp
 from workbench.core.pending import Entry
+from workbench.errors import LaunchError
 from workbench.job import array_verbs
 from workbench.job.array_verbs import *  # noqa: F403
 from workbench.job.array_verbs import Array as Array
@@ -76,7 +78,8 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
             sets can always be added later.
 
     Raises:
-        LaunchError: the ranks could not connect; the text says what to change. In a notebook also where a rank's cell
+        LaunchError: the ranks could not connect, or a rank has started this process, as a DataLoader does its workers;
+            the text says what to change. In a notebook also where a rank's cell
             has ended without a call of ``init()``.
         DeadlineError: not all ranks called ``init()`` within ``WORKBENCH_INIT_TIMEOUT_S``.
         ValueError: a rank gave a process set twice, or one of unknown ranks. No rank is initialized then.
@@ -88,6 +91,11 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
         >>> shutdown()
     """
     with _one_thread():
+        if above := HOLDER.above():
+            raise LaunchError(
+                f"init(): {above} A worker that begins by spawn or forkserver imports the script: call init() below "
+                '`if __name__ == "__main__":`, which it does not run.'
+            )
         if not is_initialized():
             _join(comm, process_sets)
         elif comm is not None and (asked := getattr(comm, "Get_size", size)()) != size():
@@ -102,6 +110,7 @@ def _join(comm: MPI.Intracomm | None, process_sets: Sequence[ProcessSet] | str |
     given = () if process_sets is None or isinstance(process_sets, str) else process_sets
     context, sets = join_job(comm, given)
     HOLDER.set(context)
+    config.set_rank_here(context.world.rank)
     watch_exceptions(_running)
     watch_cells(_running)
     atexit.unregister(_at_exit)
@@ -149,6 +158,7 @@ def leave(for_good: bool = False) -> bool:
         mine = context.pid == os.getpid()
         if mine:
             context.finish_all()
+            config.set_rank_here(None)
         HOLDER.set(None)
         return not mine or leave_job(context, for_good)
 

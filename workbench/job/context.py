@@ -6,6 +6,7 @@ State of a job lives on its :class:`Context`. What lives longer is listed in ``j
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from workbench import config
 from workbench.common.cell_numbers import CellNumbers, WaitNotice, idle
 from workbench.config import Settings
 from workbench.core.backend.process_sets import SetTable
@@ -308,14 +310,30 @@ class Holder:
             PeerLostError: this process was forked from a rank; it is not one itself.
         """
         context = self.find()
-        if context is None:
-            raise NotInitializedError("The workbench has not been initialized; call init() first, on every rank.")
-        if context.pid != os.getpid():
-            raise PeerLostError(
-                f"This process was forked from rank {context.world.rank} and is not a rank itself (a DataLoader "
-                "worker?). Call collectives in the main process only."
+        if context is not None and context.pid == os.getpid():
+            return context
+        if above := self.above():
+            raise (NotInitializedError if context is None else PeerLostError)(
+                f"{above} Call collectives in the main process only."
             )
-        return context
+        raise NotInitializedError("The workbench has not been initialized; call init() first, on every rank.")
+
+    def above(self) -> str:
+        """That a rank has started this process by fork or multiprocessing, as a sentence; "" if none has."""
+        context, here = self.find(), config.rank_here()
+        if context is not None and context.pid != os.getpid():
+            how, rank = "forked from", context.world.rank
+        elif context is None and here and _started_by(here[0]):
+            how, rank = "started by", here[1]
+        else:
+            return ""
+        return f"This process was {how} rank {rank} and is not a rank itself (a DataLoader worker?)."
+
+
+def _started_by(pid: int) -> bool:
+    """Has this process's multiprocessing started this one? A spawned process imports the script before it knows."""
+    parent = multiprocessing.parent_process()
+    return parent.pid == pid if parent else hasattr(multiprocessing.current_process(), "_inheriting")
 
 
 HOLDER = Holder()

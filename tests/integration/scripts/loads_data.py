@@ -1,4 +1,12 @@
-"""A DataLoader with two worker processes, started by fork after init(); a worker tries a collective, too."""
+"""DataLoaders whose workers begin by each start method after init(); a worker tries a collective and init(), too.
+
+The script is its own master in what a program may set: the default start method, and handlers of signals.
+"""
+
+import multiprocessing
+import os
+import signal
+from types import FrameType
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -6,28 +14,56 @@ from torch.utils.data import DataLoader, Dataset
 import workbench.torch as hvd
 from workbench.errors import WorkbenchError
 
+came = []
+
+
+def note(number: int, frame: FrameType | None) -> None:
+    """Its own handler of a signal."""
+    came.append(number)
+
 
 class Numbers(Dataset):
-    """Its number 7 asks for a collective."""
+    """Its number 7 asks for what only a rank may do."""
 
     def __len__(self) -> int:
-        return 40
+        return 12
 
     def __getitem__(self, i: int) -> int:
         if i == 7:
-            try:
-                hvd.allreduce(torch.ones(2))
-            except WorkbenchError as error:
-                print(f"worker: {type(error).__name__}: {error}", flush=True)
+            how = multiprocessing.get_start_method() if multiprocessing.parent_process() else "main"
+            for call in (lambda: hvd.allreduce(torch.ones(2)), hvd.init):
+                try:
+                    call()
+                except WorkbenchError as error:
+                    print(f"{how}: {type(error).__name__}: {error}", flush=True)
         return i
 
 
-hvd.init()
-loader = DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
-for _epoch in range(2):
-    seen = 0
-    for batch in loader:
-        seen += hvd.allreduce(batch.sum(), op=hvd.Sum).item()
-    assert seen == hvd.size() * sum(range(40)), seen
-hvd.shutdown()
-print("came to the end")
+def main() -> None:
+    """Load by each method."""
+    multiprocessing.set_start_method("spawn")
+    signals = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
+    for each in signals:
+        signal.signal(each, note)
+    hvd.init()
+    for method, workers in {"fork": 2, "spawn": 1, "forkserver": 1}.items():
+        loader = DataLoader(Numbers(), batch_size=4, num_workers=workers, multiprocessing_context=method)
+        seen = sum(hvd.allreduce(batch.sum(), op=hvd.Sum).item() for batch in loader)
+        assert seen == hvd.size() * sum(range(12)), seen
+    for each in signals:
+        assert signal.getsignal(each) is note, each
+        os.kill(os.getpid(), each)
+        assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
+    assert came == list(signals), came
+    assert multiprocessing.get_start_method() == "spawn"
+    hvd.shutdown()
+    print("came to the end")
+
+
+if __name__ == "__mp_main__":  # what a script without the next line does when a worker imports it
+    try:
+        hvd.init()
+    except WorkbenchError as error:
+        print(f"import: {type(error).__name__}: {error}", flush=True)
+if __name__ == "__main__":
+    main()
