@@ -24,9 +24,10 @@ that rank waits for the others, which have left. ``uneven`` names the cure:
     Leave out the last ``n % size`` samples of the order. With ``shuffle`` these are others in each epoch.
     For training with plenty of data.
 ``"keep"``
-    Keep the shards as they fall; lengths differ by at most one. Every sample counts exactly once, so
-    this is the right one for evaluation: weight each rank's mean by its number of samples. In training,
-    the ranks must then agree on the smallest number of steps first (an allreduce with MIN).
+    Keep the shards as they fall; lengths differ by at most one. Every sample counts exactly once. For
+    evaluation: add up sums and numbers of samples over the ranks, and divide then. For training, too:
+    multiply each batch's loss by its weight, :meth:`ShardedSampler.weights`, and call ``join()`` after the
+    epoch, for a rank may have a batch less than the others.
 """
 
 from __future__ import annotations
@@ -217,6 +218,29 @@ class ShardedSampler:
         """This epoch's samples of this rank as an array."""
         place, when = (self.n, self.rank, self.size), self.epoch
         return shard_indices(*place, epoch=when, seed=self.seed, shuffle=self.shuffle, uneven=self.uneven)
+
+    def weights(self, batch_size: int) -> list[float]:
+        """By what to multiply the mean loss of each of this rank's batches.
+
+        Then the average over the ranks is the mean over all samples of the step, as on one rank with batches of
+        ``size * batch_size``; a rank that has no batch left counts as 0, which is what ``join()`` contributes.
+
+        Args:
+            batch_size: the ``DataLoader``'s, on each rank.
+
+        Returns:
+            One number for each batch: 1.0, and another one for an uneven end.
+
+        Example:
+            >>> [ShardedSampler(11, rank, 4, uneven="keep").weights(2) for rank in (0, 3)]
+            [[1.0, 1.3333333333333333], [1.0]]
+        """
+        _check_whole("batch_size", batch_size, 1)
+        n = self.n if self.uneven == "keep" else len(self) * self.size
+        starts = range(0, len(self), batch_size)
+        mine = [min(len(self) - start, batch_size) for start in starts]
+        whole = [min(n - start * self.size, batch_size * self.size) for start in starts]
+        return [part * self.size / all_parts for part, all_parts in zip(mine, whole, strict=True)]
 
     def __iter__(self) -> Iterator[int]:
         """The same as plain ints, which every kind of data set can be indexed with."""

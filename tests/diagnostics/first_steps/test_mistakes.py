@@ -47,6 +47,14 @@ def test_gradients_averaged_by_others_are_averaged(by: dict[str, Any]) -> None:
     assert find([run(0, **by), run(1, **by)]) == []
 
 
+def test_epochs_of_different_lengths_are_a_mistake_without_join() -> None:
+    """With ``join()`` after each of them, the ranks with fewer batches wait there."""
+    ranks = [[each | {"length": 20 + rank} if "length" in each else each for each in run(rank)] for rank in (0, 1)]
+    (found,) = find(ranks)
+    assert "rank 0: 20, rank 1: 21" in found.text
+    assert find([[*events, {"what": "join", "at": LOOP}] for events in ranks]) == []
+
+
 def test_weights_that_are_averaged_later_are_no_mistake() -> None:
     """Local SGD: gradients of their own, equal weights at the next step."""
     ranks = [

@@ -40,8 +40,8 @@ def _script() -> str:
 
 
 def _watch_init(api: ModuleType, recorder: Recorder) -> None:
-    """Of each call of ``init()``, write down the world that it has led to."""
-    plain = api.init
+    """Of each call of ``init()``, write down the world that it has led to; and that ``join()`` was called."""
+    plain, plain_join = api.init, api.join
 
     @functools.wraps(plain)
     def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -50,7 +50,12 @@ def _watch_init(api: ModuleType, recorder: Recorder) -> None:
         asked = comm.Get_size() if comm is not None and hasattr(comm, "Get_size") else api.size()
         recorder.write("init", size=api.size(), rank=api.rank(), asked=asked, again=again)
 
-    vars(api)["init"] = init
+    @functools.wraps(plain_join)
+    def join(device: int = -1) -> int:
+        recorder.write("join")
+        return int(plain_join(device))
+
+    vars(api).update(init=init, join=join)
 
 
 __all__ = ["begin"]

@@ -172,7 +172,7 @@ def _one_device(ranks: Ranks) -> Iterator[Mistake]:
 def _uneven(ranks: Ranks) -> Iterator[Mistake]:
     loops = [_training_loop(events) for events in ranks]
     lengths = [each["length"] if each else None for each in loops]
-    if None in lengths or len(set(lengths)) == 1 or loops[0] is None:
+    if None in lengths or len(set(lengths)) == 1 or loops[0] is None or all(_all(each, "join") for each in ranks):
         return
     said = ", ".join(f"rank {rank}: {length}" for rank, length in enumerate(lengths))
     yield Mistake(
