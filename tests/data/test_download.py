@@ -102,7 +102,7 @@ def hold_lock(folder: Path, held: Barrier) -> None:
     """A rank that hangs in the middle of its download."""
     from workbench.data.download import locked
 
-    with locked(folder / ".lock", time.monotonic()):
+    with locked(folder / ".lock", time.monotonic(), "downloads"):
         held.wait(30)
         time.sleep(60)
 
@@ -206,7 +206,7 @@ def test_waiting_has_a_deadline_and_ends_with_the_holder(server: Server, tmp_pat
     holder.start()
     try:
         held.wait(30)
-        with pytest.raises(TimeoutError, match="another process that downloads into"):
+        with pytest.raises(TimeoutError, match=r"another process \(rank 0, process \d+\) that downloads"):
             fetch([server.url("good")], tmp_path / "file", check, timeout_s=0.3)
         assert not server.asked
     finally:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import os
 import secrets
 import sys
 import time
@@ -70,7 +71,7 @@ def fetch(urls: Sequence[str], target: Path, check: Callable[[Path], object], *,
         done = max((each.stat().st_size for each in target.parent.glob(f".{target.name}.*.part")), default=0)
         return f"downloading {target.name}: {done / 1e6:.1f} MB, {seconds:.0f} s"
 
-    with Notice(config.stream()).of(sign), locked(target.parent / ".lock", deadline):
+    with Notice(config.stream()).of(sign), locked(target.parent / ".lock", deadline, f"downloads into {target.parent}"):
         if not target.exists():
             _from_any(urls, target, check, deadline)
     return target
@@ -120,16 +121,19 @@ def _copy(response: http.client.HTTPResponse, file: IO[bytes], deadline: float) 
 
 
 @contextmanager
-def locked(path: Path, deadline: float) -> Iterator[None]:
-    """Hold the lock file, for which others may have to be waited until the deadline."""
-    with path.open("a") as file:  # closing it frees the lock
+def locked(path: Path, deadline: float, doing: str) -> Iterator[None]:
+    """Hold the lock file, for which others may have to be waited until the deadline; they are ``doing`` something."""
+    with path.open("a+") as file:  # closing it frees the lock
         backoff = Backoff(deadline - time.monotonic(), longest_s=PAUSE_S)
         while not _try_lock(file):
             if not backoff.pause():
                 raise TimeoutError(
-                    f"waited for another process that downloads into {path.parent}, until the deadline. Look for a "
-                    f"stopped one, or allow more time."
+                    f"waited for another process ({path.read_text() or 'unknown'}) that {doing}, until the deadline. "
+                    "Look for a stopped one, or allow more time."
                 )
+        file.truncate(0)
+        file.write(f"rank {config.launch().rank}, process {os.getpid()}")
+        file.flush()
         yield
 
 
