@@ -1,20 +1,24 @@
-"""Two real data sets for lessons: small enough for a laptop, and not generated.
+"""Data for several ranks: which rank takes which sample, one copy in memory a host, and streams; two real data sets.
 
-=====================  =======================  =========  ======================================
-call                   images                   classes    where it comes from
-=====================  =======================  =========  ======================================
-``digits()``           1,440 + 357 of 8 x 8     10         comes with this package
-``fashion_mnist()``    60,000 + 10,000 of       10         cache folder, Debian package, download
-                       28 x 28
-=====================  =======================  =========  ======================================
+=====================  ==============================================================================
+``ShardedSampler``     a rank's samples of an epoch, for a torch ``DataLoader``; with weights that make it exact
+``mapped``             arrays that are in the memory of a host once
+``prepared``           a file or folder that one rank of a host prepares
+``TarShards``          samples that are streamed from a folder of tar files
+``digits()``           1,440 + 357 images of 8 x 8, 10 classes; comes with this package
+``fashion_mnist()``    60,000 + 10,000 images of 28 x 28, 10 classes; cache folder, Debian package, download
+=====================  ==============================================================================
 
-Both give a :class:`Data`: four arrays and the names of the classes.
+Both data sets are a :class:`Data`: four arrays and the names of the classes.
 """
 
 from workbench.data.dataset import Data
+from workbench.data.prepared import mapped, prepared
+from workbench.data.sampler import ShardedSampler
+from workbench.data.shards import TarShards
 from workbench.data.sources import digits, fashion_mnist
 
-__all__ = ["Data", "digits", "fashion_mnist"]
+__all__ = ["Data", "ShardedSampler", "TarShards", "digits", "fashion_mnist", "mapped", "prepared"]
 
 
 def __dir__() -> list[str]:

@@ -64,9 +64,9 @@ def epoch_order(n: int, *, epoch: int = 0, seed: int = 0, shuffle: bool = True) 
         >>> epoch_order(4, shuffle=False).tolist(), sorted(epoch_order(4, epoch=1).tolist())
         ([0, 1, 2, 3], [0, 1, 2, 3])
     """
-    _check_whole("n", n, 0)
-    _check_whole("epoch", epoch, 0)
-    _check_whole("seed", seed, 0)
+    check_whole("n", n, 0)
+    check_whole("epoch", epoch, 0)
+    check_whole("seed", seed, 0)
     if not shuffle:
         return np.arange(n, dtype=np.int64)
     bits = np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=(int(epoch),)))
@@ -104,7 +104,7 @@ def shard_indices(
         >>> [shard_indices(10, rank, 3, shuffle=False, uneven="pad").tolist() for rank in range(3)]
         [[0, 3, 6, 9], [1, 4, 7, 0], [2, 5, 8, 1]]
     """
-    _check_place(rank, size)
+    check_place(rank, size)
     order = _mend(epoch_order(n, epoch=epoch, seed=seed, shuffle=shuffle), size, uneven)
     return order[rank::size].copy()
 
@@ -158,8 +158,8 @@ def batches(
         >>> [[part.tolist() for part in batches(8, rank, 2, 4, shuffle=False)] for rank in range(2)]
         [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
     """
-    _check_place(rank, size)
-    _check_whole("global_batch", global_batch, 1)
+    check_place(rank, size)
+    check_whole("global_batch", global_batch, 1)
     if global_batch % size and uneven != "keep":
         raise ValueError(
             f"global_batch={global_batch} cannot be shared out evenly over size={size} ranks. Take a multiple of "
@@ -211,7 +211,7 @@ class ShardedSampler:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the next iteration; all ranks must pass the same epoch."""
-        _check_whole("epoch", epoch, 0)
+        check_whole("epoch", epoch, 0)
         self.epoch = epoch
 
     def indices(self) -> Indices:
@@ -235,7 +235,7 @@ class ShardedSampler:
             >>> [ShardedSampler(11, rank, 4, uneven="keep").weights(2) for rank in (0, 3)]
             [[1.0, 1.3333333333333333], [1.0]]
         """
-        _check_whole("batch_size", batch_size, 1)
+        check_whole("batch_size", batch_size, 1)
         n = self.n if self.uneven == "keep" else len(self) * self.size
         starts = range(0, len(self), batch_size)
         mine = [min(len(self) - start, batch_size) for start in starts]
@@ -265,13 +265,15 @@ def _mend(order: Indices, unit: int, uneven: Uneven) -> Indices:
     raise ValueError(f"uneven={uneven!r} is unknown. Choose one of {', '.join(map(repr, get_args(Uneven)))}.")
 
 
-def _check_place(rank: int, size: int) -> None:
-    _check_whole("size", size, 1)
-    _check_whole("rank", rank, 0)
+def check_place(rank: int, size: int) -> None:
+    """Raise ValueError unless there is such a rank."""
+    check_whole("size", size, 1)
+    check_whole("rank", rank, 0)
     if rank >= size:
         raise ValueError(f"rank={rank} does not exist among size={size} ranks: they are numbered 0 to {size - 1}.")
 
 
-def _check_whole(name: str, value: int, least: int) -> None:
+def check_whole(name: str, value: int, least: int) -> None:
+    """Raise ValueError unless ``value`` is a whole number, and not too small."""
     if not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}.")
