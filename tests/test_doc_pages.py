@@ -40,6 +40,22 @@ def one_epoch(model, optimizer):
 BEFORE = {
     "checkpoints": "sampler = hvd.elastic.ElasticSampler(range(8))\n"
     "train = hvd.elastic.run(lambda state: state.commit())",
+    "data": """
+import io, pathlib, tarfile
+data = validation = TensorDataset(torch.ones(9, 4), torch.zeros(9, dtype=torch.long))
+pathlib.Path("shards").mkdir()
+def content(i):
+    file = io.BytesIO()
+    np.save(file, np.ones(4, np.float32))
+    return {f"{i}.npy": file.getvalue(), f"{i}.cls": b"1"}
+for number in range(3):
+    with tarfile.open(f"shards/{number}.tar", "w") as tar:
+        for i in range(5):
+            for name, each in content(i).items():
+                member = tarfile.TarInfo(name)
+                member.size = len(each)
+                tar.addfile(member, io.BytesIO(each))
+""",
     "debug": "loss = torch.ones(1)",
     "exact-elastic": "data = TensorDataset(torch.ones(128, 4), torch.zeros(128, dtype=torch.long))\nsteps = 2",
     "rank-dies": "",
@@ -48,6 +64,7 @@ BEFORE = {
 AFTER = {"exact-elastic": "train(hvd.elastic.TorchState(model=model, optimizer=optimizer))"}
 ENGINES = ("notebook", "start")
 FRAMEWORKS = ("frameworks",)
+TF_DATA = PYTHON["data"].pop()  # run below
 ONLY_READ = {
     "convert": "Lightning is no package of ours; a test of tests/examples would need it",
     "gpus": "needs a GPU; tests/gpu does it",
@@ -127,6 +144,37 @@ def test_blocks_for_scripts_run(tmp_path: Path) -> None:
     assert set(run(tmp_path, code).split()) >= set(pages)
 
 
+# What each of two ranks sees of tf.data in two epochs; what the page's table calls mistakes are mistakes.
+TWO_RANKS = """
+from collections import Counter
+from types import SimpleNamespace
+tf.random.set_seed(0)
+for number in range(3):
+    with tf.io.TFRecordWriter(f"{number}.tfrecord") as file:
+        [file.write(str(i)) for i in range(100) if i % 3 == number]
+
+def seen(make):  # by both ranks, in two epochs
+    global hvd
+    found = []
+    for rank in range(2):
+        hvd = SimpleNamespace(size=lambda: 2, rank=lambda: rank)
+        data = make()
+        found += [int(each) for _ in range(2) for each in data.as_numpy_iterator()]
+    return Counter(found)
+
+def policy(which):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = which
+    return tf.data.Dataset.range(100).with_options(options)
+
+once = Counter(2 * list(range(100)))
+assert seen(lambda: from_files("*.tfrecord")) == seen(lambda: from_samples(tf.range(100))) == once
+assert seen(lambda: tf.data.Dataset.range(100).shuffle(100).shard(hvd.size(), hvd.rank())) != once
+for which in (tf.data.experimental.AutoShardPolicy.FILE, tf.data.experimental.AutoShardPolicy.DATA):
+    assert seen(lambda: policy(which)) == once + once
+"""
+
+
 @pytest.mark.process
 @pytest.mark.timeout(120)
 def test_blocks_for_other_frameworks_run(tmp_path: Path) -> None:
@@ -138,7 +186,8 @@ def test_blocks_for_other_frameworks_run(tmp_path: Path) -> None:
     step = "step(tf.ones([2, 64]), tf.zeros([2], tf.int32))\nhvd.shutdown()\n"
     fit = "model.fit(tf.ones([2, 64]), tf.zeros([2]), callbacks=callbacks, verbose=0)\nhvd.shutdown()\n"
     update = "optimizer.update(params, optimizer.init(params))\nprint('all')\n"
-    assert "all" in run(tmp_path, tensorflow.code + step + keras.code + fit + jax.code + update)
+    tf_data = TF_DATA.code + TWO_RANKS
+    assert "all" in run(tmp_path, tensorflow.code + step + keras.code + fit + tf_data + jax.code + update)
 
 
 @pytest.mark.process
