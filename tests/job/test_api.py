@@ -9,6 +9,8 @@ import threading
 import pytest
 
 import workbench as hvd
+from workbench import config
+from workbench.errors import LaunchError
 from workbench.job import api
 
 
@@ -38,3 +40,30 @@ def test_a_child_forked_amid_a_shutdown_ends() -> None:
         over.set()
         thread.join()
         hvd.shutdown()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_child_of_a_rank_cannot_join_unless_the_rank_is_alone(
+    launched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher's environment is that of one rank. Without one, a child begins a job of its own, as any process."""
+    for name, text in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        if launched:
+            monkeypatch.setenv(name, text)
+    hvd.init()
+    try:
+        assert (config.rank_here() == (os.getpid(), 0)) is launched
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            try:
+                hvd.init()
+                os._exit(1 if launched else hvd.rank())
+            except LaunchError as error:
+                os._exit(0 if launched and "forked from rank 0 and is not a rank" in str(error) else 2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        hvd.shutdown()
+    assert config.rank_here() is None

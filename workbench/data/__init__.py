@@ -13,7 +13,7 @@ Both data sets are a :class:`Data`: four arrays and the names of the classes.
 """
 
 from workbench.data.dataset import Data
-from workbench.data.prepared import mapped, prepared
+from workbench.data.one_copy import mapped, prepared
 from workbench.data.sampler import ShardedSampler
 from workbench.data.shards import TarShards
 from workbench.data.sources import digits, fashion_mnist

@@ -91,7 +91,7 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
         >>> shutdown()
     """
     with _one_thread():
-        if above := HOLDER.above():
+        if config.rank_here() and (above := HOLDER.above()):
             raise LaunchError(
                 f"init(): {above} A worker that begins by spawn or forkserver imports the script: call init() below "
                 '`if __name__ == "__main__":`, which it does not run.'
@@ -110,7 +110,8 @@ def _join(comm: MPI.Intracomm | None, process_sets: Sequence[ProcessSet] | str |
     given = () if process_sets is None or isinstance(process_sets, str) else process_sets
     context, sets = join_job(comm, given)
     HOLDER.set(context)
-    config.set_rank_here(context.world.rank)
+    alone = context.world.size == 1 and config.launch().launcher == "none"  # what it starts may be ranks of another job
+    config.set_rank_here(None if alone else context.world.rank)
     watch_exceptions(_running)
     watch_cells(_running)
     atexit.unregister(_at_exit)

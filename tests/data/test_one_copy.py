@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from workbench import run_threads
-from workbench.data.prepared import mapped, prepared
+from workbench.data.one_copy import mapped, prepared
 from workbench.errors import DataNotFoundError
 
 
@@ -148,7 +148,7 @@ def test_bad_arrays_are_refused(tmp_path: Path) -> None:
 RANK = """
 import numpy as np
 import workbench as hvd
-from workbench.data.prepared import mapped
+from workbench.data.one_copy import mapped
 
 def proportional():  # of a page that n processes share, each has an n-th
     lines = open("/proc/self/smaps_rollup").read().splitlines()
