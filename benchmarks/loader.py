@@ -1,8 +1,8 @@
 """Images per second against loader workers: ``python benchmarks/loader.py --out results/loader.json``.
 
 Ranks load pictures in two ways: JPEGs that are streamed from tar shards, decoded, resized and cropped; and the same
-pictures decoded and resized once, mapped by all ranks, and cropped. With and without a training step on each batch. The
-picture beside the results is drawn from them; ``--draw results/loader.json`` draws it again.
+pictures decoded and resized once, mapped by all ranks, and cropped. With and without a training step on each batch.
+``--draw results/loader.json`` draws ``docs/pictures/loader.svg`` from the results.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ TASKS = {"load": "Loading alone", "train": "Loading and training"}
 def main() -> None:
     """Start the ranks, one number of them after the other, and show what they reached."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--draw", type=Path)
     args = parser.parse_args()
     if args.draw:
-        draw(json.loads(args.draw.read_text()), args.draw.with_suffix(".svg"))
+        draw(json.loads(args.draw.read_text()), HERE.parent / "docs" / "pictures" / "loader.svg")
         return
     if args.folder:
         rank(args.folder, args.rounds)
@@ -61,7 +61,6 @@ def main() -> None:
     if args.out:
         found = {"section": "loader", "workers": WORKERS, "cases": cases, "machine": machine.about()}
         args.out.write_text(json.dumps(found, indent=1) + "\n")
-        draw(found, args.out.with_suffix(".svg"))
 
 
 def write(folder: Path) -> None:
@@ -203,7 +202,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
     matplotlib.rcParams["svg.hashsalt"] = "loader"
     figure = Figure(figsize=(9, 3.8), layout="constrained")
-    panels = dict(zip(TASKS, figure.subplots(1, len(TASKS), sharey=True), strict=True))
+    panels = dict(zip(TASKS, figure.subplots(1, len(TASKS)), strict=True))
     for case in found["cases"]:
         axes, workers = panels[case["task"]], found["workers"]
         spread = [quartiles(case["images_per_s"][str(each)]) for each in workers]
@@ -213,9 +212,15 @@ def draw(found: dict[str, Any], path: Path) -> None:
         low, high = [each.low for each in spread], [each.high for each in spread]
         axes.fill_between(workers, low, high, color=style["color"], alpha=0.15, linewidth=0)
     for task, axes in panels.items():
-        axes.set(title=TASKS[task], xlabel="loader workers of each rank", xticks=found["workers"], ylim=(0, None))
+        axes.set(
+            title=TASKS[task],
+            xlabel="loader workers of each rank",
+            xticks=found["workers"],
+            ylabel="images/s of all ranks",
+        )
         axes.grid(alpha=0.3)
-    panels["load"].set_ylabel("images/s of all ranks")
+    panels["load"].set_yscale("log")
+    panels["train"].set_ylim(0)
     panels["train"].legend(fontsize=8)
     figure.savefig(path, format="svg", metadata={"Date": None})
 
