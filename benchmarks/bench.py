@@ -63,6 +63,7 @@ SMOKE = Plan(
     240.0,
     {
         "collectives": (f"--bytes {sizes(12, 16)} --rounds 2 --repeats 2",),
+        "verbs": (f"--bytes {sizes(12)} --rounds 2 --repeats 2",),
         "many": ("--tensors 20 --floats 100 --rounds 2 --repeats 2",),
         "training": ("--models cnn --rounds 2 --seconds 0.01",),
         "idle": ("workbench --seconds 0.2 --steps 3", "gloo --seconds 0.2"),
@@ -75,6 +76,7 @@ QUICK = Plan(
     900.0,
     {
         "collectives": (f"--bytes {sizes(12, 20, 24, 26)} --rounds 9",),
+        "verbs": ("--rounds 5",),
         "many": ("--rounds 9 --repeats 3",),
         "training": ("--rounds 5 --seconds 1",),
         "idle": ("workbench --seconds 5", "gloo --seconds 5"),
@@ -87,6 +89,7 @@ FULL = Plan(
     3500.0,
     {
         "collectives": (f"--bytes {sizes(12, 14, 16, 18, 20, 22, 24, 26, 28)} --rounds 21",),
+        "verbs": ("--rounds 11",),
         "many": ("--rounds 21",),
         "training": ("--rounds 11 --seconds 1.5",),
         "idle": ("workbench --seconds 20 --steps 200", "gloo --seconds 20"),

@@ -33,7 +33,7 @@ from report import Result
 from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 
-SECTIONS = ("collectives", "many", "training")
+SECTIONS = ("collectives", "verbs", "many", "training")
 PEER = "Horovod"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _LOOK_S = 0.2

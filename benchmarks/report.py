@@ -12,6 +12,7 @@ from workbench.common.text import count
 
 TITLES = {
     "collectives": "Allreduce of one array",
+    "verbs": "The other collectives, by a rank's bytes",
     "many": "Many small tensors, and a lone one",
     "training": "Training",
     "rivals": "Training, beside what people choose today",
