@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -112,10 +113,21 @@ class Machines:
 
     def way(self, rank: int, dest: int) -> Wire:
         """Between two ranks, while nobody else sends."""
-        if rank // self.per_host == dest // self.per_host:
+        host, other = rank // self.per_host, dest // self.per_host
+        if host == other:
             return self.inside
-        alone = self.ways(np.where(np.arange(max(rank, dest) + 1) == rank, dest, NOBODY))
-        return Wire(*(float(part[rank]) for part in (alone.latency_s, alone.per_byte_s, alone.overhead_s)))
+        to_next, to_last = self._alone
+        racks = self.hosts_per_rack or self.hosts
+        return to_next if host // racks == other // racks else to_last
+
+    @cached_property
+    def _alone(self) -> tuple[Wire, Wire]:
+        """From the first rank to the next host, which is in its rack if that has two, and to the last host."""
+        found = []
+        for dest in (min(self.per_host, self.n - 1), self.n - 1):
+            ways = self.ways(np.where(np.arange(self.n) == 0, dest, NOBODY))
+            found.append(Wire(*(float(part[0]) for part in (ways.latency_s, ways.per_byte_s, ways.overhead_s))))
+        return found[0], found[1]
 
     def ways(self, dest: NDArray[np.int64]) -> Ways:
         """When all ranks send at once, each to its ``dest`` (:data:`NOBODY`: it sends nothing)."""

@@ -155,18 +155,18 @@ def finish_times(schedule: Schedule, nbytes: float, machines: Machines, start: T
 
 
 def _in_lockstep(schedule: Schedule, nbytes: float, machines: Machines, ready: Times) -> Times:
-    came = np.full(schedule.n, -np.inf)
-    before, way = np.empty(0, np.int64), machines.ways(np.full(schedule.n, NOBODY))
-    for dest, source, sent, combined in zip(
-        schedule.dest, schedule.source, schedule.sent, schedule.combined, strict=True
-    ):
-        if not np.array_equal(dest, before):  # in a ring it is the same in all steps
-            before, way = dest, machines.ways(dest)
-        busy = way.overhead_s + sent * nbytes * way.per_byte_s
-        gone = ready + busy * (dest != NOBODY)
+    came, way = np.full(schedule.n, -np.inf), machines.ways(np.full(schedule.n, NOBODY))
+    sends, waits = schedule.dest != NOBODY, schedule.source != NOBODY
+    anew = np.any(schedule.dest[1:] != schedule.dest[:-1], axis=1)  # in a ring never: each step is like the first
+    combine_s = schedule.combined * nbytes * machines.combine_s
+    for i, (dest, source) in enumerate(zip(schedule.dest, schedule.source, strict=True)):
+        if i == 0 or anew[i - 1]:
+            way = machines.ways(dest)
+        busy = way.overhead_s + schedule.sent[i] * nbytes * way.per_byte_s
+        gone = ready + busy * sends[i]
         there = np.maximum((gone + way.latency_s + way.overhead_s)[source], came + busy[source])
-        came = np.where(source == NOBODY, came, there)
-        ready = np.where(source == NOBODY, gone, np.maximum(gone, there)) + combined * nbytes * machines.combine_s
+        came = np.where(waits[i], there, came)
+        ready = np.where(waits[i], np.maximum(gone, there), gone) + combine_s[i]
     return ready
 
 
