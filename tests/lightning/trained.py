@@ -1,4 +1,4 @@
-"""Trainings with Lightning, alone or on several ranks: prints what came out, as JSON, from rank 0.
+"""Trainings with Lightning's Trainer and Fabric, alone or on several ranks: prints what came out, as JSON, from rank 0.
 
 python trained.py auto FOLDER [flags]                        one process
 workbench run -np 2 python trained.py workbench FOLDER       our ranks
@@ -14,6 +14,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torchmetrics
+from fabric_trained import trained_with_fabric
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import workbench.torch as hvd
@@ -76,13 +77,27 @@ class TwoOptimizers(pl.LightningModule):
         return [torch.optim.SGD(self.one.parameters(), 0.05), torch.optim.Adam(self.two.parameters(), 0.01)]
 
 
+class Mixed(Regression):
+    """In float32, of which Lightning makes bfloat16 where it multiplies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.float()
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        x, y = (each.float() for each in batch)
+        return ((self.net(x) - y) ** 2).mean()
+
+    validation_step = None  # type: ignore[assignment]
+
+
 def loader() -> Any:
     """In order, so that the batches of all ranks together are those of one process."""
     data = TensorDataset(X, Y)
     return DataLoader(data, BATCH // SIZE, sampler=DistributedSampler(data, SIZE, RANK, shuffle=False))
 
 
-def trainer(**options: Any) -> Any:
+def trainer(strategy: str = STRATEGY, **options: Any) -> Any:
     """On one device, or on this rank's part of the job."""
     quiet: dict[str, Any] = {
         "logger": False,
@@ -90,9 +105,8 @@ def trainer(**options: Any) -> Any:
         "enable_model_summary": False,
         "accelerator": "cpu",
     }
-    if STRATEGY == "workbench":
-        quiet |= {"strategy": "workbench"}
-    return pl.Trainer(devices=1, use_distributed_sampler=False, **quiet, **options)
+    devices = SIZE if strategy == "ddp" else 1
+    return pl.Trainer(strategy=strategy, devices=devices, use_distributed_sampler=False, **quiet, **options)
 
 
 def trained(model: Any, **options: Any) -> Any:
@@ -128,5 +142,12 @@ resumed = trainer(max_epochs=5, enable_checkpointing=False, callbacks=[stop])
 resumed.fit(again, loader(), loader(), ckpt_path=path)
 found["resumed"] = {**of(resumed), "epochs": resumed.current_epoch}
 found["manual"] = of(trained(TwoOptimizers(), max_epochs=2))
+found["fabric"] = trained_with_fabric(STRATEGY, Path(FOLDER))
+if SIZE > 1:
+    for name, strategy in (("mixed", STRATEGY), ("mixed by DDP", "ddp")):
+        fitted = trainer(strategy, precision="bf16-mixed", max_epochs=3, enable_checkpointing=False)
+        fitted.fit(Mixed(), loader())
+        assert fitted.world_size == SIZE
+        found[name] = of(fitted)["weights"]
 if RANK == 0:
     print(json.dumps(found))
