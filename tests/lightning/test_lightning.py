@@ -19,10 +19,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180
 
 
 def trained(n: int, folder: Path) -> dict[str, Any]:
-    """What ``trained.py`` prints, on n ranks; without any strategy on one."""
+    """What ``trained.py`` prints, on n ranks, which also run the blocks of docs/; without any strategy on one."""
     script = [sys.executable, str(HERE / "trained.py"), "workbench" if n > 1 else "auto", str(folder)]
     launcher = [sys.executable, "-m", "workbench.cli.main", "run", "-np", str(n)] if n > 1 else []
-    done = subprocess.run([*launcher, *script], capture_output=True, text=True, timeout=150)
+    env = os.environ | {"PYTHONPATH": str(HERE.parent / "helpers")}
+    done = subprocess.run([*launcher, *script], capture_output=True, text=True, timeout=150, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if "{" in line)
     return json.loads(line[line.index("{") :])  # type: ignore[no-any-return]

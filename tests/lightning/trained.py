@@ -1,25 +1,29 @@
 """Trainings with Lightning's Trainer and Fabric, alone or on several ranks: prints what came out, as JSON, from rank 0.
 
-python trained.py auto FOLDER [flags]                        one process
+python trained.py auto FOLDER                                one process
 workbench run -np 2 python trained.py workbench FOLDER       our ranks
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 import torchmetrics
+from doc_blocks import ROOT, blocks
 from fabric_trained import trained_with_fabric
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import workbench.torch as hvd
 
-STRATEGY, FOLDER, *FLAGS = sys.argv[1:]
+STRATEGY, FOLDER = sys.argv[1:]
+BLOCKS = [each for each in blocks(ROOT / "docs" / "how-to" / "convert.md", "python") if "torch.lightning" in each.text]
 ROWS, BATCH = 64, 16
 X = torch.randn(ROWS, 8, generator=torch.Generator().manual_seed(1)).double()
 Y = X.sum(1, keepdim=True)
@@ -149,5 +153,11 @@ if SIZE > 1:
         fitted.fit(Mixed(), loader())
         assert fitted.world_size == SIZE
         found[name] = of(fitted)["weights"]
+    os.chdir(FOLDER)  # loggers write here
+    space = {"pl": pl, "model": Mixed(), "loader": loader(), "loss_of": torch.nn.functional.mse_loss}
+    with redirect_stdout(sys.stderr):
+        exec(BLOCKS[0].code, space)
+        model = net()
+        exec(BLOCKS[1].code, space | {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)})
 if RANK == 0:
     print(json.dumps(found))
