@@ -53,8 +53,9 @@ def test_mixed_precision_is_that_of_ddp(both: tuple[dict[str, Any], dict[str, An
 
 
 def test_rank_0_alone_writes(both: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """As many checkpoints as one process."""
+    """As many checkpoints as one process, and one log."""
     assert both[1]["files"] == both[0]["files"] == 1
+    assert both[1]["logs"] == 1
 
 
 def test_what_the_trainer_decides_is_refused() -> None:
