@@ -66,13 +66,14 @@ ENGINES = ("notebook", "start")
 FRAMEWORKS = ("frameworks",)
 TF_DATA = PYTHON["data"].pop()  # run below
 ONLY_READ = {
-    "convert": "Lightning is no package of ours; a test of tests/examples would need it",
+    "convert": "needs Lightning and HuggingFace's packages; tests/lightning and tests/programs run them",
     "gpus": "needs a GPU; tests/gpu does it",
     "hosts": "needs other hosts; tests/launch/hosts has some",
     "predict": "measures for seconds on an idle machine; tests/calibration does it",
     "ray": "needs Ray; tests/on_ray does it",
     "slurm": "needs Slurm; tests/cluster has a stand-in",
     "spark": "needs Spark; tests/spark does it",
+    "trackers": "needs trackers; tests/programs installs and runs them",
 }
 EXPLAINED = {
     "RayExecutor": "workbench.ray.RayExecutor",
@@ -182,12 +183,14 @@ def test_blocks_for_other_frameworks_run(tmp_path: Path) -> None:
     for package in ("jax", "optax", "tensorflow"):
         if find_spec(package) is None:
             pytest.skip(f"needs the extra of {package}")
-    tensorflow, keras, jax = PYTHON["frameworks"]
+    tensorflow, keras, more, jax = PYTHON["frameworks"]
     step = "step(tf.ones([2, 64]), tf.zeros([2], tf.int32))\nhvd.shutdown()\n"
-    fit = "model.fit(tf.ones([2, 64]), tf.zeros([2]), callbacks=callbacks, verbose=0)\nhvd.shutdown()\n"
+    one = "model.fit(tf.ones([2, 64]), tf.zeros([2]), callbacks=callbacks, verbose=0)\n"
+    fit = one.replace("callbacks=", "epochs=2, validation_split=0.5, callbacks=") + "hvd.shutdown()\n"
     update = "optimizer.update(params, optimizer.init(params))\nprint('all')\n"
+    with_keras = keras.code + one + more.code + fit
     tf_data = TF_DATA.code + TWO_RANKS
-    assert "all" in run(tmp_path, tensorflow.code + step + keras.code + fit + tf_data + jax.code + update)
+    assert "all" in run(tmp_path, tensorflow.code + step + with_keras + tf_data + jax.code + update)
 
 
 @pytest.mark.process
@@ -242,7 +245,8 @@ HERE = [each for path in PAGES for each in commands(path) if each.startswith("wo
 @pytest.mark.parametrize("command", HERE)
 def test_commands_for_this_machine_run(command: str, tmp_path: Path) -> None:
     """`workbench run` with a training that loses as many ranks as it is to; 3 for 20, since a host rests after each."""
-    (tmp_path / "train.py").write_text(ADDS)
+    for script in filter(re.compile(r"\w+\.py").fullmatch, command.split()):
+        (tmp_path / script).write_text(ADDS)
     words = [sys.executable if word == "python" else word for word in command.replace("kills=20", "kills=3").split()]
     words[0] = str(Path(sys.executable).with_name("workbench"))
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=110)

@@ -95,6 +95,19 @@ def test_a_rank_that_stops_early_is_named(jobs: Runner, backend: str) -> None:
     assert "Rank 1 has left the job" in job.err(0), job.report()
 
 
+@pytest.mark.thorough  # test_a_training_goes_on_from_its_backup has shown it without a signal
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_a_killed_job_goes_on_from_its_backup(jobs: Runner, backend: str, tmp_path: Path) -> None:
+    """Started again, it makes the epochs that are missing, and ends with the weights of a job that went through."""
+    needs("keras", backend)
+    folder = str(tmp_path / "backup")
+    assert script(jobs, "fit_goes_on.py", folder, "killed", KERAS_BACKEND=backend).code != 0
+    again = script(jobs, "fit_goes_on.py", folder, KERAS_BACKEND=backend)
+    whole = script(jobs, "fit_goes_on.py", str(tmp_path / "other"), KERAS_BACKEND=backend)
+    for rank in range(2):
+        assert again.out(rank).split("]") == ["epochs [2, 3, 4", whole.out(0).split("]")[1]], again.report()
+
+
 @pytest.mark.thorough  # test_monitored_session_… has shown it, and the example in tests/integration/test_examples.py
 def test_the_example_for_tensorflow_1(jobs: Runner, tmp_path: Path) -> None:
     """It trains as long as it was told, with checkpoints of rank 0 only, and goes on from them when started again."""

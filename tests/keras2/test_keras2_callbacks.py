@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,21 @@ def test_metrics_are_the_mean_of_the_ranks(kind: str, n: int) -> None:
         for name, value in numbers.items():
             assert value == pytest.approx(np.mean([each[name] for each in everyones]), rel=1e-12)
             assert kept.history[name][epoch] == value
+
+
+def test_the_mean_comes_before_what_decides(n: int, rank: int, tmp_path: Path) -> None:
+    """Listed last, it moves, and all ranks get one rate. A backup for all ranks is Keras 3's."""
+    model, (x, y) = net(), data(n)
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)))
+    rate = keras.callbacks.ReduceLROnPlateau("mine", factor=0.5, patience=1, mode="min")
+    told = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(mine=(1 - 2 * rank) * epoch))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fitted(model, part(x), part(y), ROWS, 3, [begin(), told, rate, hvd.callbacks.MetricAverageCallback()])
+    assert sum("is behind ReduceLROnPlateau" in str(each.message) for each in said) == (rank == 0)
+    assert hvd.allgather_object(float(model.optimizer.learning_rate.numpy())) == pytest.approx([0.05 / 4] * n)
+    with pytest.raises(NotImplementedError, match="needs Keras 3, and this is Keras 2"):
+        hvd.callbacks.BackupAndRestore(str(tmp_path))
 
 
 @pytest.mark.parametrize("built", [False, True], ids=["built by the first batch", "built before"])

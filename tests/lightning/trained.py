@@ -1,24 +1,29 @@
-"""Trainings with Lightning, alone or on several ranks: prints what came out, as JSON, from rank 0.
+"""Trainings with Lightning's Trainer and Fabric, alone or on several ranks: prints what came out, as JSON, from rank 0.
 
-python trained.py auto FOLDER [flags]                        one process
+python trained.py auto FOLDER                                one process
 workbench run -np 2 python trained.py workbench FOLDER       our ranks
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 import torchmetrics
+from doc_blocks import ROOT, blocks
+from fabric_trained import trained_with_fabric
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import workbench.torch as hvd
 
-STRATEGY, FOLDER, *FLAGS = sys.argv[1:]
+STRATEGY, FOLDER = sys.argv[1:]
+BLOCKS = [each for each in blocks(ROOT / "docs" / "how-to" / "convert.md", "python") if "torch.lightning" in each.text]
 ROWS, BATCH = 64, 16
 X = torch.randn(ROWS, 8, generator=torch.Generator().manual_seed(1)).double()
 Y = X.sum(1, keepdim=True)
@@ -76,13 +81,27 @@ class TwoOptimizers(pl.LightningModule):
         return [torch.optim.SGD(self.one.parameters(), 0.05), torch.optim.Adam(self.two.parameters(), 0.01)]
 
 
+class Mixed(Regression):
+    """In float32, of which Lightning makes bfloat16 where it multiplies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.float()
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        x, y = (each.float() for each in batch)
+        return ((self.net(x) - y) ** 2).mean()
+
+    validation_step = None  # type: ignore[assignment]
+
+
 def loader() -> Any:
     """In order, so that the batches of all ranks together are those of one process."""
     data = TensorDataset(X, Y)
     return DataLoader(data, BATCH // SIZE, sampler=DistributedSampler(data, SIZE, RANK, shuffle=False))
 
 
-def trainer(**options: Any) -> Any:
+def trainer(strategy: str = STRATEGY, **options: Any) -> Any:
     """On one device, or on this rank's part of the job."""
     quiet: dict[str, Any] = {
         "logger": False,
@@ -90,9 +109,8 @@ def trainer(**options: Any) -> Any:
         "enable_model_summary": False,
         "accelerator": "cpu",
     }
-    if STRATEGY == "workbench":
-        quiet |= {"strategy": "workbench"}
-    return pl.Trainer(devices=1, use_distributed_sampler=False, **quiet, **options)
+    devices = SIZE if strategy == "ddp" else 1
+    return pl.Trainer(strategy=strategy, devices=devices, use_distributed_sampler=False, **quiet, **options)
 
 
 def trained(model: Any, **options: Any) -> Any:
@@ -128,5 +146,20 @@ resumed = trainer(max_epochs=5, enable_checkpointing=False, callbacks=[stop])
 resumed.fit(again, loader(), loader(), ckpt_path=path)
 found["resumed"] = {**of(resumed), "epochs": resumed.current_epoch}
 found["manual"] = of(trained(TwoOptimizers(), max_epochs=2))
+found["fabric"] = trained_with_fabric(STRATEGY, Path(FOLDER))
+if SIZE > 1:
+    for name, strategy in (("mixed", STRATEGY), ("mixed by DDP", "ddp")):
+        fitted = trainer(strategy, precision="bf16-mixed", max_epochs=3, enable_checkpointing=False)
+        fitted.fit(Mixed(), loader())
+        assert fitted.world_size == SIZE
+        found[name] = of(fitted)["weights"]
+    os.chdir(FOLDER)  # loggers write here
+    space = {"pl": pl, "model": Mixed(), "loader": loader(), "loss_of": torch.nn.functional.mse_loss}
+    with redirect_stdout(sys.stderr):
+        exec(BLOCKS[0].code, space)
+        model = net()
+        exec(BLOCKS[1].code, space | {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)})
+    hvd.barrier()
+    found["logs"] = len(list(Path("lightning_logs").iterdir()))
 if RANK == 0:
     print(json.dumps(found))

@@ -2,11 +2,12 @@
 
 Each is installed into an environment of its own, which has the packages of this one as well, and is run by
 ``workbench run --as-horovod``. Nightly, for it takes minutes and needs PyPI. What came of it is in
-``docs/reference/programs.md``.
+``docs/reference/programs.md``. So are the trackers that ``docs/how-to/trackers.md`` is about.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "docs" / "reference" / "programs.md"
+PAGE = ROOT / "docs" / "how-to" / "trackers.md"
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,22 @@ PROGRAMS = (
     ),
 )
 
+# docs/how-to/convert.md speaks of these.
+FRIENDS = (
+    Program("accelerated", ("accelerate==1.15.0",)),
+    Program(
+        "huggingface_bert",
+        ("transformers==5.24.0", "accelerate==1.15.0"),
+        env={"WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db"},
+    ),
+)
+
 
 @pytest.mark.integration
 @pytest.mark.parallel
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each.script)
+@pytest.mark.parametrize("program", [*PROGRAMS, *FRIENDS], ids=lambda each: each.script)
 def test_two_ranks_come_to_what_one_comes_to(
     program: Program, jobs: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +104,76 @@ def test_two_ranks_come_to_what_one_comes_to(
         assert results[2][0] == pytest.approx(results[1][0], rel=program.rel)
 
 
+TRACKERS = {
+    "tensorboard": ("tensorboard==2.21.0",),
+    "keras": ("tensorboard==2.21.0",),
+    "mlflow": ("mlflow-skinny==3.17.2", "sqlalchemy>=2,<3", "alembic>=1.10,<2"),
+    "wandb": ("wandb==0.31.0",),
+    "optuna": ("optuna==5.0.0",),
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parallel
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_tracker_has_one_run_with_the_means_of_all_ranks(
+    name: str, jobs: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's block for it writes once, and what the ranks average; of Optuna's trials some are pruned, by all."""
+    program = Program("tracked", TRACKERS[name], env={"WANDB_MODE": "offline"})
+    environment = installed(program, tmp_path / "environment")
+    monkeypatch.chdir(tmp_path)
+    job = run(jobs, program, environment, 2, str(PAGE), name)
+    assert job.code == 0, job.report()
+    tracked, everywhere = json.loads(job.out(0).partition("RESULT ")[2].splitlines()[0])
+    if name == "optuna":
+        states, epochs, best = tracked
+        assert (len(states), {*states}) == (10, {"COMPLETE", "PRUNED"})
+        assert 10 < epochs < 30
+        assert best >= 0.5
+    else:
+        assert tracked == pytest.approx(everywhere if name == "keras" else [0.5, 1.5, 2.5])
+
+
+@pytest.mark.integration
+@pytest.mark.parallel
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_rank_may_start_its_script_by_accelerate(jobs: Runner, tmp_path: Path) -> None:
+    """The ranks train together, and nobody is told that each has run alone."""
+    environment = installed(FRIENDS[0], tmp_path / "environment")
+    launcher = ["accelerate.commands.accelerate_cli", "launch", "--cpu", "--num_processes=1", "--num_machines=1"]
+    words = ["python", "-m", *launcher, "--mixed_precision=no", "--dynamo_backend=no", str(SCRIPTS / "accelerated.py")]
+    env = {"PYTHONPATH": str(modules_of(environment))}
+    job = jobs.python("-m", "workbench.cli.main", "run", "-np", "2", *words, deadline_s=240.0, **env)
+    assert job.code == 0, job.report()
+    ((size, result), other) = re.findall(r"RESULT (\d+) (\S+)", job.out(0))
+    assert (size, (size, result)) == ("2", other)
+    assert "has ended without init()" not in job.err(0), job.report()
+
+
+@pytest.mark.integration
+@pytest.mark.parallel
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_trial_that_one_rank_prunes_alone_is_an_error(
+    jobs: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On all ranks, and it shows where each of them waits: nothing hangs."""
+    program = Program("pruned_alone", TRACKERS["optuna"])
+    environment = installed(program, tmp_path / "environment")
+    monkeypatch.chdir(tmp_path)
+    job = run(jobs, program, environment, 2)
+    assert job.code == 0, job.report()
+    for rank in range(2):
+        (line,) = re.findall(rf"^\[{rank}\]<stdout>:RAISED (.*)", job.out(0), re.MULTILINE)
+        assert line.startswith("MissingRanksError: The ranks wait for each other"), job.report()
+        assert "rank 0: waiting" in line, job.report()
+        assert "rank 1: waiting" in line, job.report()
+
+
 def installed(program: Program, folder: Path) -> Path:
     """A new environment; skip where PyPI is not there, or has nothing for this Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
@@ -112,11 +194,11 @@ def modules_of(folder: Path) -> Path:
     return folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
-def run(jobs: Runner, program: Program, environment: Path, n: int) -> Job:
+def run(jobs: Runner, program: Program, environment: Path, n: int, *more: str) -> Job:
     """Its script on ``n`` ranks. This environment's Python finds its MPI, and the new one's modules first."""
     python, path = ("python", modules_of(environment)) if not program.alone else (environment / "bin" / "python", ROOT)
     how = ["--gloo"] if program.alone else []
-    words = ["run", "--as-horovod", *how, "-np", str(n), str(python), str(SCRIPTS / f"{program.script}.py")]
+    words = ["run", "--as-horovod", *how, "-np", str(n), str(python), str(SCRIPTS / f"{program.script}.py"), *more]
     env = {"PYTHONPATH": str(path), "TF_CPP_MIN_LOG_LEVEL": "3", **program.env}
     return jobs.python("-m", "workbench.cli.main", *words, deadline_s=240.0, **env)
 

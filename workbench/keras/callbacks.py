@@ -1,19 +1,23 @@
 """Callbacks for ``fit`` on several ranks, on every backend of Keras.
 
 Their order in ``callbacks=[…]`` matters where one reads what another has written: MetricAverageCallback comes before
-ReduceLROnPlateau, EarlyStopping, ModelCheckpoint, TensorBoard and all that decides by a metric.
+ReduceLROnPlateau, EarlyStopping, ModelCheckpoint, TensorBoard and all that decides by a metric. Behind one of the first
+two it would let ranks decide by numbers of their own; there it takes the place before it, and says so.
 """
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from workbench.job import api
+from workbench.job.objects import broadcast_object
 from workbench.keras.backend import bring_back, broadcast_variables, state_of
-from workbench.keras.flavour import build, keras, multiply, number_or_array, velocities_of
+from workbench.keras.flavour import LEGACY, build, keras, multiply, number_or_array, velocities_of
 
 Logs = dict[str, Any] | None
 
@@ -55,6 +59,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
     """Averages the metrics of an epoch over the ranks, in place: all ranks log, and decide by, the same.
 
+    If a callback before it has ended the training on one rank, it ends on all, after the same epoch.
+
     Args:
         device: ignored; accepted for Horovod compatibility.
     """
@@ -62,12 +68,36 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # 
     def __init__(self, device: str = "") -> None:
         super().__init__()
 
+    def set_model(self, model: Any) -> None:
+        """Called by Keras' list of callbacks, before any of them begins."""
+        super().set_model(model)
+        listed = sys._getframe(1).f_locals.get("self")  # nothing else leads from a callback to its list
+        self._come_first(getattr(listed, "callbacks", None) or [])
+
+    def _come_first(self, callbacks: list[Any]) -> None:
+        """Before each callback of Keras whose decision has to be the same on all ranks."""
+        deciding = (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau)
+        place = next((i for i, each in enumerate(callbacks) if each is self or isinstance(each, deciding)), None)
+        if place is None or self not in callbacks[place + 1 :]:
+            return
+        if api.rank() == 0:
+            warnings.warn(
+                f"MetricAverageCallback is behind {type(callbacks[place]).__name__}, which would decide by this rank's "
+                "own metrics. It is called before it now: list it first.",
+                stacklevel=2,
+            )
+        callbacks.remove(self)
+        callbacks.insert(place, self)
+
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """One small allreduce for all numbers."""
+        """One small allreduce for all numbers, and for whether to stop."""
         names = sorted(name for name, value in (logs or {}).items() if np.isscalar(value) or np.ndim(value) == 0)
         if logs and names:
-            mean = api.allreduce(np.array([float(logs[name]) for name in names]), f"metrics.{','.join(names)}")
-            logs.update(zip(names, mean.tolist(), strict=True))
+            mine = [*(float(logs[name]) for name in names), float(getattr(self.model, "stop_training", False))]
+            *mean, stopping = api.allreduce(np.array(mine), f"metrics.{','.join(names)}").tolist()
+            logs.update(zip(names, mean, strict=True))
+            if stopping:
+                self.model.stop_training = True
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
@@ -205,7 +235,47 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
             super()._save_model(*args, **kwargs)
 
 
+class BackupAndRestore(keras.callbacks.BackupAndRestore):  # type: ignore[misc]  # untyped
+    """Keras 3's callback of this name, for several ranks: a job that is started again goes on where it was.
+
+    Rank 0 writes the backup, and reads it in the next job; then all ranks get its weights, its optimizer's state and
+    its epoch. No other rank needs the folder.
+
+    Args:
+        backup_dir, args, options: as there.
+
+    Raises:
+        NotImplementedError: with Keras 2, whose callback goes another way.
+    """
+
+    def __init__(self, backup_dir: str, *args: Any, **options: Any) -> None:
+        if LEGACY:
+            raise NotImplementedError(
+                f"BackupAndRestore needs Keras 3, and this is Keras {keras.__version__}. Save the weights and the "
+                "epoch on rank 0, and give fit() initial_epoch=hvd.broadcast_object(epoch)."
+            )
+        super().__init__(backup_dir, *args, **options)
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Restore on rank 0, and hand on."""
+        if api.rank() == 0:
+            super().on_train_begin(logs)
+        self.model._initial_epoch = broadcast_object(self.model._initial_epoch, name="backup.epoch")
+        build(self.model.optimizer, self.model.trainable_variables)
+        broadcast_variables(state_of(self.model), 0)
+
+    def _save_model(self) -> None:
+        if api.rank() == 0:
+            super()._save_model()
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        """The backup is needed no more."""
+        if api.rank() == 0:
+            super().on_train_end(logs)
+
+
 __all__ = [
+    "BackupAndRestore",
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
     "LearningRateScheduleCallback",

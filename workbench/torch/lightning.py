@@ -1,11 +1,12 @@
-"""Lightning 2: ``Trainer(strategy=WorkbenchStrategy())``, or ``strategy="workbench"`` once this module is imported.
+"""Lightning 2: a strategy for its Trainer and one for Fabric, both by the name ``"workbench"`` once this is imported.
 
 ::
 
     import lightning.pytorch as pl
-    from workbench.torch.lightning import WorkbenchStrategy
+    from workbench.torch.lightning import WorkbenchFabricStrategy, WorkbenchStrategy
 
     pl.Trainer(strategy=WorkbenchStrategy(), devices=1, max_epochs=3).fit(model)
+    fabric = lightning.fabric.Fabric(strategy=WorkbenchFabricStrategy(), devices=1)
 
     workbench run -np 4 python train.py        # or %%px, mpirun, srun: the ranks are there before the Trainer
 
@@ -22,6 +23,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -40,6 +42,8 @@ if tuple(int(number) for number in pl.__version__.split(".")[:2]) < _LEAST:
     )
 _parallel = import_module(f"{_PYTORCH}.strategies.parallel")
 _registry = import_module(f"{_PYTORCH}.strategies").StrategyRegistry
+_fabric_parallel = import_module(f"{_FABRIC}.strategies.parallel")
+_fabric_registry = import_module(f"{_FABRIC}.strategies").STRATEGY_REGISTRY
 _environments = import_module(f"{_FABRIC}.plugins.environments")
 _rank_zero = import_module(f"{_FABRIC}.utilities.rank_zero").rank_zero_only
 
@@ -78,38 +82,23 @@ class WorkbenchEnvironment(_environments.ClusterEnvironment):  # type: ignore[mi
         return hvd.cross_rank()
 
 
-class WorkbenchStrategy(_parallel.ParallelStrategy):  # type: ignore[misc, name-defined]
-    """Lightning's Trainer on the workbench's ranks.
+class _OnRanks:
+    """What both strategies share: who is where, and what goes between ranks."""
 
-    Args:
-        options: of :class:`workbench.torch.DistributedOptimizer`, such as ``compression=hvd.Compression.fp16``;
-            not those for accumulation, which is the Trainer's ``accumulate_grad_batches``.
-
-    Raises:
-        ValueError: an option that the Trainer decides.
-
-    Example::
-
-        trainer = pl.Trainer(strategy=WorkbenchStrategy(), devices=1, max_epochs=3)
-        trainer.fit(model, loader)  # the loader gets a DistributedSampler
-    """
-
-    strategy_name = "workbench"
-    optimizers: Any  # of the base class
-    is_distributed = True  # so the Trainer shards the loaders
+    parallel_devices: Any  # of the base class
+    cluster_environment: Any
 
     def __init__(self, **options: Any) -> None:
         theirs = {key: options.pop(key) for key in _STRATEGYS if key in options}
         if decided := {"named_parameters", "backward_passes_per_step", "sharded"} & options.keys():
             raise ValueError(
-                f"WorkbenchStrategy: {', '.join(sorted(decided))} cannot be given here. The Trainer names parameters, "
-                "and accumulates (accumulate_grad_batches=…); sharded optimizers have a checkpoint of their own."
+                f"{type(self).__name__}: {', '.join(sorted(decided))} cannot be given here. Lightning names parameters "
+                "and accumulates (the Trainer's accumulate_grad_batches=…, fabric.no_backward_sync); sharded "
+                "optimizers have a checkpoint of their own."
             )
-        super().__init__(cluster_environment=WorkbenchEnvironment(), **theirs)
-        self._options, self._is_blocked = options, False
+        super().__init__(cluster_environment=WorkbenchEnvironment(), **theirs)  # type: ignore[call-arg]
+        self._options = options
         _rank_zero.rank = hvd.rank()
-
-    # --- who is where -------------------------------------------------------------------------------
 
     @property
     def root_device(self) -> torch.device:
@@ -137,62 +126,10 @@ class WorkbenchStrategy(_parallel.ParallelStrategy):  # type: ignore[misc, name-
     def _configure_launcher(self) -> None:
         self._launcher = None
 
-    # --- a training begins --------------------------------------------------------------------------
-
-    def setup(self, trainer: Any) -> None:
-        """Put the model on its device, start from rank 0's weights, and make the optimizers distributed."""
-        if self._layer_sync is not None:
-            raise ValueError(
-                "Trainer(sync_batchnorm=True) needs torch.distributed. Use workbench.torch.SyncBatchNorm in the model."
-            )
-        _gather_metrics(self.model)
-        super().setup(trainer)
-        hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
-
-    def setup_optimizers(self, trainer: Any) -> None:
-        """Make the model's optimizers, each of which averages the gradients of its own parameters."""
-        super().setup_optimizers(trainer)
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        self.optimizers = [self._distributed(optimizer, names) for optimizer in self.optimizers]
-
     def _distributed(self, optimizer: Any, names: dict[Any, str]) -> Any:
         mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         named = [(names.get(parameter, f"parameter {i}"), parameter) for i, parameter in enumerate(mine)]
         return hvd.DistributedOptimizer(optimizer, named_parameters=named, **self._options)
-
-    def model_to_device(self) -> None:
-        self.model.to(self.root_device)
-
-    # --- a step -------------------------------------------------------------------------------------
-
-    def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
-        """Backward; then gradients are averaged, so that whatever comes next, such as clipping, sees the averages."""
-        loss = super().backward(closure_loss, optimizer, *args, **options)
-        if not self._is_blocked:
-            for one in self.optimizers:
-                if one.in_flight:
-                    one.synchronize()
-        return loss
-
-    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **options: Any) -> Any:
-        """A step with the gradients as backward has left them: averaged."""
-        one = getattr(optimizer, "optimizer", optimizer)
-        with one.skip_synchronize():
-            return super().optimizer_step(optimizer, closure, model, **options)
-
-    @contextmanager
-    def block_backward_sync(self) -> Iterator[None]:
-        """Within it gradients add up on each rank: all but the last of ``accumulate_grad_batches``."""
-        with ExitStack() as stack:
-            for one in self.optimizers:
-                stack.enter_context(one.no_sync())
-            before, self._is_blocked = self._is_blocked, True
-            try:
-                yield
-            finally:
-                self._is_blocked = before
-
-    # --- between ranks ------------------------------------------------------------------------------
 
     def barrier(self, name: str | None = None) -> None:
         hvd.barrier()
@@ -215,12 +152,170 @@ class WorkbenchStrategy(_parallel.ParallelStrategy):  # type: ignore[misc, name-
         gathered = hvd.allgather(tensor.unsqueeze(0).contiguous())
         return gathered if sync_grads else gathered.detach()
 
+
+class WorkbenchStrategy(_OnRanks, _parallel.ParallelStrategy):  # type: ignore[misc, name-defined]
+    """Lightning's Trainer on the workbench's ranks.
+
+    Args:
+        options: of :class:`workbench.torch.DistributedOptimizer`, such as ``compression=hvd.Compression.fp16``;
+            not those for accumulation, which is the Trainer's ``accumulate_grad_batches``.
+
+    Raises:
+        ValueError: an option that the Trainer decides.
+
+    Example::
+
+        trainer = pl.Trainer(strategy=WorkbenchStrategy(), devices=1, max_epochs=3)
+        trainer.fit(model, loader)  # the loader gets a DistributedSampler
+    """
+
+    strategy_name = "workbench"
+    optimizers: Any  # of the base class
+    is_distributed = True  # so the Trainer shards the loaders
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._is_blocked = False
+
+    # --- a training begins --------------------------------------------------------------------------
+
+    def setup(self, trainer: Any) -> None:
+        """Put the model on its device, start from rank 0's weights, and make the optimizers distributed."""
+        if self._layer_sync is not None:
+            raise ValueError(
+                "Trainer(sync_batchnorm=True) needs torch.distributed. Use workbench.torch.SyncBatchNorm in the model."
+            )
+        _gather_metrics(self.model)
+        super().setup(trainer)
+        hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
+
+    def setup_optimizers(self, trainer: Any) -> None:
+        """Make the model's optimizers, each of which averages the gradients of its own parameters."""
+        super().setup_optimizers(trainer)
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        self.optimizers = [self._distributed(optimizer, names) for optimizer in self.optimizers]
+
+    def model_to_device(self) -> None:
+        self.model.to(self.root_device)
+
+    # --- a step -------------------------------------------------------------------------------------
+
+    def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
+        """Backward; then gradients are averaged, so that whatever comes next, such as clipping, sees the averages."""
+        loss = super().backward(closure_loss, optimizer, *args, **options)
+        if not self._is_blocked:
+            for one in self.optimizers:
+                if one.in_flight:
+                    one.synchronize()
+        return loss
+
+    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **options: Any) -> Any:
+        """A step with the gradients as backward has left them: averaged."""
+        one = getattr(optimizer, "optimizer", optimizer)
+        with one.skip_synchronize():
+            return super().optimizer_step(optimizer, closure, model, **options)
+
     def teardown(self) -> None:
         super().teardown()
         self.cluster_environment.teardown()
 
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Within it gradients add up on each rank: all but the last of ``accumulate_grad_batches``."""
+        with ExitStack() as stack:
+            for one in self.optimizers:
+                stack.enter_context(one.no_sync())
+            before, self._is_blocked = self._is_blocked, True
+            try:
+                yield
+            finally:
+                self._is_blocked = before
 
-_STRATEGYS = ("accelerator", "parallel_devices", "checkpoint_io", "precision_plugin")
+
+class WorkbenchFabricStrategy(_OnRanks, _fabric_parallel.ParallelStrategy):  # type: ignore[misc, name-defined]
+    """Lightning's Fabric on the workbench's ranks.
+
+    Args:
+        options: of :class:`workbench.torch.DistributedOptimizer`, as for :class:`WorkbenchStrategy`.
+
+    Example::
+
+        fabric = Fabric(strategy=WorkbenchFabricStrategy(), devices=1)
+        fabric.launch()
+        model, optimizer = fabric.setup(model, optimizer)  # rank 0's weights; gradients are averaged in backward
+    """
+
+    all_reduce = _OnRanks.reduce
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._backward_sync_control = self
+        self._modules = list[tuple[str, ref[Any]]]()  # Fabric holds them, and lets go of those of an earlier fold
+        self._optimizers = list[ref[Any]]()
+        self._blocked: Any = None
+
+    def module_to_device(self, module: Any) -> None:
+        module.to(self.root_device)
+
+    def setup_module(self, module: Any) -> Any:
+        """Start from rank 0's weights."""
+        _gather_metrics(module)
+        hvd.broadcast_parameters(module.state_dict(), root_rank=0)
+        self._modules.append((f"{len(self._modules)}." if self._modules else "", ref(module)))
+        return module
+
+    def setup_optimizer(self, optimizer: Any) -> Any:
+        """Let it average the gradients of its parameters."""
+        names = {
+            each: f"{prefix}{name}" for prefix, module in self._alive() for name, each in module.named_parameters()
+        }
+        made = self._distributed(optimizer, names)
+        self._optimizers.append(ref(made))
+        return made
+
+    def backward(self, tensor: Any, module: Any, *args: Any, **options: Any) -> None:
+        """Backward; then gradients are averaged, so that whatever comes next, such as clipping, sees the averages."""
+        super().backward(tensor, module, *args, **options)
+        for one in self._made():
+            if one.in_flight:
+                one.synchronize()
+        for prefix, each in self._alive():
+            if each is not self._blocked and not self._made_for(each):  # an optimizer that Fabric has not set up
+                named = [(name, p.grad) for name, p in each.named_parameters() if p.grad is not None]
+                if named:
+                    hvd.grouped_allreduce_([grad for _, grad in named], name=f"{prefix}{named[0][0]}")
+
+    def optimizer_step(self, optimizer: Any, **options: Any) -> Any:
+        """A step with the gradients as backward has left them: averaged."""
+        with optimizer.skip_synchronize():
+            return super().optimizer_step(optimizer, **options)
+
+    @contextmanager
+    def no_backward_sync(self, module: Any, enabled: bool = True) -> Iterator[None]:
+        """Within it the gradients of this model add up on each rank."""
+        with ExitStack() as stack:
+            before = self._blocked
+            if enabled:
+                self._blocked = module
+                for one in self._made_for(module):
+                    stack.enter_context(one.no_sync())
+            try:
+                yield
+            finally:
+                self._blocked = before
+
+    def _alive(self) -> list[tuple[str, Any]]:
+        return [(prefix, module) for prefix, each in self._modules if (module := each()) is not None]
+
+    def _made(self) -> list[Any]:
+        return [one for each in self._optimizers if (one := each()) is not None]
+
+    def _made_for(self, module: Any) -> list[Any]:
+        its = {*module.parameters()}
+        return [one for one in self._made() if any(p in its for group in one.param_groups for p in group["params"])]
+
+
+_STRATEGYS = ("accelerator", "parallel_devices", "checkpoint_io", "precision_plugin", "precision")
 
 
 def _gather_metrics(model: Any) -> None:
@@ -239,6 +334,7 @@ def _all_of_a_metric(value: Any, group: Any = None) -> list[Any]:
     return [part[0] for part in parts] if not value.ndim else parts
 
 
-_registry.register("workbench", WorkbenchStrategy, description="on the workbench's ranks", override=True)
+for _strategies, _strategy in ((_registry, WorkbenchStrategy), (_fabric_registry, WorkbenchFabricStrategy)):
+    _strategies.register("workbench", _strategy, description="on the workbench's ranks", override=True)
 
-__all__ = ["WorkbenchEnvironment", "WorkbenchStrategy"]
+__all__ = ["WorkbenchEnvironment", "WorkbenchFabricStrategy", "WorkbenchStrategy"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,81 @@ def test_early_stopping_after_the_mean(n: int) -> None:
     fitted(model, part(x), part(y), ROWS, 5, [begin(), hvd.callbacks.MetricAverageCallback(), stop, notes])
     assert len(notes.epochs) == 2
     assert_same_everywhere(model)
+
+
+@pytest.mark.usually("torch", "tensorflow")
+@pytest.mark.parametrize("first", [True, False])
+def test_ranks_with_other_validation_sets_stop_together(first: bool, n: int, rank: int, tmp_path: Path) -> None:
+    """At the epoch, with the rate and with the best weights that the mean says, even if the mean is listed last."""
+    (model, _), (x, y) = twins(), data(n)
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), **QUICK)
+    mine = [0.9, 0.6, 0.5, 0.4, 0.3] if rank == 0 else [0.3, 0.35, 0.9, 1.4, 1.5]
+    whole = np.mean(hvd.allgather_object(mine), 0)
+    best = int(whole.argmin())
+    assert best != np.argmin(mine)
+    path = str(tmp_path / "{epoch}.keras")
+    others = [
+        keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1),
+        keras.callbacks.EarlyStopping("val_loss", patience=2, restore_best_weights=True),
+        *([keras.callbacks.ModelCheckpoint(path, save_best_only=True)] if rank == 0 else []),
+    ]
+    told, notes, mean = Told("val_loss", *mine), Notes(), hvd.callbacks.MetricAverageCallback()
+    order = [mean, *others] if first else [*others, mean]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fitted(model, part(x), part(y), ROWS, 5, [begin(), told, *order, notes])
+    behind = [each for each in said if "is behind ReduceLROnPlateau" in str(each.message)]
+    assert len(behind) == (not first and rank == 0)
+    assert [each["val_loss"] for each in notes.epochs] == pytest.approx(whole[: best + 3])
+    assert notes.rates[-1] == pytest.approx(0.05 / 2)
+    for now, wanted in zip(model.get_weights(), told.weights[best], strict=True):
+        np.testing.assert_array_equal(now, wanted)
+    assert_same_everywhere(model)
+    written = [f"{epoch + 1}.keras" for epoch in range(best + 1)] if rank == 0 else []
+    assert sorted(each.name for each in tmp_path.iterdir()) == written
+
+
+@pytest.mark.usually("torch")
+def test_one_rank_stops_all(n: int, rank: int) -> None:
+    """A callback that ends the training on one rank, for a reason of its own, ends it on all after that epoch."""
+
+    class Stops(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = epoch == 1 and rank == n - 1
+
+    model, (x, y), notes = net(), data(n), Notes()
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), **QUICK)
+    fitted(model, part(x), part(y), ROWS, 5, [begin(), Stops(), hvd.callbacks.MetricAverageCallback(), notes])
+    assert len(notes.epochs) == 2
+    assert_same_everywhere(model)
+
+
+@pytest.mark.usually("torch", "tensorflow")
+def test_a_training_goes_on_from_its_backup(n: int, rank: int, tmp_path: Path) -> None:
+    """Broken off amid the fourth epoch and begun again, it ends with the weights of one that went through."""
+
+    class Breaks(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if (self.model.optimizer.iterations + 0) == 3 * STEPS + 2:
+                raise InterruptedError
+
+    whole, (x, y) = twins()[0], data(n)
+    start = hvd.broadcast_object(whole.get_weights())
+
+    def train(*more: Any) -> tuple[Any, Notes]:
+        model, notes = net(), Notes()
+        model.set_weights(start if more == () or rank == 0 else [each + 1 for each in start])
+        compiled(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), **QUICK)
+        fitted(model, part(x), part(y), ROWS, 6, [begin(), *more, notes])
+        return model, notes
+
+    folder = tmp_path / "backup"
+    with pytest.raises(InterruptedError):
+        train(hvd.callbacks.BackupAndRestore(folder, double_checkpoint=True), Breaks())
+    assert folder.exists() == (rank == 0)
+    again, notes = train(hvd.callbacks.BackupAndRestore(folder, double_checkpoint=True))
+    assert len(notes.epochs) == 3
+    assert not folder.exists()
+    assert_same_everywhere(again)
+    for now, wanted in zip(again.get_weights(), train()[0].get_weights(), strict=True):
+        np.testing.assert_array_equal(now, wanted)

@@ -8,10 +8,16 @@ import re
 import time
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from doc_blocks import ROOT, blocks
 
 from workbench.launch.ranks.output import Printer, labelled
+
+if TYPE_CHECKING:
+    from running import Runner
 
 LONG = 3_000_000
 
@@ -246,3 +252,19 @@ def test_notices_of_tensorflow_are_shown_once() -> None:
     printer.close()
     assert screen.text().count(b"oneDNN") == 1
     assert screen.text().count(b"mine") == 2
+
+
+@pytest.mark.process
+@pytest.mark.parallel
+def test_a_bar_of_tqdm_is_one_line_of_a_file(jobs: Runner, tmp_path: Path) -> None:
+    """On two ranks one from each, with its rank; as the page on trackers has it, one from rank 0 alone."""
+    pytest.importorskip("tqdm")
+    block = blocks(ROOT / "docs" / "how-to" / "trackers.md", "python")[-1].code
+    script = tmp_path / "bars.py"
+    lines = ["import time", "import workbench as hvd", "hvd.init()"]
+    lines += ["batches = range(40)", "step = lambda batch: time.sleep(0.01)"]
+    script.write_text("\n".join([*lines, block.replace("disable=hvd.rank() != 0", "desc='each'"), block]))
+    job = jobs.python("-m", "workbench.cli.main", "run", "-np", "2", "python", str(script), deadline_s=50.0)
+    assert job.code == 0, job.report()
+    bars = sorted(re.sub(r"%.*", "%", line) for line in job.err(0).splitlines())
+    assert bars == ["[0]<stderr>:100%", "[0]<stderr>:each: 100%", "[1]<stderr>:each: 100%"], job.report()

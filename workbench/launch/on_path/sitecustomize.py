@@ -91,7 +91,7 @@ def _has_met_others() -> bool:
     """Has the script come together with the other ranks by other means than ours?"""
     mpi, jax = sys.modules.get("mpi4py.MPI"), sys.modules.get("jax._src.distributed")
     by_torch = "torch.distributed.distributed_c10d"  # which sets a hook that stays
-    starts_ranks = {"torch.distributed.run", "torch.distributed.launcher"} & sys.modules.keys()
+    starts_ranks = {"torch.distributed.launcher", "accelerate.commands.launch"} & sys.modules.keys()
     return bool(
         (mpi and mpi.Is_initialized() and (mpi.Is_finalized() or mpi.COMM_WORLD.Get_size() > 1))
         or (jax and jax.global_state.client)
