@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doc_blocks import ROOT, Block, blocks, check_command, check_names, check_options, commands, found
 
+import workbench
 from workbench.cli import main as cli
 from workbench.cluster import Cluster
 
@@ -64,6 +68,7 @@ for number in range(3):
 AFTER = {"exact-elastic": "train(hvd.elastic.TorchState(model=model, optimizer=optimizer))"}
 ENGINES = ("notebook", "start")
 FRAMEWORKS = ("frameworks",)
+TWO = ("faster",)
 TF_DATA = PYTHON["data"].pop()  # run below
 ONLY_READ = {
     "convert": "needs Lightning and HuggingFace's packages; tests/lightning and tests/programs run them",
@@ -85,7 +90,7 @@ ELSEWHERE = {"conda", "helm", "kubectl", "py-spy", "salloc", "srun"}
 
 def test_each_page_with_python_is_run_or_says_why_not() -> None:
     """A new page is in one of these lists."""
-    assert {page for page, found in PYTHON.items() if found} == {*BEFORE, *ENGINES, *FRAMEWORKS, *ONLY_READ}
+    assert {page for page, found in PYTHON.items() if found} == {*BEFORE, *ENGINES, *FRAMEWORKS, *TWO, *ONLY_READ}
 
 
 # Those of other frameworks are run below; imported here, these leave threads.
@@ -143,6 +148,22 @@ def test_blocks_for_scripts_run(tmp_path: Path) -> None:
     pages = {page: TORCH + scripts(page) + "\nhvd.shutdown()\n" for page in BEFORE}
     code = f"for code in {list(pages.values())!r}:\n    exec(code, {{'__name__': 'page'}})\n"
     assert set(run(tmp_path, code).split()) >= set(pages)
+
+
+def test_what_is_measured_is_planned_on_two_ranks(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The block measures for a shorter time here, and may doubt what it finds."""
+    torch = pytest.importorskip("torch")
+    hvd = importlib.import_module("workbench.torch")
+    monkeypatch.setattr(workbench, "measure", partial(workbench.measure, seconds=0.5, doubt=1e3))
+    batch = {"images": torch.ones(2, 4), "labels": torch.zeros(2, dtype=torch.long)}
+    (block,) = PYTHON["faster"]
+
+    def on_a_rank() -> None:
+        names = {"torch": torch, "hvd": hvd, "workbench": workbench, "model": torch.nn.Linear(4, 2), **batch}
+        exec(block.code, names)
+
+    workbench.run_threads(2, on_a_rank)
+    assert capsys.readouterr().out.count("overlap_forward") >= 2
 
 
 # What each of two ranks sees of tf.data in two epochs; what the page's table calls mistakes are mistakes.

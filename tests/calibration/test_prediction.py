@@ -117,9 +117,12 @@ def test_a_negative_constant_is_refused() -> None:
 
 @pytest.mark.parallel
 def test_measure_on_real_ranks() -> None:
-    """All ranks get the same; the model is left as it was; its layers are in forward order, with all parameters."""
+    """All ranks get the same; the model is left as it was; its layers are in forward order, with all parameters.
 
-    def on_a_rank() -> tuple[str, list[tuple[str, int]], bool]:
+    The job keeps it, so an optimizer of this model can be planned by it.
+    """
+
+    def on_a_rank() -> tuple[str, list[tuple[str, int]], bool, str]:
         import torch
 
         import workbench.torch as hvd
@@ -130,12 +133,15 @@ def test_measure_on_real_ranks() -> None:
         before = {name: value.clone() for name, value in model.state_dict().items()}
         found = workbench.measure(model, (torch.randn(8, 50), torch.zeros(8, dtype=torch.long)), seconds=3.0, doubt=10)
         same = all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-        return repr(found), [(layer.name, layer.values) for layer in found.layers], same
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        planned = hvd.DistributedOptimizer(sgd, model.named_parameters(), plan="auto").plan
+        return repr(found), [(layer.name, layer.values) for layer in found.layers], same, repr(planned)
 
     first, second = workbench.run(on_a_rank, np=2, use_gloo=True)
     assert first == second
     assert first[1] == [("update", 0), ("0", 20400), ("1", 800), ("2", 1203), ("loss", 0)]
     assert first[2]
+    assert "overlap_forward" in first[3]
 
 
 def test_measure_needs_a_second_rank() -> None:

@@ -20,6 +20,7 @@ from workbench.job import api
 from workbench.simulate.measured.fit import DOUBT
 from workbench.simulate.measured.prediction import Measured
 from workbench.training.memory import bucket_bytes
+from workbench.training.planned import keep
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,8 @@ def measure(
     wire: str = "float32",
 ) -> Measured:
     """Measure the ranks that run, and a training step on them; all ranks call it.
+
+    The job keeps the last result of each ``wire``: for ``DistributedOptimizer(..., plan="auto")``.
 
     The step is that of a copy of the model, without communication; the model itself is left alone.
 
@@ -66,7 +69,7 @@ def measure(
         [2, 2]
     """
     if model is None:
-        return Measured(measure_links(seconds, doubt, wire), bucket_bytes=bucket_bytes())
+        return keep(Measured(measure_links(seconds, doubt, wire), bucket_bytes=bucket_bytes()))
     if batch is None:
         raise ValueError("measure(model) needs the batch of one step: measure(model, (inputs, targets)).")
     from workbench.calibration.spans import Recording
@@ -80,7 +83,7 @@ def measure(
     times = api.allreduce(times, "workbench.measure.spans")  # a layer's share of the step, on average
     times *= slowest / times.sum()
     layers = tuple(replace(s, forward_s=float(f), backward_s=float(b)) for s, (f, b) in zip(mine, times, strict=True))
-    return Measured(links, layers, measure_contention(recording.step, seconds / 4), bucket_bytes())
+    return keep(Measured(links, layers, measure_contention(recording.step, seconds / 4), bucket_bytes()))
 
 
 __all__ = ["measure"]

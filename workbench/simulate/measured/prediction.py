@@ -41,12 +41,14 @@ class Measured:
         layers: a training step of each rank alone, all at once; of the slowest rank. Empty without a model.
         contention: computing and reducing at the same time.
         bucket_bytes: of the job.
+        machines: each rank's, by its host name; empty where it is not known.
     """
 
     links: Links
     layers: tuple[Span, ...] = ()
     contention: Contention = field(default_factory=Contention)
     bucket_bytes: int = 16 << 20
+    machines: tuple[str, ...] = ()
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -71,7 +73,10 @@ class Measured:
         links = found["links"]
         ways = {name: _fit(links[name]) if links[name] else None for name in ("inside", "between")}
         layers = tuple(Span(**layer) for layer in found["layers"])
-        return Measured(Links(**links | ways), layers, Contention(**found["contention"]), found["bucket_bytes"])
+        machines = tuple(found.get("machines", ()))
+        return Measured(
+            Links(**links | ways), layers, Contention(**found["contention"]), found["bucket_bytes"], machines
+        )
 
     def __str__(self) -> str:
         if not self.layers:

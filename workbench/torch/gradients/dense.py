@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from workbench.core.handle import Handle
 from workbench.core.pending import Entry
 from workbench.errors import CollectiveError
+from workbench.job.context import HOLDER
 from workbench.torch.compiled import not_traced
 from workbench.torch.gradients.bucket import GradBucket
 from workbench.torch.gradients.grads import Grads
@@ -152,7 +153,8 @@ class DenseGradients:
 
     def _limit_bytes(self) -> int:
         """How large a bucket may be; 0: there are none."""
-        return bucket_bytes()
+        mine = self.grads.bucket_bytes
+        return bucket_bytes() if mine is None else min(mine, HOLDER.get().settings.fusion_threshold_bytes)
 
     def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
         if names is not None:

@@ -20,10 +20,9 @@ import torch
 
 from workbench.core.handle import Handle
 from workbench.errors import CollectiveError
-from workbench.job.api import Average, Sum
+from workbench.job.api import Average, ReduceOp, Sum
 from workbench.job.context import HOLDER
 from workbench.torch.compiled import not_traced
-from workbench.torch.compression import Compression
 from workbench.torch.gradients.bucket import GradBucket
 from workbench.torch.gradients.by_name import CHANGED
 from workbench.torch.gradients.dense import DenseGradients, Submit
@@ -45,14 +44,21 @@ _READ_NO_VALUE = {
 """Functions of a tensor that have the same result before and after the update."""
 
 
-def check_deferrable(optimizer: torch.optim.Optimizer, grads: Grads, sharded: bool) -> None:
-    """Raise a ValueError if updates cannot be made bucket by bucket, in any order."""
-    if sharded or grads.groups or grads.compression is not Compression.none or grads.op not in (Average, Sum):
+def check_deferrable(
+    optimizer: torch.optim.Optimizer, params: Iterable[torch.nn.Parameter], op: ReduceOp, others: bool
+) -> None:
+    """Raise a ValueError if updates cannot be made bucket by bucket, in any order.
+
+    Args:
+        optimizer, params, op: of the DistributedOptimizer.
+        others: is it sharded, or has it groups or compression?
+    """
+    if others or op not in (Average, Sum):
         raise ValueError(
             "overlap_forward=True works only with op=Average or Sum, without sharded, groups and compression. Between "
             "machines WORKBENCH_WIRE=float16 sends gradients of half the size."
         )
-    if any(param.device.type != "cpu" for param in grads.params.values()):
+    if any(param.device.type != "cpu" for param in params):
         raise ValueError("overlap_forward=True is for parameters in the CPU's memory. On a GPU leave it out.")
     check_elementwise(
         optimizer, "overlap_forward=True", "updates one parameter before another, and {} may need all at once"

@@ -7,15 +7,16 @@ for all of them and lets the wrapped optimizer do the rest.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, update_wrapper
 from typing import Any
 
 import torch
 
-from workbench.job.api import Average, ReduceOp
+from workbench.job.api import Average, ReduceOp, Sum
 from workbench.job.process_sets import ProcessSet, global_process_set
+from workbench.simulate.measured.plan import Plan
 from workbench.torch.compiled import not_traced
 from workbench.torch.compression import Compression
 from workbench.torch.gradients.grads import Grads
@@ -27,6 +28,7 @@ from workbench.torch.sharded.resharded import refuse_sharded
 from workbench.torch.sharded.stage1 import check_shardable
 from workbench.torch.wrapping import Named, Wrapping, by_name
 from workbench.training.compression import Compressor
+from workbench.training.planned import Asked, agree
 
 Groups = Sequence[Sequence[torch.nn.Parameter]]
 
@@ -84,10 +86,17 @@ class DistributedOptimizer(Wrapping):
             (see ``deferred.py``), and gradients that the next forward pass needs first overtake the rest on their way.
             Clear gradients with this object's ``zero_grad()``: the model's looks at all. A reduction that fails raises
             where the parameter is looked at. Under torch.compile the model then runs as it is written.
+        plan: ``"auto"``: choose ``overlap_forward`` and the size of buckets by what ``workbench.measure(model, batch)``
+            has found in this job; sums stay the same but for the order of their terms. ``"auto, fp16"`` and
+            ``"auto, bf16"`` may choose that compression, too, which rounds; they need a measurement with ``wire=`` as
+            well. Also a measurement, the path of a saved one, or a
+            :class:`~workbench.simulate.measured.plan.Plan`. Rank 0 chooses for all. What other arguments say stays.
+            :attr:`plan` says what was chosen, and why.
 
     Raises:
         ValueError: names missing, twice, or not strings; num_groups negative; a group of unknown parameters; sharded
             or overlap_forward with what does not go with it.
+        WorkbenchError: with ``plan``, there is no measurement, or it is of other ranks, machines or of another model.
 
     Example:
         >>> import workbench.torch as hvd
@@ -122,7 +131,8 @@ class DistributedOptimizer(Wrapping):
         process_set: ProcessSet = global_process_set,
         *,
         sharded: bool | str = False,
-        overlap_forward: bool = False,
+        overlap_forward: bool | None = None,
+        plan: Asked | None = None,
     ) -> None:
         sharded = bool(sharded)  # any other stage than the optimizer's has made another object
         if gradient_predivide_factor != 1.0 and op is not Average:
@@ -139,6 +149,20 @@ class DistributedOptimizer(Wrapping):
                 raise ValueError("sharded=True works only with op=Average, without compression and without groups.")
         chosen = _groups(params, num_groups, groups)
         _check_passes(backward_passes_per_step)
+        others = bool(sharded or chosen or compression is not Compression.none)
+        planned: Plan | None = None
+        if plan is not None:
+            ruling = {
+                "sharded": sharded, "groups": bool(chosen), "compression": compression is not Compression.none,
+                "overlap_forward=True": bool(overlap_forward), f"op={op.value}": op not in (Average, Sum),
+                "process_set": process_set is not global_process_set,
+            }  # fmt: skip
+            given = [name for name, rules in ruling.items() if rules]
+            planned = _agree(plan, given, optimizer, params.values(), op, overlap_forward is False)
+            if not given:
+                compression = getattr(Compression, planned.way.compression)
+                overlap_forward = planned.way.overlap_forward
+                others = compression is not Compression.none
         grads = Grads(
             params,
             compression,
@@ -149,11 +173,18 @@ class DistributedOptimizer(Wrapping):
             chosen,
             backward_passes_per_step,
         )
+        grads.bucket_bytes = planned.way.bucket_bytes if planned else None
         if overlap_forward:
-            check_deferrable(optimizer, grads, sharded)
+            check_deferrable(optimizer, params.values(), op, others)
         if isinstance(optimizer, torch.optim.SparseAdam):  # the one optimizer that takes no dense gradients
             grads.sparse.keep_forms()
-        self._distributed = GradientHooks(optimizer, grads, sharded, overlap_forward)
+        self._distributed = GradientHooks(optimizer, grads, sharded, bool(overlap_forward))
+        self._distributed.plan = planned
+
+    @property
+    def plan(self) -> Plan | None:
+        """What was chosen with ``plan=``, with the predicted step of each way; None without it."""
+        return self._distributed.plan
 
     def __getattr__(self, name: str) -> Any:
         if name == "state":
@@ -339,6 +370,27 @@ class DistributedOptimizer(Wrapping):
         self._distributed.deferral.finish()
         shards = self._distributed.shards
         (shards.state if shards else self._distributed.optimizer).load_state_dict(state_dict)
+
+
+def _agree(
+    plan: Asked, given: Sequence[str], optimizer: torch.optim.Optimizer, params: Collection[torch.nn.Parameter],
+    op: ReduceOp, refused: bool,
+) -> Plan:  # fmt: skip
+    """What all ranks do.
+
+    Args:
+        plan, optimizer, params, op: of the DistributedOptimizer.
+        given: its arguments that leave nothing to choose.
+        refused: was ``overlap_forward=False`` given?
+    """
+    if any(param.device.type != "cpu" for param in params):
+        raise ValueError("plan= is for parameters in the CPU's memory: what it predicts is not known for GPUs yet.")
+    cannot_defer = "overlap_forward=False was given." if refused else ""
+    try:
+        check_deferrable(optimizer, params, op, others=False)
+    except ValueError as error:
+        cannot_defer = str(error)
+    return agree(plan, given, cannot_defer, sum(param.numel() for param in params if param.requires_grad))
 
 
 def _check_passes(passes: int) -> None:

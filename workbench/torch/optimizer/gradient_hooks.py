@@ -20,6 +20,7 @@ from workbench.job import api
 from workbench.job.api import Adasum
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import is_alone
+from workbench.simulate.measured.plan import Plan
 from workbench.torch.gradients.dense import DenseGradients
 from workbench.torch.gradients.grads import Grads
 from workbench.torch.gradients.local import LocalGradients
@@ -71,9 +72,11 @@ class GradientHooks:
         synchronized: ``synchronize()`` has been called in this step.
         keeping: True within ``no_sync()``.
         exact: in exact mode, its gradients.
+        plan: what was chosen with ``plan=``.
     """
 
     exact: ExactGradients | None = None
+    plan: Plan | None = None
     source: GradientSource
 
     def __init__(self, optimizer: torch.optim.Optimizer, grads: Grads, sharded: bool, overlap_forward: bool) -> None:

@@ -52,8 +52,8 @@ class ShardedOptimizer(Wrapping):
         backward_passes_per_step: accepted, and not needed.
         process_set: the ranks that share, with ``"gradients"``; else ``shard_parameters`` has been told.
         sharded: ``"gradients"`` or ``"parameters"``.
-        compression, op, gradient_predivide_factor, num_groups, groups, sparse_as_dense, overlap_forward: refused, but
-            for their defaults.
+        compression, op, gradient_predivide_factor, num_groups, groups, sparse_as_dense, overlap_forward, plan: refused,
+            but for their defaults.
 
     Raises:
         ValueError: what does not go with it, by name.
@@ -76,7 +76,8 @@ class ShardedOptimizer(Wrapping):
         process_set: ProcessSet = global_process_set,
         *,
         sharded: bool | str = GRADIENTS,
-        overlap_forward: bool = False,
+        overlap_forward: bool | None = None,
+        plan: Any = None,
     ) -> None:
         if sharded not in (GRADIENTS, PARAMETERS):
             raise ValueError(f"sharded={sharded!r}: give one of {', '.join(map(repr, _STAGES))}.")
@@ -88,7 +89,8 @@ class ShardedOptimizer(Wrapping):
             "gradient_predivide_factor": gradient_predivide_factor != 1.0,
             "groups": bool(num_groups) or groups is not None,
             "sparse_as_dense": sparse_as_dense,
-            "overlap_forward": overlap_forward,
+            "overlap_forward": bool(overlap_forward),
+            "plan": plan is not None,
         }
         if wrong := [name for name, is_wrong in refused.items() if is_wrong]:
             raise ValueError(f"sharded={sharded!r} does not go with {', '.join(wrong)}. Leave one of them out.")
