@@ -12,32 +12,31 @@ from typing import Any
 
 import numpy as np
 
+from workbench.calibration.links import begin_average, gradients
 from workbench.core.handle import Handle
-from workbench.core.messages import Kind
 from workbench.job import api
-from workbench.job.entries import entry, submit
 from workbench.simulate.measured.contention import Contention
-from workbench.training.memory import zeros
 
 _REDUCTIONS = 8
 _SMALLEST, _LARGEST = 1 << 16, 4 << 20  # bytes of each
 _MOST_LOST = 0.95
 
 
-def measure_contention(work: Callable[[], object], seconds: float = 2.0) -> Contention:
+def measure_contention(work: Callable[[], object], seconds: float = 2.0, wire: str = "float32") -> Contention:
     """Work and reduce, apart and at the same time; all ranks call it, and get the slowest rank's.
 
     Args:
         work: computes, as a training step does.
         seconds: how long, about.
+        wire: dtype of what is reduced: sums of float16 take more of a core than those of float32.
     """
     work()
     alone = _slowest(_timed(work))
     turns = max(1, round(seconds / 10 / alone))  # of the work, so that reductions end before it
-    trial = _Trial(work, turns, _SMALLEST)
+    trial = _Trial(work, turns, _SMALLEST, wire)
     trial.reduce()
     once = _slowest(trial.reduce())
-    trial = _Trial(work, turns, int(np.clip(_SMALLEST * turns * alone / 3 / once, _SMALLEST, _LARGEST)))
+    trial = _Trial(work, turns, int(np.clip(_SMALLEST * turns * alone / 3 / once, _SMALLEST, _LARGEST)), wire)
     trial.reduce()
     found = np.median([trial.once() for _ in range(5)], axis=0)
     return Contention(*(max(1.0, float(each)) for each in _slowest(found)))
@@ -59,11 +58,12 @@ class _Trial:
 
     Args:
         work, turns: what is done, so many times.
-        nbytes: of each reduction.
+        nbytes, wire: of each reduction.
     """
 
-    def __init__(self, work: Callable[[], object], turns: int, nbytes: int) -> None:
-        self._arrays = [zeros(nbytes // 4) for _ in range(_REDUCTIONS)]
+    def __init__(self, work: Callable[[], object], turns: int, nbytes: int, wire: str) -> None:
+        self._arrays = [gradients(nbytes, wire) for _ in range(_REDUCTIONS)]
+        self._name, self._wire = f"workbench.measure.contention.{wire}.{nbytes}", wire
         self._work, self._turns = work, turns
 
     def once(self) -> tuple[float, float]:
@@ -72,11 +72,12 @@ class _Trial:
         ends = list[float]()
         api.barrier()
         begin = time.perf_counter()
-        for handle in self._begin():
+        handles = self._begin()
+        for handle in handles:
             handle.add_done_callback(lambda _: ends.append(time.perf_counter()))
         self._all()
         both = time.perf_counter() - begin
-        while len(ends) < _REDUCTIONS:
+        while len(ends) < len(handles):
             time.sleep(1e-4)
         together = min(both, ends[-1] - begin)  # then one of them was alone again
         lost = min(_MOST_LOST, max(0.0, both - worked) / together)
@@ -91,11 +92,10 @@ class _Trial:
             self._work()
 
     def _begin(self) -> list[Handle]:
-        names = [f"workbench.measure.contention.{i}.{len(array)}" for i, array in enumerate(self._arrays)]
-        both = zip(names, self._arrays, strict=True)
         return [
-            submit([entry(Kind.ALLREDUCE, array, name, target=array, op=api.Sum)], at_once=True)[0]
-            for name, array in both
+            handle
+            for i, parts in enumerate(self._arrays)
+            for handle in begin_average(f"{self._name}.{i}", parts, self._wire)
         ]
 
 

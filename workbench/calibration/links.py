@@ -8,14 +8,17 @@ is that of the slowest rank. First the ranks of each host, all hosts at once; th
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from workbench.collectives.reduction import wire_dtype
+from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.errors import WorkbenchError
 from workbench.job import api
+from workbench.job.api import Array
 from workbench.job.entries import entry, submit
 from workbench.job.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from workbench.simulate.machines import Machines, Wire
@@ -112,22 +115,13 @@ def _times(nbytes: int, process_set: ProcessSet, budget: float, wire: str = "flo
     A repetition is as many reductions, one after the other, as take some 10 ms: links may let a few packets pass faster
     than many. The first ones say how many.
     """
-    dtype = str(wire_dtype(wire))
-    array, name = zeros(nbytes // np.dtype(dtype).itemsize, dtype), f"workbench.measure.{wire}.{nbytes}"
-    if wire == "float16":  # arithmetic takes longer with values as small as gradients, and not with zeros
-        array[...] = _SMALL * np.random.default_rng(0).standard_normal(len(array), np.float32)
-
-    # What is cast is in no bucket, so it is packed into one array and unpacked again.
-    parts = np.array_split(array, 1 if wire == "float32" else _PACKED)
-    fields: dict[str, Any] = {"dtype": wire, "op": api.Average, "process_set": process_set}
+    name, parts = f"workbench.measure.{wire}.{nbytes}", gradients(nbytes, wire)
 
     def once(reductions: int) -> float:
         api.barrier(process_set)
         begin = time.perf_counter()
         for _ in range(reductions):
-            named = zip([f"{name}.{i}" for i in range(len(parts))], parts, strict=True)
-            entries = [entry(Kind.ALLREDUCE, part, one, target=part, **fields) for one, part in named]
-            for handle in submit(entries, at_once=True):
+            for handle in begin_average(name, parts, wire, process_set):
                 handle.wait()
         return (time.perf_counter() - begin) / reductions
 
@@ -139,4 +133,22 @@ def _times(nbytes: int, process_set: ProcessSet, budget: float, wire: str = "flo
     return [float(each) for each in api.allreduce(times, f"{name}.times", op=api.Max)]
 
 
-__all__ = ["measure_links"]
+def gradients(nbytes: int, wire: str) -> list[Array]:
+    """So many bytes as they travel: what is cast is in no bucket, so it is packed into one array and unpacked again."""
+    dtype = str(wire_dtype(wire))
+    array = zeros(nbytes // np.dtype(dtype).itemsize, dtype)
+    if wire == "float16":  # arithmetic takes longer with values as small as gradients, and not with zeros
+        array[...] = _SMALL * np.random.default_rng(0).standard_normal(len(array), np.float32)
+    return np.array_split(array, 1 if wire == "float32" else _PACKED)
+
+
+def begin_average(
+    name: str, parts: Sequence[Array], wire: str, process_set: ProcessSet = global_process_set
+) -> list[Handle]:
+    """Reduce all parts in place, at once."""
+    fields: dict[str, Any] = {"dtype": wire, "op": api.Average, "process_set": process_set}
+    named = zip([f"{name}.{i}" for i in range(len(parts))], parts, strict=True)
+    return submit([entry(Kind.ALLREDUCE, part, one, target=part, **fields) for one, part in named], at_once=True)
+
+
+__all__ = ["begin_average", "gradients", "measure_links"]

@@ -83,7 +83,7 @@ def measure(
     times = api.allreduce(times, "workbench.measure.spans")  # a layer's share of the step, on average
     times *= slowest / times.sum()
     layers = tuple(replace(s, forward_s=float(f), backward_s=float(b)) for s, (f, b) in zip(mine, times, strict=True))
-    return keep(Measured(links, layers, measure_contention(recording.step, seconds / 4), bucket_bytes()))
+    return keep(Measured(links, layers, measure_contention(recording.step, seconds / 4, wire), bucket_bytes()))
 
 
 __all__ = ["measure"]
