@@ -1,0 +1,157 @@
+"""``plan="auto, fp16"`` beside each fixed way: two hosts, shaped links, four models.
+
+As root, on hosts that it makes itself (some 15 minutes; ``--quick``: one)::
+
+    python benchmarks/plan.py --out benchmarks/results/plan.json
+
+For each link and model the ranks measure, an optimizer is planned by it, and it takes turns with optimizers of which
+each has a fixed way. So the plan is held to trainings that it does not know. ``busy`` says that the machine had other
+work when it began: the times of such a run tell little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from models import TASKS, Task, vgg_like
+from shaped import hosts, tell
+
+import workbench.torch as hvd
+from workbench.calibration.measure import measure
+
+RATES = ("100mbit", "1gbit", "10gbit")
+LAYOUTS = {2: "wb1:1,wb2:1", 4: "wb1:2,wb2:2"}
+MODELS = TASKS | {"vgg": vgg_like()}
+FIXED: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "overlap_forward": {"overlap_forward": True},
+    "compression fp16": {"compression": hvd.Compression.fp16},
+}
+AUTO = "auto"
+_WARM = 2  # steps, of which the second plans the buckets
+_TIMEOUT_S = 900
+
+
+def main() -> None:
+    """On the ranks: one JSON line for each model. Else: make the hosts, and start the ranks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rank", action="store_true", help="this process is a rank")
+    parser.add_argument("--rates", nargs="+", default=RATES)
+    parser.add_argument("--ranks", nargs="+", type=int, default=[2], choices=LAYOUTS)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a training in each turn, about")
+    parser.add_argument("--quick", action="store_true", help="one link, one model, one turn")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.quick:
+        given.rates, given.models, given.turns, given.seconds = ["1gbit"], ["cnn"], 1, 0.5
+    if given.rank:
+        on_a_rank(given.models, given.turns, given.seconds)
+        return
+    about: dict[str, Any] = {"date": date.today().isoformat(), "cores": os.cpu_count()}
+    about |= {"busy": os.getloadavg()[0] > 0.5, "rows": list(on_hosts(given))}
+    if given.out:
+        given.out.write_text(json.dumps(about, indent=1) + "\n")
+    late = [row for row in about["rows"] if beyond_best(row) > 0.05]
+    print(f"{len(about['rows'])} cells, {len(late)} in which auto costs over 5 % more than the best fixed way.")
+
+
+def on_a_rank(models: list[str], turns: int, seconds: float) -> None:
+    """Measure, plan, and train in each way in turns."""
+    hvd.init()
+    torch.set_num_threads(1)
+    for name in models:
+        task = MODELS[name]
+        data = task.data(hvd.rank())
+        for wire in ("float32", "float16"):
+            measure(task.make(), data, optimizer=sgd, seconds=4.0, doubt=2.0, wire=wire)
+        ways = FIXED | {AUTO: {"plan": "auto, fp16"}}
+        trainings = {way: Training(task, data, options) for way, options in ways.items()}
+        plan = trainings[AUTO].optimizer.plan
+        times: dict[str, list[float]] = {way: [] for way in trainings}
+        for turn in range(-1, turns):
+            for way, training in trainings.items():
+                mine = torch.tensor([training.step_s(seconds)], dtype=torch.float64)
+                slowest = float(hvd.allreduce(mine, op=hvd.Max)[0])
+                if turn >= 0:
+                    times[way].append(slowest)
+        said = {way.name: way.step_s for way in plan.ways}
+        if hvd.rank() == 0:
+            tell({"model": name, "chosen": plan.way.name, "why": plan.why, "step_s": times, "predicted_s": said})
+    hvd.shutdown()
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    """The wrapped optimizer."""
+    return torch.optim.SGD(params, lr=0.001, momentum=0.9)
+
+
+class Training:
+    """One way of training, of a model of its own."""
+
+    def __init__(self, task: Task, data: tuple[torch.Tensor, torch.Tensor], options: dict[str, Any]) -> None:
+        torch.manual_seed(0)
+        self._model, self._data = task.make(), data
+        named = self._model.named_parameters()
+        self.optimizer: Any = hvd.DistributedOptimizer(sgd(self._model.parameters()), named, **options)
+
+    def step_s(self, seconds: float) -> float:
+        """Of one step in a longer training, the mean; then the last updates are made."""
+        hvd.barrier()
+        warm = self._steps(_WARM) / _WARM
+        steps = int(hvd.allreduce(torch.tensor([seconds / warm]), op=hvd.Min).clamp(2, 50)[0])
+        found = self._steps(steps) / steps
+        self.optimizer.state_dict()
+        return found
+
+    def _steps(self, number: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(number):
+            self.optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(self._model(self._data[0]), self._data[1]).backward()
+            self.optimizer.step()
+        return time.perf_counter() - begin
+
+
+def on_hosts(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows, with rate and ranks."""
+    words = ["--rank", "--models", *given.models, "--turns", str(given.turns), "--seconds", str(given.seconds)]
+    with hosts("plan", given.rates[0]) as two:
+        for rate in given.rates:
+            two.set_rate(rate)
+            for ranks in given.ranks:
+                for row in two.run(LAYOUTS[ranks], __file__, *words, timeout_s=_TIMEOUT_S):
+                    row = {"rate": rate, "ranks": ranks} | row
+                    report(row)
+                    yield row
+
+
+def beyond_best(row: dict[str, Any]) -> float:
+    """By which part a planned step is longer than one of the best fixed way."""
+    found = {way: statistics.median(times) for way, times in row["step_s"].items()}
+    return found[AUTO] / min(found[way] for way in FIXED) - 1
+
+
+def report(row: dict[str, Any]) -> None:
+    """Medians, with what was predicted."""
+    said = row["predicted_s"]
+    texts = [
+        f"{way} {statistics.median(times) * 1e3:.1f}" + (f" ({said[way] * 1e3:.1f})" if way in said else "")
+        for way, times in row["step_s"].items()
+    ]
+    where = f"{row['rate']:8} {row['ranks']} {row['model']:9}"
+    print(f"{where} {', '.join(texts)} ms: {row['chosen']}, {beyond_best(row):+.0%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
