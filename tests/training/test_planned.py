@@ -225,6 +225,17 @@ def test_other_stages_of_sharding_refuse_it() -> None:
         assert "sharded='gradients' does not go with plan" in str(error)
 
 
+def test_parameters_elsewhere_than_in_the_memory_of_the_cpu() -> None:
+    """Are refused: what their links do is not measured."""
+    params = [torch.nn.Parameter(torch.empty(3, device="meta"))]
+
+    def work() -> Any:
+        return hvd.DistributedOptimizer(torch.optim.SGD(params, lr=0.1), plan="auto")
+
+    for error in on_ranks(work):
+        assert "plan= is for parameters in the CPU's memory" in str(error)
+
+
 @pytest.mark.parametrize(
     ("others", "says"),
     [
