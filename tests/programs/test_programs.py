@@ -3,16 +3,22 @@
 Each is installed into an environment of its own, which has the packages of this one as well, and is run by
 ``workbench run --as-horovod``. Nightly, for it takes minutes and needs PyPI. What came of it is in
 ``docs/reference/programs.md``. So are the trackers that ``docs/how-to/trackers.md`` is about.
+
+Horovod's own examples are in no package: they are run where WORKBENCH_HOROVOD_EXAMPLES names the folder ``examples``
+of a checkout.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).resolve().parents[2]
+TORCH = f"torch=={version('torch').split('+')[0]}"
+TORCHVISION = f"torchvision==0.{int(version('torch').split('.')[1]) + 15}.*"  # the one for this torch
 TABLE = ROOT / "docs" / "reference" / "programs.md"
 PAGE = ROOT / "docs" / "how-to" / "trackers.md"
 
@@ -54,6 +62,14 @@ PROGRAMS = (
     Program("deepxde_poisson", ("DeepXDE==1.15.0",), most=0.05, env={"DDE_BACKEND": "tensorflow.compat.v1"}),
     Program("ignite_classifier", ("pytorch-ignite==0.5.5",)),
     Program("lightning_classifier", ("pytorch-lightning==1.9.5", "setuptools<81")),
+    Program("open_clip_pairs", ("open-clip-torch==3.3.0", TORCHVISION)),
+    Program("returnn_sequences", ("returnn==1.20261022.211313", "dm-tree"), rel=0.02),
+    Program(
+        "mlrun_classifier",
+        ("mlrun==1.12.1", TORCH, "plotly", "tensorboard", "tqdm", "cloudpickle", "psutil", "setuptools<81"),
+        alone=True,
+        env={"WORKBENCH_BACKEND": "sockets"},
+    ),
     Program("deepmd_potential", ("deepmd-kit==3.2.0",), rel=0.02, ranks=1),
     Program(
         "tfra_embedding",
@@ -174,6 +190,92 @@ def test_a_trial_that_one_rank_prunes_alone_is_an_error(
         assert "rank 1: waiting" in line, job.report()
 
 
+@dataclass(frozen=True)
+class Example:
+    """One of Horovod's examples.
+
+    Args:
+        path: in the folder.
+        words: its arguments.
+        keras2: it speaks to Keras 2.
+        needs: what it needs besides.
+        total: options with the value that all ranks have together: each gets its share, and their weights are compared
+            with those of a single rank. Without one each rank has samples of its own, and its loss must fall.
+    """
+
+    path: str
+    words: tuple[str, ...] = ()
+    keras2: bool = False
+    needs: tuple[str, ...] = ()
+    total: tuple[tuple[str, float], ...] = ()
+
+
+FOR_EXAMPLES = (TORCHVISION, "filelock", "setuptools<81")
+SHARED = (("--batch-size", 64), ("--lr", 0.01))
+BENCHMARK = ("--batch-size", "2", "--num-batches-per-iter", "2", "--num-iters", "2")
+EXAMPLES = (
+    Example("pytorch/pytorch_mnist.py", ("--epochs", "3"), total=SHARED),
+    Example("elastic/pytorch/pytorch_mnist_elastic.py", ("--epochs", "3"), total=SHARED),
+    Example("pytorch/pytorch_lightning_mnist.py", ("--epochs", "2"), needs=("pytorch-lightning==1.2.10",)),
+    Example("pytorch/pytorch_synthetic_benchmark.py", ("--model", "resnet18", "--num-warmup-batches", "1", *BENCHMARK)),
+    Example("tensorflow2/tensorflow2_keras_mnist.py", keras2=True),
+    Example("tensorflow2/tensorflow2_mnist.py", keras2=True),
+    Example("elastic/tensorflow2/tensorflow2_keras_mnist_elastic.py", keras2=True),
+    Example("elastic/tensorflow2/tensorflow2_mnist_elastic.py"),
+    Example(
+        "tensorflow2/tensorflow2_synthetic_benchmark.py",
+        ("--model", "MobileNetV2", "--no-cuda", "--num-warmup-batches", "1", *BENCHMARK),
+        keras2=True,
+    ),
+    Example(
+        "tensorflow2/tensorflow2_keras_synthetic_benchmark.py",
+        ("--model", "MobileNetV2", "--no-cuda", *BENCHMARK),
+        keras2=True,
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def for_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What they import beside their framework, distutils among it."""
+    return installed(Program("horovod_example", FOR_EXAMPLES), tmp_path_factory.mktemp("examples") / "environment")
+
+
+@pytest.mark.integration
+@pytest.mark.parallel
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: Path(each.path).stem)
+def test_an_example_of_horovod_runs_unchanged(
+    example: Example, for_examples: Path, jobs: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ranks hold equal weights at its end; those of one rank, where the ranks share its samples."""
+    folder = os.environ.get("WORKBENCH_HOROVOD_EXAMPLES", "")
+    script = Path(folder, example.path)
+    if not folder or not script.exists():
+        pytest.skip("WORKBENCH_HOROVOD_EXAMPLES names no checkout of Horovod's examples")
+    env = {"TF_USE_LEGACY_KERAS": "1"} if example.keras2 else {}
+    environment = for_examples
+    if example.needs:
+        environment = installed(Program("horovod_example", (*example.needs, *FOR_EXAMPLES)), tmp_path / "environment")
+    weights: dict[int, set[str]] = {}
+    for n in (1, 2) if example.total else (2,):
+        (tmp_path / f"ranks{n}").mkdir()
+        monkeypatch.chdir(tmp_path / f"ranks{n}")
+        shares = [word for name, value in example.total for word in (name, f"{value / n:g}")]
+        words = (str(script), *example.words, *shares)
+        job = run(jobs, Program("horovod_example", (), env={**env, "HOME": str(tmp_path)}), environment, n, *words)
+        assert job.code == 0, job.report()
+        found = re.findall(r"RESULT (\d+) (\S+)", job.out(0))
+        assert [int(size) for size, _ in found] == [n] * n, job.report()
+        weights[n] = {result for _, result in found}
+        assert len(weights[n]) == 1, "the ranks' weights differ"
+        losses = [float(each) for each in re.findall(r"[Ll]oss: (\d+\.\d+)", job.out(0))]
+        assert "benchmark" in example.path or losses[-1] < max(losses[0], math.log(10) - 0.01), job.report()
+    if example.total:
+        assert float(min(weights[2])) == pytest.approx(float(min(weights[1])), rel=1e-6)
+
+
 def installed(program: Program, folder: Path) -> Path:
     """A new environment; skip where PyPI is not there, or has nothing for this Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
@@ -207,5 +309,7 @@ def test_the_table_names_each() -> None:
     """With its version, as it is tested."""
     text = TABLE.read_text()
     for program in PROGRAMS:
-        name, version = program.needs[0].split("==")
-        assert re.search(rf"^\| {re.escape(name)} {re.escape(version)} \|", text, re.MULTILINE), name
+        name, number = program.needs[0].split("==")
+        assert re.search(rf"^\| {re.escape(name)} {re.escape(number)} \|", text, re.MULTILINE), name
+    for example in EXAMPLES:
+        assert re.search(rf"^\| Horovod's `{re.escape(example.path)}` \|", text, re.MULTILINE), example.path

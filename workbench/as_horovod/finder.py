@@ -147,8 +147,8 @@ class Finder(MetaPathFinder, Loader):
         return Facade(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Import what stands behind it, so that a framework that is missing shows here."""
-        import_module(targets(module.__name__)[0])
+        """Import what stands behind it, so that a framework that is missing shows here; programs print its file."""
+        module.__file__ = import_module(targets(module.__name__)[0]).__file__
 
 
 def install() -> None:
