@@ -16,6 +16,8 @@ from thorough import once_more
 
 from workbench.as_horovod import util
 from workbench.as_horovod.finder import PARTS, targets
+from workbench.as_horovod.sparkdl import HorovodRunner
+from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 
 pytestmark = [pytest.mark.integration]
@@ -420,6 +422,35 @@ def test_horovod_run_reaches_its_ranks(jobs: Runner, tmp_path: Path) -> None:
     job = jobs.python(str(script), deadline_s=40)
     assert job.code == 0, job.report()
     assert ast.literal_eval(job.out(0)) == [("0.28.1", True)] * 2
+
+
+@pytest.mark.parallel
+def test_databricks_runner_calls_a_function_on_ranks(jobs: Runner, tmp_path: Path) -> None:
+    """``HorovodRunner`` returns what rank 0 does, from processes of this machine; an installed sparkdl goes first."""
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import workbench.as_horovod, sys\nfrom sparkdl import HorovodRunner\n"
+        "def f(lr):\n    import horovod.torch as hvd\n    hvd.init()\n    return hvd.rank(), hvd.size(), lr\n"
+        "if __name__ == '__main__': print(HorovodRunner(np=int(sys.argv[1])).run(f, lr=0.5))\n"
+    )
+    for n, said in (("-2", 0), ("2", 1)):
+        job = jobs.python(str(script), n, deadline_s=40)
+        assert job.code == 0, job.report()
+        assert ast.literal_eval(job.out(0)) == (0, 2, 0.5)
+        assert job.err(0).count("no SparkContext is active: HorovodRunner starts 2 processes here") == said
+    (tmp_path / "sparkdl.py").write_text("HorovodRunner = 'theirs'\n")
+    assert answer("import workbench.as_horovod, sparkdl; print(repr(sparkdl.HorovodRunner))", tmp_path) == "theirs"
+
+
+def test_databricks_runner_refuses_what_it_cannot_do() -> None:
+    """Before anything is started."""
+    for np in (0, True, "2"):
+        with pytest.raises(ValueError, match=r"HorovodRunner\(np="):
+            HorovodRunner(np=np)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="all, log_callback_only"):
+        HorovodRunner(np=-1, driver_log_verbosity="none")
+    with pytest.raises(LaunchError, match="give a function, without calling it"):
+        HorovodRunner(np=-1).run(None)  # type: ignore[arg-type]
 
 
 # As Horovod's examples with --num-proc: functions and classes of __main__ that speak of the modules by global names.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
+from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -151,6 +151,17 @@ class Finder(MetaPathFinder, Loader):
         module.__file__ = import_module(targets(module.__name__)[0]).__file__
 
 
+class SparkdlFinder(MetaPathFinder):
+    """Answers for ``sparkdl`` where nothing else does: it stands at the end."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A spec of :mod:`workbench.as_horovod.sparkdl`."""
+        ours = Path(__file__).with_name("sparkdl.py")
+        return spec_from_file_location(fullname, ours) if fullname == "sparkdl" else None
+
+
 def install() -> None:
     """Let ``import horovod`` find the workbench from now on; called again, do nothing.
 
@@ -164,6 +175,7 @@ def install() -> None:
     if (real := _real()) is not None and config.launch().rank == 0:
         sys.stderr.write(f"workbench: `horovod` means the workbench here, not the one in {_where(real)}.\n")
     sys.meta_path.insert(0, Finder())
+    sys.meta_path.append(SparkdlFinder())
 
 
 def _real() -> ModuleSpec | None:
