@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import needs
 
 from workbench.cli.job_report import reported
 from workbench.errors import LaunchError
@@ -107,6 +109,60 @@ def test_a_job_that_fails_has_one_too(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "Rank 1 ended with ValueError: of rank 1" in page
     assert not (tmp_path / "report.html.ranks").exists()
+
+
+GRAPHS = {
+    "tensorflow": """
+import tensorflow as tf
+import workbench.tensorflow as hvd
+import workbench.tensorflow.keras as hvd_keras
+
+hvd.init()
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile(loss="mse", optimizer=hvd_keras.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)))
+model.fit(tf.ones((8, 2)), tf.ones((8, 1)), batch_size=2, verbose=0)
+w = tf.Variable(1.0)
+
+def step():
+    with tf.GradientTape() as tape:
+        loss = w * w
+    w.assign_sub(0.1 * hvd.DistributedGradientTape(tape).gradient(loss, w))
+
+graph = tf.function(step)
+for each in (graph, graph, graph, step, step):
+    each()
+""",
+    "jax": """
+import jax, optax
+import workbench.jax as hvd
+
+hvd.init()
+optimizer = hvd.DistributedOptimizer(optax.sgd(0.1))
+w, state = jax.numpy.ones(2), None
+state = optimizer.init(w)
+
+@jax.jit
+def step(w, state):
+    updates, state = optimizer.update(jax.grad(lambda w: (w * w).sum())(w), state, w)
+    return optax.apply_updates(w, updates), state
+
+for _ in range(5):
+    w, state = step(w, state)
+loss = jax.jit(hvd.distributed_value_and_grad(lambda w: (w * w).sum()))
+jax.block_until_ready([loss(w) for _ in range(4)])
+""",
+}
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", GRAPHS)
+def test_steps_within_a_graph_are_counted(tmp_path: Path, framework: str) -> None:
+    """Those of ``fit``, of ``tf.function`` and of ``jit``, and of a tape; each once."""
+    needs(framework)
+    env = {**os.environ, "WORKBENCH_REPORT": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", GRAPHS[framework]], env=env, check=True, timeout=100)
+    assert json.loads((tmp_path / "0.0.json").read_text())["steps"] == 9
 
 
 def test_ranks_that_are_missing_are_named() -> None:

@@ -121,7 +121,7 @@ def sentences(rows: Sequence[Rank], found: Sequence[dict[str, Any]]) -> list[str
         slowest = max(stepping, key=lambda row: row.step_s)
         said.append(f"A step took {_time(slowest.step_s)} (median of rank {slowest.number}, the slowest).")
     else:
-        said.append("No optimizer step was seen: steps within TensorFlow's or JAX's graphs are not counted.")
+        said.append("No training step was seen: neither a step of an optimizer, nor a reduction of a tape's gradients.")
     computing = sum(row.computing for row in rows) / len(rows)
     if any(row.computing + row.waiting + row.sending for row in rows):
         said.append(f"During the last collectives the ranks computed {computing:.0%} of the time.")

@@ -21,7 +21,7 @@ from workbench.job.requests import OrderOfUse
 from workbench.training.calls import Shape
 from workbench.training.compression import Compressor
 from workbench.training.gradient_list import GradientList
-from workbench.training.step_count import StepCount
+from workbench.training.step_count import StepCount, note_step
 
 Spec = tuple[str, Shape | None]
 """dtype's name and shape of a result; None in the shape, or for all of it, where only the run will tell."""
@@ -108,6 +108,7 @@ class TensorReducer:
         self.order = OrderOfUse() if order == "own" else order
         self.steps = StepCount()
         self._local: set[str] = set()
+        self._steps_follow = order is not None  # without, it reduces for the user's own optimizer
         self.passes: int = options.get("passes", 1)
         self.sums: bool = options.get("op", Average) is Sum
         self._latest = GradientList([], **options)  # refuses now what it would refuse in the first step
@@ -196,6 +197,8 @@ class TensorReducer:
         results = [spec for part in parts for spec in self._specs(part)]
         flagged: list[Spec] = [("bool", ())] if self.passes > 1 else []
         count = len(gradients)
+        # stepping() sees an optimizer's steps outside of a graph; all others end for the host with this call.
+        unseen = not self._steps_follow or not all(self._bridge.eager(each) for each in tensors)
 
         def run(arrays: list[Array]) -> list[Array]:
             given = iter(arrays)
@@ -205,6 +208,8 @@ class TensorReducer:
             flag = [np.array(None not in (reduced, kept))] if flagged else []
             if reduced is None or kept is None:
                 return [*flag, *(np.zeros(each.shape, each.dtype) for each in arrays)]
+            if unseen:
+                note_step()
             both = [*reduced, *kept]
             return [*flag, *(array for each in both for array in (each if isinstance(each, tuple) else (each,)))]
 

@@ -29,6 +29,13 @@ def note_broadcast() -> None:
     HOLDER.get().part(Broadcasts).number += 1
 
 
+def note_step() -> None:
+    """A step has ended, for the job's report."""
+    context = HOLDER.find()
+    if context is not None and context.settings.report:
+        context.part(StepTimes).ended()
+
+
 class StepCount:
     """Of an optimizer, in one job.
 
@@ -70,8 +77,7 @@ class StepCount:
             self._failed, self._torn = self._failed + 1, False  # most likely on every rank
             raise
         self._made, self._torn = self._made + 1, False
-        if context is not None and context.settings.report:
-            context.part(StepTimes).ended()
+        note_step()
 
     def announce(self, order: OrderOfUse) -> None:
         """After a cell that failed, the next gradients of this order of use carry the steps."""
@@ -111,4 +117,4 @@ class StepCount:
             self._job, self._broadcasts = job, broadcasts
 
 
-__all__ = ["Broadcasts", "StepCount", "note_broadcast"]
+__all__ = ["Broadcasts", "StepCount", "note_broadcast", "note_step"]
