@@ -14,7 +14,11 @@ from installed import needs
 
 from workbench.cli.job_report import reported
 from workbench.errors import LaunchError
-from workbench.observe.report import compared, html, ranks, read, sentences
+from workbench.observe.report import against_prediction, compared, html, ranks, read, sentences
+from workbench.simulate.measured.fit import Constant, Fit
+from workbench.simulate.measured.links import Links
+from workbench.simulate.measured.prediction import Measured, predict
+from workbench.simulate.steps import Span
 
 WORKBENCH = [sys.executable, "-m", "workbench.cli.main"]
 TRAINING = """
@@ -176,6 +180,27 @@ def test_ranks_that_are_missing_are_named() -> None:
     ]
     assert "came last" not in html(found, ["python", "<train>.py"])
     assert "&lt;train&gt;" in html(found, ["python", "<train>.py"])
+
+
+def test_steps_are_compared_with_a_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its step is what ``predict`` says; without a measurement the page says how to make one."""
+    monkeypatch.chdir(tmp_path)
+    way = Fit(Constant(1e-3, 1e-3, 1e-3), Constant(1e-9, 1e-9, 1e-9), doubt=0)
+    layers = (Span("layer", 0.04, 0.06, values=1000),)
+    measured = Measured(Links(1, 2, way, None, announce_s=0.0), layers)
+    measured.save("measured.json")
+    found = [part(0, steps=2, step_s=[0.2]), part(1, steps=2, step_s=[0.15])]
+    predicted = predict(measured, [2], 1).rows[0].step_s
+    assert predicted > 0.1
+    said = against_prediction(ranks(found), found, "measured.json")
+    assert f"Efficiency: {predicted / 0.2:.0%} of the prediction, 50% of ranks that compute alone." in said
+    assert said in html(found, ["python"], "measured.json")
+    assert "--measured measured.json" in html(found, ["python"])
+    assert not against_prediction(ranks([part(0)]), [part(0)], "measured.json")
+    Path("other.json").write_text("{}")
+    assert against_prediction(ranks(found), found, "other.json").startswith("other.json cannot be used: ")
+    with pytest.raises(LaunchError, match=r"--measured none\.json: no such file"), reported("a.html", [], "none.json"):
+        raise AssertionError("the job is not started")
 
 
 def test_without_a_rank_it_says_so() -> None:

@@ -108,6 +108,7 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--binding-args",), "arguments for mpiexec that bind the ranks, as one text, instead of --bind", str),
         Flag(("--as-horovod",), "`import horovod` in the ranks imports the workbench"),
         Flag(("--report",), "FILE.html: how the job went: steps, waiting, memory, a timeline; one file", str),
+        Flag(("--measured",), "FILE of workbench.measure(…).save(): the report compares steps with a prediction", str),
         Flag(
             ("--check",),
             "run the first steps only, on 2 ranks unless -np says more, and name known mistakes with their lines",

@@ -15,20 +15,23 @@ MAKER = (sys.executable, "-m", "workbench.observe.report")
 
 
 @contextmanager
-def reported(path: str, command: Sequence[str]) -> Iterator[dict[str, str]]:
+def reported(path: str, command: Sequence[str], measured: str = "") -> Iterator[dict[str, str]]:
     """Variables with which ranks write their parts while the block runs; after it the page is written.
 
     Args:
         path: of the page.
         command: what each rank runs.
+        measured: a file from which the step's time is predicted.
 
     Raises:
-        LaunchError: the page cannot be written.
+        LaunchError: the page cannot be written, or there is no such file.
     """
     page = Path(path).absolute()
     parts = page.with_name(f"{page.name}.ranks")
     if page.is_dir() or not page.parent.is_dir():
         raise LaunchError(f"--report {path}: give a file in an existing folder, such as report.html.")
+    if measured and not Path(measured).is_file():
+        raise LaunchError(f"--measured {measured}: no such file. workbench.measure(model, batch).save(…) writes it.")
     try:
         parts.mkdir()
     except FileExistsError:
@@ -40,7 +43,7 @@ def reported(path: str, command: Sequence[str]) -> Iterator[dict[str, str]]:
     try:
         yield {"WORKBENCH_REPORT": str(parts)}
     finally:
-        subprocess.run([*MAKER, "make", str(parts), str(page), *command], check=False)
+        subprocess.run([*MAKER, "make", str(parts), str(page), measured, *command], check=False)
         shutil.rmtree(parts, ignore_errors=True)
 
 

@@ -276,6 +276,8 @@ def _run(args: argparse.Namespace) -> int:
         return _check(args)
     if args.report:
         return _reported(args)
+    if args.measured:
+        raise LaunchError("--measured is compared with the job's steps in its report: give --report FILE.html as well.")
     if flags.is_elastic(args):
         return _run_elastic(args)
     return _run_ranks(args, *_targets(args))
@@ -288,7 +290,7 @@ def _reported(args: argparse.Namespace) -> int:
     if flags.is_elastic(args):
         raise LaunchError("--report is for jobs of fixed size: an elastic job has other ranks in each epoch.")
     command = flags.command(args)
-    with reported(args.report, command) as variables:
+    with reported(args.report, command, args.measured or "") as variables:
         return _run_ranks(args, *_targets(args), variables)
 
 

@@ -19,11 +19,12 @@ from statistics import median, quantiles
 from typing import Any
 
 from workbench.common.text import count, rank_list
-from workbench.errors import LaunchError
+from workbench.errors import LaunchError, WorkbenchError
 from workbench.observe.drawing import describe, svg
 from workbench.observe.drawing_kit import INKS, duration, size
 from workbench.observe.tracks import Track, length, tracks, waited_s
 from workbench.runtime.trace.recorder import KEPT
+from workbench.simulate.measured.prediction import Measured, predict
 
 _SHOWN = 20  # batches in the picture
 _POINTS = 120  # of a curve of steps
@@ -131,11 +132,39 @@ def sentences(rows: Sequence[Rank], found: Sequence[dict[str, Any]]) -> list[str
     return said
 
 
-def html(found: Sequence[dict[str, Any]], command: Sequence[str]) -> str:
+def against_prediction(rows: Sequence[Rank], found: Sequence[dict[str, Any]], measured: str) -> str:
+    """How the steps compare with what a measurement predicts.
+
+    Args:
+        rows, found: of the ranks.
+        measured: what ``--measured`` names: a file of :meth:`workbench.simulate.measured.prediction.Measured.save`.
+    """
+    step_s = max((row.step_s for row in rows), default=0.0)
+    if not step_s:
+        return ""
+    if not measured:
+        return (
+            "To compare the steps with a prediction, call workbench.measure(model, batch).save('measured.json') once "
+            "on such ranks, and start with --measured measured.json."
+        )
+    try:
+        prediction = predict(Measured.load(measured), [found[0]["size"]], len({each["host"] for each in found}))
+    except (OSError, WorkbenchError, ValueError) as error:
+        return f"{measured} cannot be used: {error}"
+    row = prediction.rows[0]
+    return (
+        f"Predicted from {measured}: {_time(row.step_s)} a step on {count(row.ranks, 'rank')}, of which computing "
+        f"takes {_time(row.alone_s)}. Efficiency: {row.step_s / step_s:.0%} of the prediction, "
+        f"{row.alone_s / step_s:.0%} of ranks that compute alone."
+    )
+
+
+def html(found: Sequence[dict[str, Any]], command: Sequence[str], measured: str = "") -> str:
     """The page."""
     rows = ranks(found)
     title = f"{shlex.join(command)} on {count(found[0]['size'] if found else 0, 'rank')}"
-    parts = [f"<p>{escape(each)}</p>" for each in sentences(rows, found)]
+    said = [*sentences(rows, found), against_prediction(rows, found, measured)]
+    parts = [f"<p>{escape(each)}</p>" for each in said if each]
     if found:
         began, ended = min(each["began"] for each in found), max(each["ended"] for each in found)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
@@ -243,11 +272,11 @@ def _loaded(path: str) -> tuple[int, float, float, float, int]:
 
 
 def main(words: Sequence[str]) -> int:
-    """``make FOLDER PAGE COMMAND…`` or ``compare PAGE…``: the command ``workbench`` starts it, and does not know it."""
+    """``make FOLDER PAGE MEASURED COMMAND…`` or ``compare PAGE…``: the command ``workbench`` starts it by its name."""
     what, *rest = words
     if what == "make":
-        folder, page, *command = rest
-        Path(page).write_text(html(read(Path(folder)), command), encoding="utf-8")
+        folder, page, measured, *command = rest
+        Path(page).write_text(html(read(Path(folder)), command, measured), encoding="utf-8")
         return 0
     try:
         print("\n".join(compared(rest)))
@@ -257,7 +286,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-__all__ = ["Rank", "compared", "html", "ranks", "read", "sentences"]
+__all__ = ["Rank", "against_prediction", "compared", "html", "ranks", "read", "sentences"]
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
