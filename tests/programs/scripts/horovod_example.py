@@ -16,6 +16,7 @@ import numpy as np
 from workbench.data import fashion_mnist
 
 TRAINED, TESTED, STEPS = 640, 128, 20
+np.Inf = np.inf  # Lightning 1.2 asks for it
 trained = []
 
 
