@@ -20,6 +20,7 @@ PASS_ENVIRONMENT_ON = {"launch", "cli", "cluster", "diagnostics", "executors"}
 # Modules of ours that are imported by their names, which no contract sees → why.
 BY_NAME = {
     ("as_horovod.on_path.horovod", "workbench.as_horovod"): "`import horovod` finds this file first",
+    ("as_horovod.on_path.sparkdl", "workbench.as_horovod"): "and `import sparkdl` this one",
     ("ray.train", "workbench.as_horovod"): "only where the user's script asks for Horovod's names",
     ("ray.worker", "workbench.as_horovod"): "only where the user's script asks for Horovod's names",
 }

@@ -429,12 +429,12 @@ def test_databricks_runner_calls_a_function_on_ranks(jobs: Runner, tmp_path: Pat
     """``HorovodRunner`` returns what rank 0 does, from processes of this machine; an installed sparkdl goes first."""
     script = tmp_path / "driver.py"
     script.write_text(
-        "import workbench.as_horovod, sys\nfrom sparkdl import HorovodRunner\n"
+        "import sys\nfrom sparkdl import HorovodRunner\n"
         "def f(lr):\n    import horovod.torch as hvd\n    hvd.init()\n    return hvd.rank(), hvd.size(), lr\n"
         "if __name__ == '__main__': print(HorovodRunner(np=int(sys.argv[1])).run(f, lr=0.5))\n"
     )
     for n, said in (("-2", 0), ("2", 1)):
-        job = jobs.python(str(script), n, deadline_s=40)
+        job = jobs.python("-m", "workbench.as_horovod", str(script), n, deadline_s=40)
         assert job.code == 0, job.report()
         assert ast.literal_eval(job.out(0)) == (0, 2, 0.5)
         assert job.err(0).count("no SparkContext is active: HorovodRunner starts 2 processes here") == said

@@ -148,18 +148,19 @@ class Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Import what stands behind it, so that a framework that is missing shows here; programs print its file."""
-        module.__file__ = import_module(targets(module.__name__)[0]).__file__
+        module.__file__ = getattr(import_module(targets(module.__name__)[0]), "__file__", None)
 
 
 class SparkdlFinder(MetaPathFinder):
-    """Answers for ``sparkdl`` where nothing else does: it stands at the end."""
+    """Answers for ``sparkdl``."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A spec of :mod:`workbench.as_horovod.sparkdl`."""
-        ours = Path(__file__).with_name("sparkdl.py")
-        return spec_from_file_location(fullname, ours) if fullname == "sparkdl" else None
+        """Of the one that is installed; of :mod:`workbench.as_horovod.sparkdl` where none is."""
+        if fullname != "sparkdl":
+            return None
+        return _real(fullname) or spec_from_file_location(fullname, Path(__file__).with_name("sparkdl.py"))
 
 
 def install() -> None:
@@ -172,16 +173,15 @@ def install() -> None:
         return
     if other := sys.modules.get("horovod"):
         raise ImportError(f"{_where(other.__spec__)} is imported already: import workbench.as_horovod before it.")
-    if (real := _real()) is not None and config.launch().rank == 0:
+    if (real := _real("horovod")) is not None and config.launch().rank == 0:
         sys.stderr.write(f"workbench: `horovod` means the workbench here, not the one in {_where(real)}.\n")
-    sys.meta_path.insert(0, Finder())
-    sys.meta_path.append(SparkdlFinder())
+    sys.meta_path[:0] = [Finder(), SparkdlFinder()]
 
 
-def _real() -> ModuleSpec | None:
-    """The Horovod that is installed."""
+def _real(name: str) -> ModuleSpec | None:
+    """The package of this name that is installed."""
     mine = Path(__file__).parent / "on_path"
-    return PathFinder.find_spec("horovod", [path for path in sys.path if Path(path or ".").resolve() != mine])
+    return PathFinder.find_spec(name, [path for path in sys.path if Path(path or ".").resolve() != mine])
 
 
 def _where(spec: ModuleSpec | None) -> str:
