@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import textwrap
 from pathlib import Path
@@ -113,6 +114,38 @@ def test_who_is_not_told(jobs: Runner, tmp_path: Path) -> None:
     for text in (by_mpi, by_child, DDP):
         job = run(jobs, "python", script(tmp_path, text))
         assert (job.code, job.err(0)) == (0, ""), job.report()
+
+
+def test_a_script_that_is_not_there_has_not_trained_alone(jobs: Runner, tmp_path: Path) -> None:
+    """Python's own error is all that is said."""
+    job = run(jobs, "python", str(tmp_path / "missing.py"))
+    assert job.code == 2, job.report()
+    assert "No such file" in job.err(0), job.report()
+    assert "init()" not in job.err(0), job.report()
+
+
+WORLD = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print(dist.get_world_size())
+dist.destroy_process_group()
+"""
+
+
+@BOTH_WAYS
+def test_torchrun_in_each_rank_is_told(jobs: Runner, tmp_path: Path, way: list[str]) -> None:
+    """One line says that each torchrun has a job of its own; nothing, where they have one job together."""
+    path, said = script(tmp_path, WORLD), "workbench: torchrun has started a job of its own in each of the 2 ranks"
+    torchrun = ["python", "-m", "torch.distributed.run", "--nproc-per-node", "1"]
+    job = run(jobs, *way, *torchrun, path)
+    assert (job.code, job.err(0).count(said)) == (0, 1), job.report()
+    assert "ended without init()" not in job.err(0), job.report()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free.getsockname()[1]}"]
+    job = run(jobs, *way, *torchrun, "--nnodes", "2", *meeting, path)
+    assert (job.code, sorted(line[-1] for line in job.out(0).splitlines())) == (0, ["2", "2"]), job.report()
+    assert said not in job.err(0), job.report()
 
 
 DDP = """

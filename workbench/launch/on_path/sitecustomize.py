@@ -8,7 +8,8 @@ exit code, and ends the job.
 Python imports this by its name at each start, for ``workbench run`` puts its folder first on PYTHONPATH. Another
 ``sitecustomize`` further back on the path is run as well.
 
-A script that ends well and never called ``init()`` is told so: the ranks have not trained together.
+A script that ends well and never called ``init()`` is told so: the ranks have not trained together. So is one that
+torchrun, started in each rank, has begun in a job of its own.
 
 A rank that has lost another holds its traceback back for a moment. A batch system that ends a job sends SIGTERM to all
 processes, one after the other, and the last need not tell that they have lost the first.
@@ -39,6 +40,10 @@ _ALONE = (
 )
 _FOR_HOROVOD = (
     ". A program written for Horovod may look at Open MPI's variables first: workbench run --as-horovod sets them"
+)
+_TORCHRUN = (
+    "workbench: torchrun has started a job of its own in each of the {0} ranks, so each of them trains alone. Use one: "
+    "workbench run -np {0} python script.py, or torchrun --nproc-per-node {0} script.py"
 )
 _ALL_ENDED_WITHIN_S = 0.5
 _codes: list[object] = []  # of a SystemExit that nobody caught
@@ -80,11 +85,23 @@ def failed() -> int:
     return 0 if code is None else code & 0xFF if isinstance(code, int) else 1
 
 
-def _ranks(env: Mapping[str, str]) -> int:
-    """How many ranks there are, if this is the process of the first one that its supervisor has started; else 0."""
+def _ranks(env: Mapping[str, str], pid: int) -> int:
+    """How many ranks there are, if ``pid`` is the process of the first one that its supervisor has started; else 0."""
     ranks = env.get("HOROVOD_SIZE", "")
-    first = env.get("HOROVOD_RANK") == "0" and "WORKBENCH_MEMBER" in env and os.getsid(0) == os.getpid()
+    first = env.get("HOROVOD_RANK") == "0" and "WORKBENCH_MEMBER" in env and os.getsid(pid) == pid
     return int(ranks) if first and ranks.isdecimal() else 0
+
+
+def _under_torchrun(env: Mapping[str, str]) -> int:
+    """How many ranks there are, if this is the first process of a torchrun that has not met those of the others."""
+    first = "TORCHELASTIC_RUN_ID" in env and env.get("RANK") == "0" and env.get("GROUP_WORLD_SIZE") == "1"
+    return _ranks(env, os.getppid()) if first else 0
+
+
+def _has_begun() -> bool:
+    """Has Python found the script that it was asked to run?"""
+    loader = getattr(sys.modules.get("__main__"), "__loader__", None)
+    return loader is not importlib.machinery.BuiltinImporter or sys.argv[:1] in ([], [""], ["-"], ["-c"])
 
 
 def _has_met_others() -> bool:
@@ -117,7 +134,8 @@ def _watch() -> None:
     def leave() -> None:
         mpi = sys.modules.get("mpi4py.MPI")
         code = failed()
-        if not code and os.getpid() == pid and ranks > 1 and not os.path.exists(member) and not _has_met_others():
+        alone = ranks > 1 and _has_begun() and not os.path.exists(member) and not _has_met_others()
+        if not code and os.getpid() == pid and alone:
             with contextlib.suppress(Exception):
                 print(_ALONE.format(ranks, cause), file=sys.stderr, flush=True)
         if not code or os.getpid() != pid or mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
@@ -128,7 +146,10 @@ def _watch() -> None:
         os._exit(code)
 
     env = dict(os.environ)
-    pid, ranks, member = os.getpid(), _ranks(env), env.get("WORKBENCH_MEMBER", "")
+    pid, member = os.getpid(), env.get("WORKBENCH_MEMBER", "")
+    ranks = _ranks(env, pid)
+    if (torchruns := _under_torchrun(env)) > 1:
+        print(_TORCHRUN.format(torchruns), file=sys.stderr, flush=True)
     cause = "" if "WORKBENCH_AS_HOROVOD" in env else _FOR_HOROVOD
     _hold_back()
     sys.exit = _marking(sys.exit)
