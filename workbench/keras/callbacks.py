@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.errors import MismatchError
 from workbench.job import api
 from workbench.job.objects import broadcast_object
 from workbench.keras.backend import bring_back, broadcast_variables, state_of
@@ -24,6 +25,8 @@ Logs = dict[str, Any] | None
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
     """Gives every rank the root's weights and optimizer state before the first step; after it, if they come later.
+
+    Before each epoch it makes sure that the ranks' learning rates are still equal.
 
     Args:
         root_rank: who has the right values.
@@ -45,6 +48,24 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         if self.model.built:
             build(self.model.optimizer, self.model.trainable_variables)
             self._broadcast()
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Compare the learning rates.
+
+        Raises:
+            MismatchError: they differ; on every rank.
+        """
+        rate = getattr(self.model.optimizer, "learning_rate", None)
+        if rate is None or callable(rate):  # in Keras 2 a schedule, which knows steps only
+            return
+        bring_back(self.model)
+        rates = api.allgather(number_or_array(rate).reshape(1), "learning rates")
+        if len(np.unique(rates)) > 1:
+            each = "; ".join(f"rank {rank}: {found:g}" for rank, found in enumerate(rates))
+            raise MismatchError(
+                f"The ranks' learning rates differ before epoch {epoch + 1} ({each}). If ReduceLROnPlateau or another "
+                "callback decides by metrics, list hvd.callbacks.MetricAverageCallback() before it."
+            )
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Broadcast after the first step, if the weights did not exist before it."""

@@ -28,6 +28,7 @@ from keras_twins import (
 )
 
 import workbench.keras as hvd
+from workbench.errors import MismatchError
 from workbench.keras.backend import state_of, values_of
 
 
@@ -229,6 +230,20 @@ def test_ranks_with_other_validation_sets_stop_together(first: bool, n: int, ran
     assert_same_everywhere(model)
     written = [f"{epoch + 1}.keras" for epoch in range(best + 1)] if rank == 0 else []
     assert sorted(each.name for each in tmp_path.iterdir()) == written
+
+
+@pytest.mark.usually("torch", "tensorflow", "jax")
+def test_learning_rates_that_differ_are_an_error(n: int, rank: int) -> None:
+    """ReduceLROnPlateau that decides by each rank's own metrics: at once, on all ranks, with each rank's rate."""
+    if n == 1:
+        return
+    model, (x, y), notes = net(), data(n), Notes()
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.5)), **QUICK)
+    mine = Told("val_loss", *([0.3] * 5 if rank == 0 else [0.5, 0.4, 0.3, 0.2, 0.1]))
+    plateau = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1)
+    with pytest.raises(MismatchError, match=r"before epoch 3 \(rank 0: 0.25; rank 1: 0.5[;)].*MetricAverageCallback"):
+        fitted(model, part(x), part(y), ROWS, 5, [begin(), mine, plateau, notes])
+    assert len(notes.epochs) == 2
 
 
 @pytest.mark.usually("torch")
