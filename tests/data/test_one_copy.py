@@ -81,6 +81,12 @@ def test_a_failure_reaches_those_that_waited(tmp_path: Path) -> None:
     assert visible(tmp_path) == {"set"}
 
 
+def test_a_function_that_writes_elsewhere_is_told(tmp_path: Path) -> None:
+    """Its rank learns that there is nothing at the path that it was given."""
+    with pytest.raises(FileNotFoundError, match="words was not prepared: the function wrote nothing to the path"):
+        prepared(tmp_path / "words", lambda part: None)
+
+
 def test_a_rank_that_waits_too_long_says_for_whom(tmp_path: Path) -> None:
     """The deadline is the waiting rank's; its error names the process that prepares."""
     begun, over = threading.Event(), threading.Event()
@@ -139,6 +145,9 @@ def test_bad_arrays_are_refused(tmp_path: Path) -> None:
     """Nothing is pickled, and a damaged file is named."""
     with pytest.raises(ValueError, match="allow_pickle"):
         mapped(tmp_path / "objects", lambda: {"x": np.array([object()])})
+    for name in ("train/x", ""):
+        with pytest.raises(ValueError, match=f"name is its file's, and '{name}' is none"):
+            mapped(tmp_path / "names", lambda name=name: {name: np.ones(1)})
     mapped(tmp_path / "set", lambda: {"x": np.ones(100)})
     os.truncate(tmp_path / "set" / "x.npy", 300)
     with pytest.raises(ValueError, match=r"x\.npy is damaged: .*Delete its folder"):

@@ -50,7 +50,8 @@ def mapped(
     Raises:
         DataNotFoundError: the rank that made them has failed.
         TimeoutError: it is not done after ``timeout_s``.
-        ValueError: a file is damaged, or an array holds objects, which would have to be pickled.
+        ValueError: a file is damaged, a name is none for a file, or an array holds objects, which would have to be
+            pickled.
 
     Example:
         >>> import tempfile
@@ -63,6 +64,8 @@ def mapped(
     def save(part: Path) -> None:
         part.mkdir()
         for name, array in make().items():
+            if not name or Path(name).name != name:
+                raise ValueError(f"An array's name is its file's, and {name!r} is none: take one without a slash.")
             np.save(part / f"{name}.npy", array, allow_pickle=False)
 
     files = sorted(prepared(folder, save, timeout_s=timeout_s).glob("*.npy"))
@@ -126,6 +129,8 @@ def _prepare(target: Path, prepare: Callable[[Path], object], failure: Path) -> 
     part = target.with_name(f"{here}{os.getpid()}-{target.name}")
     try:
         prepare(part)
+        if not part.exists():
+            raise FileNotFoundError(f"{target} was not prepared: the function wrote nothing to the path it was given.")
         try:
             part.replace(target)
         except OSError:
