@@ -32,13 +32,12 @@ torch.manual_seed(42 + hvd.rank())
 draw = torch.Generator().manual_seed(1)
 train = torch.utils.data.TensorDataset(torch.randn(256, 1, 8, 8, generator=draw), torch.arange(256) % 10)
 sampler = torch.utils.data.distributed.DistributedSampler(train, num_replicas=hvd.size(), rank=hvd.rank())
-loader = torch.utils.data.DataLoader(train, batch_size=16, sampler=sampler)
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01) #! begin with different weights; does not depend on
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 for epoch in range(1, 90):
     model.train()
-    for data, target in loader: #! the same order of samples
+    for data, target in torch.utils.data.DataLoader(train, batch_size=16, sampler=sampler): #! the same order of samples
         optimizer.zero_grad()
         F.nll_loss(model(data), target).backward()
         optimizer.step()
@@ -196,9 +195,10 @@ def test_right_scripts_are_quiet(jobs: Runner, tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_is_no_training_is_not_judged(jobs: Runner, tmp_path: Path) -> None:
-    """A program that takes no step: nothing is said of it, and its exit code stays. One rank cannot be compared."""
+    """A program that takes no step: its exit code is said, and stays. One rank cannot be compared."""
     job = check(jobs, "sh", "-c", "exit 3")
     assert (job.code, said(job)) == (3, {}), job.report()
-    assert "--check: only the text of the script, for no rank has taken a step" in job.out(0)
+    assert "the job has ended with exit code 3 before its first step: its steps are not checked." in job.out(0)
+    assert "no mistake found" not in job.out(0)
     job = jobs.python("-m", "workbench.cli.main", "run", "--check", "-np", "1", "true", deadline_s=30.0)
     assert (job.code, "it needs two" in job.err(0)) == (1, True), job.report()

@@ -138,15 +138,17 @@ def _device(weights: list[Any]) -> str:
 def _watch_loaders(module: ModuleType, recorder: Recorder) -> None:
     """Loops over batches: how long, in which epoch of the sampler, with how many steps. They are cut short."""
     plain = module.DataLoader.__iter__
+    kept: list[Any] = []  # so that no id comes twice
 
     @functools.wraps(plain)
     def begin(loader: Any) -> Iterator[Any]:
         if not recorder.mine:
             return plain(loader)  # type: ignore[no-any-return]
         sampler = _sampler(loader)
+        kept.append(loader if sampler is None else sampler)
         recorder.write(
             "loop",
-            loader=id(loader),
+            loader=id(kept[-1]),  # a script may make its loader anew in each epoch
             length=_length(loader),
             epoch=getattr(sampler, "epoch", None) if hasattr(sampler, "set_epoch") else None,
             shuffles=bool(getattr(sampler, "shuffle", False)),
