@@ -341,7 +341,7 @@ def _check(args: argparse.Namespace) -> int:
         raise LaunchError("--check compares ranks, so it needs two: workbench run --check -np 2 python train.py")
     with recorded() as (folder, variables):
         code = _run_ranks(args, n, targets, variables)
-        lines, wrong = report(events(folder, n))
+        lines, wrong = report(events(folder, n), code)
     print_lines(lines)
     return code or wrong
 

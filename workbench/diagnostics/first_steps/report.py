@@ -61,11 +61,12 @@ def mistakes(ranks: Sequence[Sequence[Event]]) -> list[Mistake]:
     return sorted(found, key=lambda each: each.note)
 
 
-def report(ranks: Sequence[Sequence[Event]]) -> tuple[list[str], int]:
+def report(ranks: Sequence[Sequence[Event]], code: int = 0) -> tuple[list[str], int]:
     """The lines of the report, and 1 if there are mistakes, else 0.
 
     Args:
         ranks: by rank, what it has recorded.
+        code: the job's exit code.
     """
     found, lines = mistakes(ranks), list[str]()
     for each in found:
@@ -73,7 +74,8 @@ def report(ranks: Sequence[Sequence[Event]]) -> tuple[list[str], int]:
     steps = min(map(_steps, ranks), default=0)
     graph = any(each["what"] == "graph" for seen in ranks for each in seen)
     wrong = sum(not each.note for each in found)
-    verdict = count(wrong, "mistake") if wrong else "no mistake found"
+    nothing = "its steps are not checked" if code and not steps else "no mistake found"
+    verdict = count(wrong, "mistake") if wrong else nothing
     notes = f", {count(len(found) - wrong, 'note')}" if len(found) > wrong else ""
     if steps:
         lines.append(f"--check: {count(steps, 'step')} on each of {count(len(ranks), 'rank')}: {verdict}{notes}.")
@@ -81,6 +83,8 @@ def report(ranks: Sequence[Sequence[Event]]) -> tuple[list[str], int]:
         why = (
             "a graph of TensorFlow 1 cannot be looked into"
             if graph
+            else f"the job has ended with exit code {code} before its first step"
+            if code
             else "no rank has taken a step with torch or Keras 3"
         )
         lines.append(f"--check: only the text of the script, for {why}: {verdict}{notes}.")
