@@ -52,6 +52,11 @@ def test_mixed_precision_is_that_of_ddp(both: tuple[dict[str, Any], dict[str, An
     assert both[1]["mixed"] == both[1]["mixed by DDP"]
 
 
+def test_learning_rates_that_differ_are_an_error(both: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """ReduceLROnPlateau that decides by each rank's own metric: the next epoch does not begin."""
+    assert "before an epoch (rank 0: 0.5; rank 1: 0.25). If ReduceLROnPlateau" in both[1]["drifted"]
+
+
 def test_rank_0_alone_writes(both: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """As many checkpoints as one process, and one log."""
     assert both[1]["files"] == both[0]["files"] == 1

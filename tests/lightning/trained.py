@@ -21,6 +21,7 @@ from fabric_trained import trained_with_fabric
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import workbench.torch as hvd
+from workbench.errors import MismatchError
 
 STRATEGY, FOLDER = sys.argv[1:]
 BLOCKS = [each for each in blocks(ROOT / "docs" / "how-to" / "convert.md", "python") if "torch.lightning" in each.text]
@@ -95,6 +96,18 @@ class Mixed(Regression):
     validation_step = None  # type: ignore[assignment]
 
 
+class Drifting(Regression):
+    """Each rank halves its learning rate by a number of its own."""
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.log("mine", float(RANK == 0) / (1 + self.current_epoch), sync_dist=False)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 0.5)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "mine"}}
+
+
 def loader() -> Any:
     """In order, so that the batches of all ranks together are those of one process."""
     data = TensorDataset(X, Y)
@@ -153,6 +166,10 @@ if SIZE > 1:
         fitted.fit(Mixed(), loader())
         assert fitted.world_size == SIZE
         found[name] = of(fitted)["weights"]
+    try:
+        trained(Drifting(), max_epochs=4, enable_checkpointing=False)
+    except MismatchError as error:
+        found["drifted"] = str(error)
     os.chdir(FOLDER)  # loggers write here
     space = {"pl": pl, "model": Mixed(), "loader": loader(), "loss_of": torch.nn.functional.mse_loss}
     with redirect_stdout(sys.stderr):

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from workbench.errors import MismatchError
 from workbench.job import api
 from workbench.job.objects import broadcast_object
 from workbench.keras.backend import bring_back, broadcast_variables, state_of
 from workbench.keras.flavour import LEGACY, build, keras, multiply, number_or_array, velocities_of
+from workbench.training.rates import compare_learning_rates
 
 Logs = dict[str, Any] | None
 
@@ -59,13 +59,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         if rate is None or callable(rate):  # in Keras 2 a schedule, which knows steps only
             return
         bring_back(self.model)
-        rates = api.allgather(number_or_array(rate).reshape(1), "learning rates")
-        if len(np.unique(rates)) > 1:
-            each = "; ".join(f"rank {rank}: {found:g}" for rank, found in enumerate(rates))
-            raise MismatchError(
-                f"The ranks' learning rates differ before epoch {epoch + 1} ({each}). If ReduceLROnPlateau or another "
-                "callback decides by metrics, list hvd.callbacks.MetricAverageCallback() before it."
-            )
+        compare_learning_rates(
+            [float(number_or_array(rate))],
+            f"before epoch {epoch + 1}",
+            "If ReduceLROnPlateau or another callback decides by metrics, list hvd.callbacks.MetricAverageCallback() "
+            "before it.",
+        )
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Broadcast after the first step, if the weights did not exist before it."""

@@ -28,6 +28,7 @@ from weakref import ref
 import torch
 
 import workbench.torch as hvd
+from workbench.training.rates import compare_learning_rates
 
 _OLD = "pytorch_lightning"
 _IS_OLD = (_OLD in sys.modules and "lightning.pytorch" not in sys.modules) or find_spec("lightning") is None
@@ -199,6 +200,16 @@ class WorkbenchStrategy(_OnRanks, _parallel.ParallelStrategy):  # type: ignore[m
         self.model.to(self.root_device)
 
     # --- a step -------------------------------------------------------------------------------------
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Before an epoch, compare the ranks' learning rates."""
+        super().on_train_batch_start(batch, batch_idx)
+        if batch_idx == 0:
+            compare_learning_rates(
+                [float(group["lr"]) for one in self.optimizers for group in one.param_groups if "lr" in group],
+                "before an epoch",
+                "If ReduceLROnPlateau decides by a metric, log it with sync_dist=True.",
+            )
 
     def backward(self, closure_loss: Any, optimizer: Any, *args: Any, **options: Any) -> Any:
         """Backward; then gradients are averaged, so that whatever comes next, such as clipping, sees the averages."""
