@@ -90,8 +90,6 @@ def through(module: Any, name: str, length: int) -> Verb:
         return lambda tensor: verb(tensor, 0, name=known)
     if name == "reducescatter":
         return lambda tensor: verb(tensor, name=known, op=module.Sum)
-    if name == "alltoall":  # Horovod returns the received splits as well, if it was given splits
-        return lambda tensor: verb(tensor, name=known)
     return lambda tensor: verb(tensor, name=known)
 
 

@@ -39,8 +39,8 @@ def mapped(
     read are the operating system's cache, which is shared. What a rank writes into an array stays its own.
 
     Args:
-        folder: where the files are, or shall be. It must fit the arrays: delete it if ``make`` makes others. A folder
-            in /dev/shm is memory, too, and stays until it is deleted.
+        folder: where the files are, or will be. Delete it when ``make`` changes, for an old folder is taken as it is.
+            A folder in /dev/shm is memory, too, and stays until it is deleted.
         make: the arrays by name; called by one rank, and only if the folder is not there.
         timeout_s: how long to wait for the rank that makes them.
 
