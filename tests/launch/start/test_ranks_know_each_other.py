@@ -135,7 +135,7 @@ dist.destroy_process_group()
 @BOTH_WAYS
 def test_torchrun_in_each_rank_is_told(jobs: Runner, tmp_path: Path, way: list[str]) -> None:
     """One line says that each torchrun has a job of its own; nothing, where they have one job together."""
-    path, said = script(tmp_path, WORLD), "workbench: torchrun has started a job of its own in each of the 2 ranks"
+    path, said = script(tmp_path, WORLD), "workbench: each of the 2 ranks has started a job of its own"
     torchrun = ["python", "-m", "torch.distributed.run", "--nproc-per-node", "1"]
     job = run(jobs, *way, *torchrun, path)
     assert (job.code, job.err(0).count(said)) == (0, 1), job.report()
