@@ -174,6 +174,22 @@ def test_steps_are_counted_by_all_samples_and_means_by_a_share(line: str, number
     assert f"n = len({number})" in convert("train.py", text).after
 
 
+def test_a_scheduler_gets_the_mean_of_the_ranks() -> None:
+    """Each divides its sum by the number of its own samples."""
+    text = TRAINING + "    scheduler.step(float(loss) / len(loader.dataset))\n"
+    mean = "torch.as_tensor(float(loss) / len(loader.sampler))"
+    assert f"scheduler.step(hvd.allreduce({mean}).item())" in convert("train.py", text).after
+
+
+def test_what_is_edited_within_an_edit_stays() -> None:
+    """A callback that writes is rank 0's, also in an expression of lists."""
+    more = (
+        "callbacks=[] if model is None else [keras.callbacks.TerminateOnNaN()] + [keras.callbacks.CSVLogger('a.csv')])"
+    )
+    after = convert("train.py", KERAS.replace("batch_size=4)", f"batch_size=4, {more}")).after
+    assert "+ [*([keras.callbacks.CSVLogger('a.csv')] if hvd.rank() == 0 else [])])]" in after
+
+
 def test_a_file_that_is_written_during_the_training() -> None:
     """Rank 0 writes it, the others into nothing; one that is read, too, is refused; who loads what was saved waits."""
     text = TRAINING + 'open("log.csv", "w").write(str(loss))\n'

@@ -57,6 +57,10 @@ class Edits:
             if said not in (comments := self._at(node).comments):
                 comments.append(said)
 
+    def wrap(self, node: cst.CSTNode, within: str, step: int = 0, text: str = "") -> None:
+        """Put an expression, with what is edited in it, where ``{}`` is."""
+        self.replace(node, lambda new: cst.parse_expression(within.format(_code(new))), step, text)
+
     def guard(self, node: cst.CSTNode) -> None:
         """Let only rank 0 run the statement of a node."""
         self._guarded.add(self.script.statement(node))
@@ -97,6 +101,10 @@ class Edits:
 
 def _lines(step: int, lines: str, text: str, said: bool) -> str:
     return f"{comment(step, text)}\n{lines}" if said else lines
+
+
+def _code(node: Any) -> str:
+    return cst.Module([]).code_for_node(node)
 
 
 def _constant(node: cst.CSTNode) -> Change:

@@ -24,8 +24,7 @@ def convert(edits: Edits, found: Training) -> None:
         if last(call.func) == "step" and call is not found.step and call.args and _is_scheduler(script, call):
             value = call.args[0].value
             if mentions(script, value, own):
-                text = script.text(value)
-                edits.replace(value, f"hvd.allreduce(torch.as_tensor({text})).item()", 6, "the ranks' average decides")
+                edits.wrap(value, "hvd.allreduce(torch.as_tensor({})).item()", 6, "the ranks' average decides")
 
 
 def _is_scheduler(script: Script, call: cst.Call) -> bool:

@@ -104,11 +104,10 @@ def _optimizer(edits: Edits, compiled: cst.Call) -> None:
         more = f"optimizer=hvd.DistributedOptimizer({default})"
         edits.replace(compiled, lambda call: rank_0.also(call, more), 6)
         return
-    text = script.text(arg.value)
     made = origins(script, arg.value)
-    if all(isinstance(each, (cst.SimpleString, cst.FormattedString)) for each in made):
-        text = f"{_keras(script)}.optimizers.get({text})"
-    edits.replace(arg.value, f"hvd.DistributedOptimizer({text})", 6)
+    is_name = all(isinstance(each, (cst.SimpleString, cst.FormattedString)) for each in made)
+    optimizer = f"{_keras(script)}.optimizers.get({{}})" if is_name else "{}"
+    edits.wrap(arg.value, f"hvd.DistributedOptimizer({optimizer})", 6)
 
 
 # --- 2 and 4 ------------------------------------------------------------------------------------------
@@ -187,7 +186,8 @@ def _arguments(edits: Edits, fit: cst.Call) -> None:
     elif isinstance(callbacks.value, cst.List):
         edits.replace(callbacks.value, _starred_first(name))
     else:
-        edits.replace(callbacks.value, f"[*{name}, *{script.text(callbacks.value)}]")
+        listed = "{}" if isinstance(callbacks.value, (cst.Name, cst.Attribute, cst.Call)) else "({})"
+        edits.wrap(callbacks.value, f"[*{name}, *{listed}]")
     if verbose is None:
         edits.replace(fit, lambda call: rank_0.also(call, 'verbose="auto" if hvd.rank() == 0 else 0'), 7)
     elif script.text(verbose.value) != "0":
