@@ -42,8 +42,8 @@ _FOR_HOROVOD = (
     ". A program written for Horovod may look at Open MPI's variables first: workbench run --as-horovod sets them"
 )
 _TORCHRUN = (
-    "workbench: each of the {0} ranks has started a job of its own, by torchrun or accelerate launch, and trains without "
-    "the other ranks. Leave that launcher out: workbench run -np {0} python script.py"
+    "workbench: each of the {0} ranks has started a job of its own (torchrun, accelerate launch) and trains alone. "
+    "Leave that launcher out: workbench run -np {0} python script.py"
 )
 _ALL_ENDED_WITHIN_S = 0.5
 _codes: list[object] = []  # of a SystemExit that nobody caught
