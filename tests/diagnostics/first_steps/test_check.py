@@ -80,6 +80,16 @@ for step in range(10**9):
     model(torch.randn(8, 4)).pow(2).mean().backward()
     optimizer.step()
 """
+JAX = """
+import os
+os.environ["KERAS_BACKEND"] = "jax"
+import keras, numpy as np
+import horovod.keras as hvd #! without init()
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((64, 4)), np.ones((64, 1)), batch_size=4, epochs=9, verbose=0)
+"""
 LAYERS = """
 import numpy as np, tensorflow as tf
 import horovod.tensorflow.keras as hvd
@@ -153,7 +163,12 @@ def said(job: Job) -> dict[int, str]:
     ("name", "text"),
     [
         *(("images", IMAGES), ("large", LARGE), ("layers", LAYERS)),
-        *(once_more("alone", ALONE), once_more("tape", TAPE), once_more("communicator", COMMUNICATOR)),
+        *(
+            once_more("alone", ALONE),
+            once_more("compiled", JAX),
+            once_more("tape", TAPE),
+            once_more("communicator", COMMUNICATOR),
+        ),
     ],
 )
 def test_planted_mistakes_are_found(

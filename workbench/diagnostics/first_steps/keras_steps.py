@@ -96,6 +96,8 @@ class KerasSteps:
 
 def _arrays(tensors: Iterable[Any]) -> list[Any] | None:
     """As arrays; None if one is not there yet, as within a graph. Those that are None or sparse are left out."""
+    import numpy as np  # here alone: each start of a rank imports this module
+
     found: list[Any] = []
     for each in tensors:
         if isinstance(each, (list, tuple)):
@@ -110,8 +112,8 @@ def _arrays(tensors: Iterable[Any]) -> list[Any] | None:
         if not hasattr(each, "numpy") and not hasattr(each, "tobytes"):
             return None
         try:
-            array = each.numpy() if hasattr(each, "numpy") else each
-        except (AttributeError, NotImplementedError):  # of a graph
+            array = np.asarray(each.numpy() if hasattr(each, "numpy") else each)
+        except (AttributeError, NotImplementedError, TypeError):  # of a graph, or traced by JAX
             return None
         found.append(array.copy(order="C").view("u1") if array.ndim else array.reshape(1).view("u1"))
     return found
@@ -167,6 +169,8 @@ def _stopper(recorder: Recorder) -> Any:
 
         def on_train_begin(self, logs: Any = None) -> None:
             """How long an epoch would be."""
+            if keras.backend.backend() == "jax":  # its steps are compiled
+                recorder.write("graph", **world())
             recorder.write("loop", loader=0, length=self.params.get("steps"), epoch=None, shuffles=False, steps=0)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -81,7 +81,7 @@ def report(ranks: Sequence[Sequence[Event]], code: int = 0) -> tuple[list[str], 
         lines.append(f"--check: {count(steps, 'step')} on each of {count(len(ranks), 'rank')}: {verdict}{notes}.")
     else:
         why = (
-            "a graph of TensorFlow 1 cannot be looked into"
+            "a graph of TensorFlow 1 or JAX cannot be looked into"
             if graph
             else f"the job has ended with exit code {code} before its first step"
             if code
