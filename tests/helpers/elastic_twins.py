@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
+from all_ranks import wait_for_all
 
 import workbench.keras as hvd
 from workbench.core.messages import Raised
@@ -45,6 +46,7 @@ def cell() -> Iterator[list[Exception]]:
     except Exception as error:  # noqa: BLE001 - whatever it is that the framework makes of it
         caught.append(error)
         engine.report(Raised(rank, repr(error), final=False))
-    time.sleep(1.5)
+    wait_for_all()
+    time.sleep(0.5)  # nobody says when what was reported has been taken in
     engine.report(Began(rank))
     time.sleep(0.5)

@@ -12,6 +12,7 @@ from ml_dtypes import bfloat16
 from workbench.core.backend.base import Array
 from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
+from workbench.job.context import HOLDER
 from workbench.keras.flavour import LEGACY, assign, keras, values_of, variables_of
 from workbench.training.bridge import Bridge, NoSparseGradients, Spec
 from workbench.training.calls import Call
@@ -103,6 +104,20 @@ def own_errors() -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def forget_steps() -> None:
+    """Have JAX trace training steps anew.
+
+    It knows a step by the model's method. If an exception, or a variable of a notebook, keeps the step of an earlier
+    ``compile()``, JAX runs that one: with the optimizer of then on this rank, and with the new one on others.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        context = HOLDER.find()
+        if context is not None and context.names.users:  # else no optimizer has been traced
+            jax.clear_caches()
+
+
 def bring_back(model: Any) -> None:
     """During ``fit`` JAX's trainer has the variables' values somewhere else: set them to what they are."""
     if hasattr(model, "jax_state_sync"):
@@ -129,6 +144,7 @@ __all__ = [
     "bridge",
     "bring_back",
     "broadcast_variables",
+    "forget_steps",
     "own_errors",
     "state_of",
     "values_of",

@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
-from workbench.keras.backend import Compression, bridge
+from workbench.keras.backend import Compression, bridge, forget_steps
 from workbench.keras.flavour import LEGACY, keras
 from workbench.keras.wrapper import Distributed, is_distributed
 from workbench.training.bridge import TensorReducer
@@ -131,6 +131,7 @@ def distribute(optimizer: Any, reducer: TensorReducer) -> Distributed:
     from workbench.keras.keras3 import Distributed3, keep_xla_away
 
     keep_xla_away()
+    forget_steps()
     return Distributed3(optimizer, reducer)
 
 

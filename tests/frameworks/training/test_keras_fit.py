@@ -69,6 +69,23 @@ def test_metrics_are_the_mean_of_the_ranks(n: int) -> None:
             assert kept.history[name][epoch] == value
 
 
+@pytest.mark.usually("torch", "jax")
+def test_a_model_is_compiled_again_while_its_old_step_is_kept(n: int, rank: int) -> None:
+    """As the exception of a failed cell keeps it, on one rank: that rank, too, trains with the new optimizer."""
+    model, serial = twins()
+    x, y = data(n)
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)))
+    fitted(model, part(x), part(y), ROWS, 1, [begin()])
+    kept = model.train_function if rank == 0 else None
+    model.set_weights(serial.get_weights())
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)))
+    fitted(model, part(x), part(y), ROWS, 1, [begin()])
+    fitted(compiled(serial, keras.optimizers.SGD(0.05)), x, y, ROWS * n, 1)
+    assert (kept is not None) == (rank == 0)
+    assert difference(model, serial) < 1e-5
+    assert_same_everywhere(model)
+
+
 @pytest.mark.usually("torch", "tensorflow")
 def test_run_eagerly(n: int) -> None:
     """Without any graph the end is the same."""
