@@ -115,7 +115,7 @@ def forget_steps() -> None:
 
         context = HOLDER.find()
         if context is not None and context.names.users:  # else no optimizer has been traced
-            jax.clear_caches()
+            jax.clear_caches()  # type: ignore[no-untyped-call]
 
 
 def bring_back(model: Any) -> None:
