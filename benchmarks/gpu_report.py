@@ -2,10 +2,10 @@
 
 Needs Python, numpy, torch, cupy and an NVIDIA GPU; no MPI, no set-up: a bare checkout will do. Each section runs in
 processes of its own until its deadline; one that fails is written down as failed, and the rest goes on. Writes a JSON
-file with the machine, the versions, the date, and each figure with its target; lesson 12 shows it. Beside it lies a
-picture of what a step costs. Both are written anew after each section, so that what stops the run loses only the rest.
-First come the checks, some at a time; then what is timed, one after the other. The exit code is 1 if a section failed
-or a result was wrong; a target that is missed is told, and no failure. Without a GPU it says so.
+file with the machine, the versions, the date, and each figure with its target, which lesson 12 shows, and a picture of
+what a step costs, which the documentation shows. Both are written anew after each section, so that what stops the run
+loses only the rest. First come the checks, some at a time; then what is timed, one after the other. The exit code is 1
+if a section failed or a result was wrong; a target that is missed is told, and no failure. Without a GPU it says so.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from workbench.course import drawing  # noqa: E402
 from workbench.course.training.measured import told  # noqa: E402
 from workbench.transport.gpu.select import SHARING, dotted, has_driver  # noqa: E402
 
+OUT, PICTURE = ROOT / "benchmarks" / "results" / "gpu-report.json", ROOT / "docs" / "pictures" / "gpu-report.svg"
 WHOLE_S = 460.0  # deadline of everything
 MOST_RANKS = 8
 _AT_ONCE = 4  # checks
@@ -204,7 +205,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller batches: two minutes or so")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu-report.json", metavar="FILE")
+    parser.add_argument("--out", type=Path, default=OUT, metavar="FILE")
     parser.add_argument("--only", default="", metavar="TEXT", help="sections with this in their title")
     parser.add_argument("--require-gpu", action="store_true", help="without a GPU: exit code 1")
     return parser.parse_args(argv)
@@ -229,7 +230,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         report = as_report(machine, found, args.quick)
         args.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if svg := picture(report):
-            args.out.with_suffix(".svg").write_text(svg + "\n", encoding="utf-8")
+            drawn = PICTURE if args.out == OUT else args.out.with_suffix(".svg")
+            drawn.write_text(svg + "\n", encoding="utf-8")
         return report
 
     report = save(measure(machine, sections, run, begun + WHOLE_S, save))
