@@ -169,8 +169,9 @@ def test_autoreload(kernel: LiveKernel, tmp_path: Path) -> None:
 
 def test_a_second_notebook(kernel: LiveKernel) -> None:
     """With ipyparallel's client it may use the engines; it is told whose they are, and its cells end with them."""
-    (said,) = kernel.run("print(c._job.folder)")
-    path = Path(said.text.strip(), "profile", "security", "ipcontroller-client.json")
+    said = kernel.run("print(c._job.folder)")
+    assert len(said) == 1, said
+    path = Path(said[0].text.strip(), "profile", "security", "ipcontroller-client.json")
     other = LiveKernel()
     try:
         other.run(
