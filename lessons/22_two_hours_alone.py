@@ -145,9 +145,14 @@ predict(
 look("tensorflow_1.txt", "tensorflow_2.txt")  # the seconds are those of this machine
 
 # %%
+from workbench.course.practical import read
+
+runs = [read(Path(f"tensorflow_{n}.txt").read_text(), n) for n in (1, 2)]
 reveal(
     "22.first",
-    "TensorFlow traces the training step and makes a graph of it, and ranks connect; later epochs use that",
+    "TensorFlow traces the training step and makes a graph of it, and ranks connect; later epochs use that"
+    if any(run.first > min(run.seconds[1:]) for run in runs)
+    else "the first epoch has more images",
     "Each step does the same work whatever the weights are. So measure without the first epoch, or with many epochs. "
     "On GPUs the first epoch also chooses among kernels, and NCCL connects the GPUs.",
 )
