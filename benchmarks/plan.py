@@ -18,12 +18,13 @@ import statistics
 import time
 from collections.abc import Iterator
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from models import TASKS, Task, vgg_like
-from shaped import hosts, tell
+from shaped import hosts, in_turns, sgd, tell
 
 import workbench.torch as hvd
 from workbench.calibration.measure import measure
@@ -78,22 +79,11 @@ def on_a_rank(models: list[str], turns: int, seconds: float) -> None:
         ways = FIXED | {AUTO: {"plan": "auto, fp16"}}
         trainings = {way: Training(task, data, options) for way, options in ways.items()}
         plan = trainings[AUTO].optimizer.plan
-        times: dict[str, list[float]] = {way: [] for way in trainings}
-        for turn in range(-1, turns):
-            for way, training in trainings.items():
-                mine = torch.tensor([training.step_s(seconds)], dtype=torch.float64)
-                slowest = float(hvd.allreduce(mine, op=hvd.Max)[0])
-                if turn >= 0:
-                    times[way].append(slowest)
+        times = in_turns({way: partial(one.step_s, seconds) for way, one in trainings.items()}, turns)
         said = {way.name: way.step_s for way in plan.ways}
         if hvd.rank() == 0:
             tell({"model": name, "chosen": plan.way.name, "why": plan.why, "step_s": times, "predicted_s": said})
     hvd.shutdown()
-
-
-def sgd(params: Any) -> torch.optim.Optimizer:
-    """The wrapped optimizer."""
-    return torch.optim.SGD(params, lr=0.001, momentum=0.9)
 
 
 class Training:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from models import TASKS, Task, vgg_like
-from shaped import hosts, tell
+from shaped import hosts, sgd, tell
 
 import workbench.torch as hvd
 from workbench.calibration.measure import measure
@@ -98,11 +98,6 @@ def on_a_rank(models: list[str], modes: list[str]) -> None:
         if hvd.rank() == 0:
             tell({"model": name, "measured": {wire: asdict(one) for wire, one in found.items()}, "step_s": real})
     hvd.shutdown()
-
-
-def sgd(params: Any) -> torch.optim.Optimizer:
-    """Of all models."""
-    return torch.optim.SGD(params, lr=0.001, momentum=0.9)
 
 
 def train(task: Task, data: tuple[torch.Tensor, torch.Tensor], options: dict[str, Any]) -> float:

@@ -17,12 +17,13 @@ import os
 import statistics
 import time
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from models import vgg_like
-from shaped import hosts, tell
+from shaped import hosts, in_turns, sgd, tell
 
 import workbench.torch as hvd
 from workbench.calibration.measure import measure
@@ -57,11 +58,6 @@ def main() -> None:
         given.out.write_text(json.dumps(about, indent=1) + "\n")
 
 
-def sgd(params: Any) -> torch.optim.Optimizer:
-    """The wrapped optimizer."""
-    return torch.optim.SGD(params, lr=0.001, momentum=0.9)
-
-
 class Training:
     """One way of training."""
 
@@ -93,13 +89,7 @@ def on_a_rank(turns: int, steps: int) -> None:
     torch.set_num_threads(1)
     said = predicted()
     trainings = {way: Training(options) for way, options in WAYS.items()}
-    seconds: dict[str, list[float]] = {way: [] for way in trainings}
-    for turn in range(-1, turns):
-        for way, training in trainings.items():
-            mine = torch.tensor([training.steps(steps)], dtype=torch.float64)
-            slowest = float(hvd.allreduce(mine, op=hvd.Max)[0])
-            if turn >= 0:
-                seconds[way].append(slowest)
+    seconds = in_turns({way: partial(one.steps, steps) for way, one in trainings.items()}, turns)
     plain, other = (list(training.model.parameters()) for training in trainings.values())
     differs = max(float((a - b).abs().max()) for a, b in zip(plain, other, strict=True))
     if hvd.rank() == 0:

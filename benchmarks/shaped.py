@@ -1,14 +1,19 @@
-"""Ranks on two hosts that the test bed makes, over a link of any rate. As root."""
+"""Ranks on two hosts that the test bed makes, over a link of any rate, and what their trainings share. As root."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+
+import workbench as wb
 
 _TESTBED = Path(__file__).resolve().parent.parent / "tests" / "testbed"
 _ROW = "ROW "
@@ -17,6 +22,22 @@ _ROW = "ROW "
 def tell(row: dict[str, Any]) -> None:
     """On a rank: a result for :meth:`Hosts.run`."""
     print(_ROW + json.dumps(row), flush=True)
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    """On a rank: the optimizer of all trainings."""
+    return torch.optim.SGD(params, lr=0.001, momentum=0.9)
+
+
+def in_turns(ways: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
+    """On a rank: the slowest rank's seconds of each way, turn by turn, after a turn that does not count."""
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(-1, turns):
+        for way, run in ways.items():
+            slowest = float(wb.allreduce(np.array([run()]), op=wb.Max)[0])
+            if turn >= 0:
+                seconds[way].append(slowest)
+    return seconds
 
 
 class Hosts:

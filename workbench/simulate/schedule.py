@@ -155,7 +155,7 @@ def finish_times(schedule: Schedule, nbytes: float, machines: Machines, start: T
 
 
 def _in_lockstep(schedule: Schedule, nbytes: float, machines: Machines, ready: Times) -> Times:
-    came, way = np.full(schedule.n, -np.inf), machines.ways(np.full(schedule.n, NOBODY))
+    came = np.full(schedule.n, -np.inf)
     sends, waits = schedule.dest != NOBODY, schedule.source != NOBODY
     anew = np.any(schedule.dest[1:] != schedule.dest[:-1], axis=1)  # in a ring never: each step is like the first
     combine_s = schedule.combined * nbytes * machines.combine_s
