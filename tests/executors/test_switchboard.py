@@ -88,6 +88,14 @@ def test_scripts_run_as_with_ssh(board: Switchboard) -> None:
             assert (out == data, err, each.returncode) == (True, f"done {i}\n".encode(), i)
 
 
+def test_a_script_goes_on_after_its_input_has_ended(board: Switchboard) -> None:
+    """The executor looks a few times a second; the script's time counts from the end of its input."""
+    with executors(board, 1):
+        each = client(board, "cat; sleep 0.7; echo done; exit 3")
+        out, _ = each.communicate(b"all of it\n", timeout=30.0)
+        assert (out, each.returncode) == (b"all of it\ndone\n", 3)
+
+
 def test_a_script_that_is_killed_tells_so(board: Switchboard) -> None:
     """Its exit code is a shell's."""
     with executors(board, 1):

@@ -159,15 +159,17 @@ def _run(channel: ExecutorChannel, script: str, env: Mapping[str, str]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], feeder: threading.Thread) -> None:
-    """Until the script has ended. Its input may end before; then it has little time left."""
-    while process.poll() is None:
-        try:
-            process.wait(0.25 if feeder.is_alive() else _END_S)
-        except subprocess.TimeoutExpired:
-            if not feeder.is_alive():
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+    """Until the script has ended. Its input may end before; then it has ``_END_S`` left, from there on."""
+    while feeder.is_alive():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.25)
+            return
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _carry(stream: IO[bytes], kind: str, channel: ExecutorChannel) -> None:
