@@ -69,8 +69,8 @@ def test_a_name_is_free_after_its_removal() -> None:
     """The same name can be submitted again, and removing twice does no harm."""
     table, first, second = PendingTable(), entry("x"), entry("x")
     table.add([first])
-    table.remove(first)
-    table.remove(first)
+    table.remove([first])
+    table.remove([first])
     table.add([second])
     assert table.find(0, "x") is second
 
@@ -79,7 +79,7 @@ def test_process_sets_have_names_of_their_own() -> None:
     """One name may be in flight once in each process set."""
     table, one, other = PendingTable(), entry("x", 0), entry("x", 1)
     table.add([one, other])
-    table.remove(one)
+    table.remove([one])
     assert table.find(0, "x") is None
     assert table.find(1, "x") is other
 
@@ -163,7 +163,7 @@ def test_an_interrupt_leaves_all_or_nothing_behind() -> None:
         assert [each.request.name for each in drained] == names, at
         assert names in ([], ["a", "b"])
         for each in drained:
-            table.remove(each)
+            table.remove([each])
 
 
 def test_what_has_failed_before_it_was_announced_is_not_announced() -> None:

@@ -248,11 +248,11 @@ class SimulatedRank:
                 return
             if response.kind is Kind.RENUMBER:
                 continue
-            entry = self.table.part(self.rank, response)
+            (entry,) = self.table.parts(self.rank, [response])
             if response.priority and self.rank == 0:
                 self.up.append(Done(0))
             if entry is not None:
-                self.table.remove(entry)
+                self.table.remove([entry])
                 entry.deliver(None, response.exception())
 
     def end(self, error: CollectiveError) -> None:

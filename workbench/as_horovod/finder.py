@@ -90,13 +90,14 @@ class Facade(ModuleType):
 
     def __init__(self, name: str) -> None:
         self._targets = targets(name)
+        self._modules: dict[str, ModuleType] = {}  # those that have been needed: import_module() takes 1 µs each time
         super().__init__(name, f"`{name}` is the workbench's: {', '.join(self._targets)}.")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__all__", "__version__"):
             raise AttributeError(name)
         for target in self._targets:
-            module = import_module(target)
+            module = self._modules.get(target) or self._modules.setdefault(target, import_module(target))
             if hasattr(module, name):
                 return getattr(module, name)
         if targets(f"{self.__name__}.{name}"):

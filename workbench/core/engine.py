@@ -234,18 +234,18 @@ class Engine(threading.Thread):
         backend = self.sets.backend(first.process_set, first.device)
         if first.kind is Kind.RENUMBER or not (backend or error):
             return  # about names alone; or of a process set without this rank
-        entries = [self._pending.part(self._control.rank, response) for response in batch]
+        entries = self._pending.parts(self._control.rank, batch)
         with self.observer.batch(batch, entries):
             results = execute(batch, entries, backend, self.observer) if backend and not error else [None] * len(batch)
         if first.kind is Kind.ADD_SET and not error:
             self.sets.add(first.root, first.rows)
         elif first.kind is Kind.REMOVE_SET and not error:
             self.sets.remove(first.root)
-        for entry, result in zip(entries, results, strict=True):
-            if entry is not None:
-                self._pending.remove(entry)
-                self.failed_here += error is not None  # before whoever waits learns of it
-                entry.deliver(result, error)
+        own = [(entry, result) for entry, result in zip(entries, results, strict=True) if entry is not None]
+        self._pending.remove([entry for entry, _ in own])
+        self.failed_here += len(own) if error is not None else 0  # before whoever waits learns of it
+        for entry, result in own:
+            entry.deliver(result, error)
 
     def _end(self, error: CollectiveError) -> None:
         """Every handle in flight gets ``error``, and so does everything submitted from now on."""

@@ -7,6 +7,7 @@ that became ready together are packed into a *batch*, reduced at once, and unpac
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import prod
 
 from workbench.collectives.reduction import wire_dtype
@@ -17,7 +18,12 @@ Batch = list[Response]
 
 def nbytes(response: Response) -> int:
     """Bytes of one tensor on the wire."""
-    return prod(response.shape) * wire_dtype(response.dtype).itemsize
+    return _nbytes(response.shape, response.dtype)
+
+
+@lru_cache(4096)  # a step's tensors are those of the step before
+def _nbytes(shape: tuple[int, ...], dtype: str) -> int:
+    return prod(shape) * wire_dtype(dtype).itemsize
 
 
 def plan(responses: Iterable[Response], threshold_bytes: int) -> list[Batch]:

@@ -136,14 +136,16 @@ class PendingTable:
         with self._lock:
             return self._entries.get((process_set, name))
 
-    def part(self, rank: int, response: Response) -> Entry | None:
-        """This rank's entry for a response; None if it takes no part."""
-        return None if rank in response.joined else self.find(response.process_set, response.name)
-
-    def remove(self, entry: Entry) -> None:
-        """Take an entry out: its name may be submitted again."""
+    def parts(self, rank: int, batch: Sequence[Response]) -> list[Entry | None]:
+        """This rank's entry for each response; None where it takes no part."""
         with self._lock:
-            self._entries.pop((entry.request.process_set, entry.request.name), None)
+            return [None if rank in one.joined else self._entries.get((one.process_set, one.name)) for one in batch]
+
+    def remove(self, entries: Sequence[Entry]) -> None:
+        """Take entries out: their names may be submitted again."""
+        with self._lock:
+            for entry in entries:
+                self._entries.pop((entry.request.process_set, entry.request.name), None)
 
     def close(self, error: CollectiveError) -> list[Entry]:
         """Refuse all further entries with ``error`` and return those that were in flight; events stay."""
