@@ -68,6 +68,8 @@ class Engine(threading.Thread):
         names: of what is in flight.
         begin: called first on the engine's thread, where callbacks run.
         left: set when the engine has ended, for any reason.
+        tuned: number and ``bucket_bytes`` of autotune's latest choice. Each handle gets it when it is finished: at the
+            same place in the order of all collectives on every rank, wherever the ranks' own threads are by then.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Engine(threading.Thread):
         self.waits = Waits()
         self.begin: Callable[[], None] = lambda: None
         self.left = threading.Event()
+        self.tuned: tuple[int, int] | None = None
         self._control = control
         self._announcer = announcer or PlainAnnouncer(control.rank)
         self._batching = batching or AtOnce()
@@ -241,9 +244,11 @@ class Engine(threading.Thread):
             self.sets.add(first.root, first.rows)
         elif first.kind is Kind.REMOVE_SET and not error:
             self.sets.remove(first.root)
-        for entry, result in zip(entries, results, strict=True):
+        for response, entry, result in zip(batch, entries, results, strict=True):
             if entry is not None:
                 self._pending.remove(entry)
+                if self.tuned and not response.joined:  # who has joined would not hear of it
+                    entry.handle.tuned = self.tuned
                 self.failed_here += error is not None  # before whoever waits learns of it
                 entry.deliver(result, error)
 
