@@ -164,6 +164,7 @@ class GradientList:
         """The same memory as in the step before, where the gradients are alike."""
         where = {name: on_gpu(each) for name, each in dense.items()}
         job = weakref.ref(HOLDER.get().engine)  # an id may be that of an engine that has ended
+        self._limit.begin()
         limit = 0 if self._op is Adasum else self._limit()
         known = job, limit, *((name, each.shape, each.dtype, where[name]) for name, each in dense.items())
         if self._plan[0] != known:

@@ -150,7 +150,7 @@ class BucketLimit:
     The ranks' own threads are not equally far when the engines change to a new choice. So each handle has the choice
     that was in force when it was finished (:attr:`workbench.core.engine.Engine.tuned`), which is the same on every
     rank, and the newest one of a step's handles holds from the next step on. What only some ranks may know is left
-    out: a step that a rank was spared by ``join()``, and all that was before another job or a failed cell.
+    out: a step that a rank was spared by ``join()``, and whatever began before another job or a failed cell.
     """
 
     def __init__(self) -> None:
@@ -158,17 +158,26 @@ class BucketLimit:
         self._job: Any = None
         self._failures = 0
 
+    @property
+    def current(self) -> bool:
+        """Has the latest step begun in this job, and since its last failed cell?"""
+        context = HOLDER.get()
+        return self._job is context.world and self._failures == context.failures
+
     def __call__(self) -> int:
         """In bytes; 0: each gradient is reduced on its own."""
-        context = HOLDER.get()
-        if self._job is not context.world or self._failures != context.failures:
+        return bucket_bytes(self._latest[1] if self._latest and self.current else None)
+
+    def begin(self) -> None:
+        """A step begins."""
+        if not self.current:
+            context = HOLDER.get()
             self._latest, self._job, self._failures = None, context.world, context.failures
-        return bucket_bytes(self._latest and self._latest[1])
 
     def learn(self, handles: Iterable[Handle]) -> None:
-        """A step has ended well with these, on all ranks."""
+        """The step has ended well with these, on all ranks."""
         context = HOLDER.get()
-        if not context.settings.autotune or not self():
+        if not (context.settings.autotune and self.current and self()):
             return
         if context.tuner:
             context.tuner.matters("bucket_bytes")

@@ -60,7 +60,7 @@ _RANGES = {
 """On a logarithmic scale; ``hierarchical_allreduce`` is 0 or 1."""
 _ALWAYS = ("fusion_threshold_bytes", "fusion_window_s")
 _SIMULATED = (*_ALWAYS, "bucket_bytes")
-_MOST_SIMULATED = 130
+_GRID = {1: 9, 2: 9, 3: 5}
 _FIRST = (
     (0.9, 0.2, 0.4, 0.8, 1.0),
     (0.5, 0.1, 0.9, 0.1, 0.0),
@@ -163,7 +163,7 @@ class Tuner:
         names = [name for name in self._free if name in _SIMULATED]
         if not (self._expected and names):
             return []
-        rate, most = self._expected, int(_MOST_SIMULATED ** (1 / len(names)) + 1e-9)
+        rate, most = self._expected, _GRID[len(names)]
         steps = [i / (most - 1) for i in range(most)]
         points = (dict(zip(names, xs, strict=True)) for xs in product(steps, repeat=len(names)))
         return [max(points, key=lambda point: rate(self._choice(point)))]

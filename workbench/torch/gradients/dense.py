@@ -86,6 +86,8 @@ class DenseGradients:
             self._send(group)
 
     def _send(self, group: Sequence[str]) -> None:
+        if not self._handles:
+            self._limit.begin()
         made = self.grads.entries(group)
         if isinstance(made, Entry):  # a bucket: nothing is to be packed with it, so nothing is waited for
             (handle,) = self._submit([made], at_once=True)
@@ -149,7 +151,7 @@ class DenseGradients:
         """
         limit, grads = self._limit_bytes(), self.grads
         new = [name for name in new if fits_a_bucket(grads.params[name])]
-        changed = bool(grads.buckets) and limit != grads.planned_bytes
+        changed = bool(grads.buckets) and self._limit.current and limit != grads.planned_bytes
         if limit and (new or changed) and grads.may_have_buckets:
             grads.plan([name for name in grads.params if name in grads.buckets or name in new], limit)
 
