@@ -24,6 +24,7 @@ from workbench.runtime.steady import bayes, tuner
 from workbench.training.gradient_list import GradientList
 
 pytest.importorskip("sklearn")
+pytestmark = pytest.mark.ranks(2)
 
 Begin = Callable[..., None]
 LEAST, MOST = 100, 3000
@@ -70,8 +71,6 @@ def trained(n: int, make: str, steps: int) -> tuple[list[torch.Tensor], list[int
 @pytest.mark.parametrize("eager", [0, 4096])
 def test_weights_while_everything_changes(eager: int, make: str, n: int, restless: Begin, job_with: Begin) -> None:
     """They are those of the serial run, and on two ranks those of a job that is not tuned, to the last bit."""
-    if n == 1:
-        pytest.skip("nothing travels")
     restless(**({} if eager else {"EAGER_BYTES": 0}))
     tuned, sizes = trained(n, make, 40)
     alike(sizes)
@@ -113,8 +112,6 @@ class Small:
 
 def test_errors_and_another_job_amid_it(n: int, rank: int, restless: Begin) -> None:
     """A collective that fails, a step that one rank breaks off, and a new job: the ranks go on alike after each."""
-    if n == 1:
-        pytest.skip("nothing travels")
     restless()
     small, sizes = Small(), []
     breaks = [SimpleNamespace(remove=lambda: None)] if rank == n - 1 else []
@@ -141,8 +138,6 @@ def test_errors_and_another_job_amid_it(n: int, rank: int, restless: Begin) -> N
 
 def test_ranks_that_join_and_come_back(n: int, rank: int, restless: Begin) -> None:
     """Each rank has steps of its own number before join(); who comes back has the buckets of the rest."""
-    if n == 1:
-        pytest.skip("nobody waits")
     restless()
     small, sizes = Small(), []
     for epoch in range(12):
@@ -157,8 +152,6 @@ def test_ranks_that_join_and_come_back(n: int, rank: int, restless: Begin) -> No
 
 def test_a_step_that_some_ranks_abandon(n: int, rank: int, restless: Begin) -> None:
     """One rank leaves out its update, another one does the next time: their buckets are the same ones in every step."""
-    if n == 1:
-        pytest.skip("nothing travels")
     restless()
     small, sizes = Small(), []
     for step in range(60):
@@ -174,8 +167,6 @@ def test_a_step_that_some_ranks_abandon(n: int, rank: int, restless: Begin) -> N
 @pytest.mark.parametrize("options", [{"sharded": True}, {"overlap_forward": True}])
 def test_who_keeps_its_buckets(options: dict[str, Any], n: int, restless: Begin) -> None:
     """With ZeRO 1 the parameters lie in them, and with overlap_forward they are still on their way: right, and fixed."""
-    if n == 1:
-        pytest.skip("nothing travels")
     restless()
     pair = Pair(n, **options)
     buckets = []
@@ -189,8 +180,6 @@ def test_who_keeps_its_buckets(options: dict[str, Any], n: int, restless: Begin)
 
 def test_all_gradients_at_once(n: int, rank: int, restless: Begin) -> None:
     """Lists of gradients, as TensorFlow, Keras and JAX have them: exact sums, the same buckets on all ranks."""
-    if n == 1:
-        pytest.skip("nothing travels")
     restless()
     names, sizes = [f"w{i}" for i in range(20)], []
     reduce = GradientList(names, op=hvd.Sum, passes=2)
@@ -204,10 +193,32 @@ def test_all_gradients_at_once(n: int, rank: int, restless: Begin) -> None:
     alike(sizes)
 
 
+def test_a_rank_that_looks_late(n: int, rank: int, restless: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engine uses a newer choice when it looks at the results of a step: it plans by the one that all have had."""
+    restless()
+    reduce, sizes = GradientList([f"w{i}" for i in range(20)], op=hvd.Sum), []
+    learn = reduce._limit.learn
+
+    def tuned_anew() -> None:
+        for _ in range(4):
+            wb.allreduce(np.ones(3), "a step of its own")
+
+    def late(handles: Any) -> None:
+        tuned_anew()
+        learn(handles)
+
+    if rank == n - 1:
+        monkeypatch.setattr(reduce._limit, "learn", late)
+    for _ in range(30):
+        reduce([np.ones(40, np.float32) for _ in range(20)])
+        sizes.append(len(reduce._plan[1]._buckets))
+        if rank != n - 1:
+            tuned_anew()
+    alike(sizes)
+
+
 def test_a_list_that_is_broken_off(n: int, rank: int, restless: Begin) -> None:
     """On one rank a cell ends when its gradients are there, and the others plan buckets by what they have heard then."""
-    if n == 1:
-        pytest.skip("nothing travels")
     restless()
     reduce, sizes = GradientList([f"w{i}" for i in range(20)], op=hvd.Sum), []
 
