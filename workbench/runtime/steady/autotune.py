@@ -135,11 +135,14 @@ class TuningAnnouncer:
         orders = [response for response in found if response.kind is Kind.TUNE]
         if not orders:
             return found
-        choice = ordered(orders[-1])
+        self.apply(ordered(orders[-1]))
+        return [response for response in found if response.kind is not Kind.TUNE]
+
+    def apply(self, choice: Choice) -> None:
+        """From now on this rank does as chosen; the others have to do so at the same point."""
         if self._eager:
             self._eager.limit_bytes = choice.eager_bytes
         self.use(choice)
-        return [response for response in found if response.kind is not Kind.TUNE]
 
 
 def order(choice: Choice) -> Response:

@@ -50,6 +50,7 @@ class DenseGradients:
         self._left: dict[str, int] = {}  # backward passes that are still to come, by name
         self._ready: set[str] = set()
         self._handles: dict[str, Handle] = {}
+        self._ended: dict[str, Handle] = {}  # of the step that has just ended, until buckets are planned
         self._limit = BucketLimit()
 
     @property
@@ -111,7 +112,6 @@ class DenseGradients:
         """
         handles = self.hand_over(names)
         results = wait_for_all(dict.fromkeys(handles.values()))  # a bucket has one
-        self._learn(results)
         return {name: results[handle] for name, handle in handles.items()}
 
     def hand_over(self, names: Sequence[str]) -> dict[str, Handle]:
@@ -149,6 +149,8 @@ class DenseGradients:
         The first time a gradient is reduced under its own name, so that ranks which disagree about it hear its name.
         What is decided here follows from the results alone, which are the same on every rank.
         """
+        handles, self._ended = self._ended.values(), {}
+        self._learn(handles)
         limit, grads = self._limit_bytes(), self.grads
         new = [name for name in new if fits_a_bucket(grads.params[name])]
         changed = bool(grads.buckets) and self._limit.current and limit != grads.planned_bytes
@@ -187,7 +189,7 @@ class DenseGradients:
     def _forget(self) -> None:
         self._left = {}
         self._ready = set()
-        self._handles = {}
+        self._ended, self._handles = self._handles, {}
 
 
 def wait_for_all(handles: Iterable[Handle]) -> dict[Handle, Any]:
