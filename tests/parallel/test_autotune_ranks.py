@@ -166,7 +166,7 @@ def test_a_step_that_some_ranks_abandon(n: int, rank: int, restless: Begin) -> N
 
 @pytest.mark.parametrize("options", [{"sharded": True}, {"overlap_forward": True}])
 def test_who_keeps_its_buckets(options: dict[str, Any], n: int, restless: Begin) -> None:
-    """With ZeRO 1 the parameters lie in them, and with overlap_forward they are still on their way: right, and fixed."""
+    """With ZeRO 1 parameters lie in them, with overlap_forward they are on their way: right, and fixed."""
     restless()
     pair = Pair(n, **options)
     buckets = []
@@ -218,7 +218,7 @@ def test_a_rank_that_looks_late(n: int, rank: int, restless: Begin, monkeypatch:
 
 
 def test_a_list_that_is_broken_off(n: int, rank: int, restless: Begin) -> None:
-    """On one rank a cell ends when its gradients are there, and the others plan buckets by what they have heard then."""
+    """On one rank a cell ends when its gradients are there, and the others plan buckets by what they have heard."""
     restless()
     reduce, sizes = GradientList([f"w{i}" for i in range(20)], op=hvd.Sum), []
 

@@ -30,7 +30,7 @@ RANKS, TUNED = (str(Path(__file__).with_name(f"{name}_levels_ranks.py")) for nam
     ],
 )
 def test_what_the_ranks_get(hosts: dict[str, int], wire: str) -> None:
-    """Allreduce, broadcast from every rank, and allgather; with as many ranks on each host or not; in one level, too."""
+    """Allreduce, broadcast from every rank, and allgather; with as many ranks on each host or not; and in one level."""
     on_hosts(hosts, RANKS, WORKBENCH_WIRE=wire)
 
 
