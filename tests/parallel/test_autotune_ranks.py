@@ -164,6 +164,19 @@ def test_a_step_that_some_ranks_abandon(n: int, rank: int, restless: Begin) -> N
     alike(sizes)
 
 
+def test_a_step_abandoned_after_the_job(n: int, restless: Begin) -> None:
+    """It was complete when the job ended: nothing is planned then, and the next job begins without buckets."""
+    restless()
+    small = Small()
+    small.steps(6)
+    small.backward()
+    hvd.shutdown()
+    small.optimizer._distributed.source.abandon()
+    restless()
+    small.begin()
+    alike(small.steps(12), least=2)
+
+
 @pytest.mark.parametrize("options", [{"sharded": True}, {"overlap_forward": True}])
 def test_who_keeps_its_buckets(options: dict[str, Any], n: int, restless: Begin) -> None:
     """With ZeRO 1 parameters lie in them, with overlap_forward they are on their way: right, and fixed."""

@@ -120,8 +120,9 @@ class Settings:
 
     @property
     def fixed(self) -> list[str]:
-        """The names in ``autotune_fixed``."""
-        return [name.strip() for name in self.autotune_fixed.split(",") if name.strip()]
+        """The names in ``autotune_fixed``. With ``wire`` two levels stay: in one, floats would travel as they are."""
+        names = [name.strip() for name in self.autotune_fixed.split(",") if name.strip()]
+        return [*names, "hierarchical_allreduce"] if self.wire else names
 
 
 BACKENDS = {"mpi": "MPI", "gloo": "Gloo", "sockets": "TCP"}

@@ -58,7 +58,7 @@ def hierarchical_backend(flat: Backend, nodes: Sequence[str], node: Node, settin
         flat,
         name=f"{flat.name}+SHM",
         collectives=collectives,
-        levels=None if settings.wire else collectives,  # in one level floats travel as they are
+        levels=collectives,
         shared=MachineMemory(inside.shared, flat.shared),
         life=shm_life(node, flat.life, subset, node.close),
     )

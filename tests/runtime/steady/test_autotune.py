@@ -127,6 +127,7 @@ def test_what_the_user_sets_is_fixed() -> None:
     said = settings({"HOROVOD_AUTOTUNE": "1", "HOROVOD_FUSION_THRESHOLD": "4096", "WORKBENCH_FUSION_WINDOW_S": "0"})
     assert said.autotune_fixed == "fusion_threshold_bytes,fusion_window_s"
     assert [name for name in TUNED if said.tunes(name)] == ["bucket_bytes", "eager_bytes", "hierarchical_allreduce"]
+    assert not settings({"HOROVOD_AUTOTUNE": "1", "WORKBENCH_WIRE": "float16"}).tunes("hierarchical_allreduce")
     rest = {"WORKBENCH_BUCKET_BYTES": "0", "WORKBENCH_EAGER_BYTES": "0", "HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
     said = settings({"HOROVOD_AUTOTUNE": "1", "WORKBENCH_AUTOTUNE_FIXED": ",".join(TUNED[:2]), **rest})
     built = tuner(said)

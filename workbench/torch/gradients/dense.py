@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from workbench.core.handle import Handle
 from workbench.core.pending import Entry
 from workbench.errors import CollectiveError
+from workbench.job.context import HOLDER
 from workbench.torch.compiled import not_traced
 from workbench.torch.gradients.bucket import GradBucket
 from workbench.torch.gradients.grads import Grads
@@ -176,7 +177,7 @@ class DenseGradients:
 
     def abandon(self) -> None:
         with suppress(CollectiveError):
-            if self.finish(()):  # other ranks may have made this step, and then plan alike
+            if self.finish(()) and HOLDER.find():  # other ranks may have made this step, and then plan alike
                 self._plan_buckets(())
 
     def restart(self) -> bool:
