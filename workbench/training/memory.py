@@ -161,8 +161,8 @@ class BucketLimit:
     @property
     def current(self) -> bool:
         """Has the latest step begun in this job, and since its last failed cell?"""
-        context = HOLDER.get()
-        return self._job is context.world and self._failures == context.failures
+        context = HOLDER.find()
+        return context is not None and self._job is context.world and self._failures == context.failures
 
     def __call__(self) -> int:
         """In bytes; 0: each gradient is reduced on its own."""
@@ -170,8 +170,8 @@ class BucketLimit:
 
     def begin(self) -> None:
         """A step begins."""
-        if not self.current:
-            context = HOLDER.get()
+        context = HOLDER.find()
+        if context and not self.current:
             self._latest, self._job, self._failures = None, context.world, context.failures
 
     def learn(self, handles: Iterable[Handle]) -> None:
