@@ -21,6 +21,7 @@ from workbench.errors import MismatchError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.runtime.steady import bayes, tuner
+from workbench.simulate.measured.plan import Plan, Way
 from workbench.training.gradient_list import GradientList
 
 pytest.importorskip("sklearn")
@@ -177,9 +178,13 @@ def test_a_step_abandoned_after_the_job(n: int, restless: Begin) -> None:
     alike(small.steps(12), least=2)
 
 
-@pytest.mark.parametrize("options", [{"sharded": True}, {"overlap_forward": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{"sharded": True}, {"overlap_forward": True}, {"plan": Plan(Way(bucket_bytes=500), "as the user says")}],
+    ids=["sharded", "overlap_forward", "plan"],
+)
 def test_who_keeps_its_buckets(options: dict[str, Any], n: int, restless: Begin) -> None:
-    """With ZeRO 1 parameters lie in them, with overlap_forward they are on their way: right, and fixed."""
+    """With ZeRO 1 parameters lie in them, with overlap_forward they are on their way, a plan says their size."""
     restless()
     pair = Pair(n, **options)
     buckets = []
