@@ -14,7 +14,7 @@ from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 from workbench.transport.hierarchical import MachineMap, hierarchical_backend
 
-RANKS = str(Path(__file__).with_name("two_levels_ranks.py"))
+RANKS, TUNED = (str(Path(__file__).with_name(f"{name}_levels_ranks.py")) for name in ("two", "tuned"))
 
 
 @pytest.mark.parallel
@@ -30,12 +30,28 @@ RANKS = str(Path(__file__).with_name("two_levels_ranks.py"))
     ],
 )
 def test_what_the_ranks_get(hosts: dict[str, int], wire: str) -> None:
-    """Allreduce, broadcast from every rank, and allgather; with as many ranks on each host or not."""
+    """Allreduce, broadcast from every rank, and allgather; with as many ranks on each host or not; and in one level."""
+    on_hosts(hosts, RANKS, WORKBENCH_WIRE=wire)
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("hosts", [{"a": 2, "b": 2}, {"a": 2, "b": 1, "c": 1}])
+def test_autotune_chooses_between_one_level_and_two(hosts: dict[str, int]) -> None:
+    """All ranks change at the same collective, and every sum is right."""
+    pytest.importorskip("sklearn")
+    sampling = {"WARMUP_SAMPLES": 0, "STEPS_PER_SAMPLE": 1, "BAYES_OPT_MAX_SAMPLES": 10_000}
+    on_hosts(hosts, TUNED, WORKBENCH_AUTOTUNE=1, **{f"WORKBENCH_AUTOTUNE_{name}": n for name, n in sampling.items()})
+
+
+def on_hosts(hosts: dict[str, int], script: str, **env: object) -> None:
+    """Run a script on ranks of these hosts; each says OK."""
     if mpi.mpiexec_vendor(mpi.find_mpiexec()) != "MPICH":
         pytest.skip("needs MPICH's mpiexec, which takes names for hosts")
-    env = environment() | {"WORKBENCH_HIERARCHICAL_BYTES": "0", "WORKBENCH_WIRE": wire, "OMP_NUM_THREADS": "1"}
-    words = [*mpi.command(sum(hosts.values()), hosts=list(hosts.items())), sys.executable, RANKS]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+    said = {"WORKBENCH_HIERARCHICAL_BYTES": 0, "OMP_NUM_THREADS": 1, **env}
+    words = [*mpi.command(sum(hosts.values()), hosts=list(hosts.items())), sys.executable, script]
+    whole = environment() | {name: str(value) for name, value in said.items()}
+    done = subprocess.run(words, env=whole, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.count("OK")) == (0, sum(hosts.values())), done.stdout + done.stderr
 
 

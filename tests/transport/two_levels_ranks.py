@@ -18,7 +18,13 @@ def main() -> None:
     settings = config.settings()
     backend = connect(find_ranks(config.launch(), settings), settings)
     assert backend.name.endswith("+SHM"), backend.name
-    (_rounded if settings.wire else _exact)(backend)
+    if settings.wire:
+        _rounded(backend)
+    else:
+        assert backend.levels
+        for on in (True, False, True):
+            backend.levels.on = on
+            _exact(backend)
     print("OK", flush=True)
     backend.life.close()
 

@@ -161,7 +161,7 @@ GROUPS: dict[str, list[Flag]] = {
         *_numbers(int, cache_capacity="names whose negotiation is remembered; 0: none"),
         *_switches(hierarchical_allreduce="reduce within hosts first", hierarchical_allgather="gather likewise"),
         *_switches(torus_allreduce="reduce along rows and columns of ranks"),
-        Flag(("--autotune",), "find threshold and cycle time while training"),
+        Flag(("--autotune",), "find threshold, cycle time, buckets and levels while training"),
         *_numbers(str, autotune_log_file="write autotune's trials to this file, as CSV"),
         *_numbers(int, autotune_warmup_samples="samples to forget", autotune_steps_per_sample="steps in a sample"),
         *_numbers(int, autotune_bayes_opt_max_samples="number of samples until it stops"),

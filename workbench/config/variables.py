@@ -35,7 +35,8 @@ class Settings:
             as they are.
         gpu_operations: ``auto``, ``nccl``, ``mpi``, ``staged`` (through pinned host memory) or ``off``: how tensors
             on GPUs are transferred.
-        hierarchical_allreduce: 1: over NCCL, GPUs reduce inside each machine first, then across.
+        hierarchical_allreduce: 1: over NCCL, GPUs reduce inside each machine first, then across. On CPUs with shared
+            memory that is always so from ``hierarchical_bytes`` on, unless autotune finds one level faster.
         steady_state: 1: ranks that announce known names in the same order have them completed at once; 0: one by one.
         caller_runs: 1: a thread that waits for a small tensor does the engine's work meanwhile; 0: it sleeps.
         spin_s: so long it asks for the answer before it sleeps, where each rank has a core of its own; 0: it sleeps.
@@ -54,8 +55,8 @@ class Settings:
         timeline_mark_cycles: 1 marks each message of responses in the timeline.
         report: folder into which each rank writes its part of the job's report; see ``workbench run --report``.
         control_address: address on which rank 0 listens; found by itself when empty.
-        autotune: 1: rank 0 tries values of ``fusion_threshold_bytes`` and ``fusion_window_s`` while the job runs,
-            and keeps the fastest. Those that are set explicitly stay as they are.
+        autotune: 1: rank 0 tries values of the settings in :data:`TUNED` while the job runs, and keeps the fastest.
+            Those that are set explicitly stay as they are.
         autotune_log: file for what was tried, as CSV.
         autotune_warmup_samples: samples that are forgotten.
         autotune_steps_per_sample: steps that are measured for each choice.
@@ -106,6 +107,23 @@ class Settings:
     chaos: str = ""
     bind: str = "auto"
 
+    def tunes(self, name: str) -> bool:
+        """May autotune change the setting with this name?
+
+        Example:
+            >>> Settings().tunes("eager_bytes"), Settings(autotune=1).tunes("eager_bytes")
+            (False, True)
+            >>> Settings(autotune=1, autotune_fixed="eager_bytes").tunes("eager_bytes")
+            False
+        """
+        return bool(self.autotune) and name in TUNED and name not in self.fixed
+
+    @property
+    def fixed(self) -> list[str]:
+        """The names in ``autotune_fixed``. With ``wire`` two levels stay: in one, floats would travel as they are."""
+        names = [name.strip() for name in self.autotune_fixed.split(",") if name.strip()]
+        return [*names, "hierarchical_allreduce"] if self.wire else names
+
 
 BACKENDS = {"mpi": "MPI", "gloo": "Gloo", "sockets": "TCP"}
 """What can connect ranks that are processes, as the setting's value and the name that people know it by.
@@ -137,7 +155,8 @@ HOROVOD_NAMES: dict[str, tuple[str, float]] = {
 }
 
 
-_TUNED = ("fusion_threshold_bytes", "fusion_window_s")  # what the user sets of these is not tuned
+TUNED = ("fusion_threshold_bytes", "fusion_window_s", "bucket_bytes", "eager_bytes", "hierarchical_allreduce")
+"""What autotune may change; what the user sets of these stays as it is."""
 
 
 def settings(env: Mapping[str, str] | None = None) -> Settings:
@@ -163,7 +182,7 @@ def settings(env: Mapping[str, str] | None = None) -> Settings:
     if env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0") and "WORKBENCH_STALL_WARNING_S" not in env:
         found["stall_warning_s"] = 0.0
     if found.get("autotune"):
-        said = [str(found.get("autotune_fixed", "")), *(name for name in _TUNED if name in found)]
+        said = [str(found.get("autotune_fixed", "")), *(name for name in TUNED if name in found)]
         found["autotune_fixed"] = ",".join(name for name in said if name)
     return Settings(**found)  # type: ignore[arg-type]  # each value was converted to its field's type
 

@@ -68,6 +68,8 @@ class Engine(threading.Thread):
         names: of what is in flight.
         begin: called first on the engine's thread, where callbacks run.
         left: set when the engine has ended, for any reason.
+        tuned: number and ``bucket_bytes`` of autotune's latest choice. Each handle gets it when it is finished: at the
+            same place in the order of all collectives on every rank, wherever the ranks' own threads are by then.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Engine(threading.Thread):
         self.waits = Waits()
         self.begin: Callable[[], None] = lambda: None
         self.left = threading.Event()
+        self.tuned: tuple[int, int] | None = None
         self._control = control
         self._announcer = announcer or PlainAnnouncer(control.rank)
         self._batching = batching or AtOnce()
@@ -244,6 +247,10 @@ class Engine(threading.Thread):
         own = [(entry, result) for entry, result in zip(entries, results, strict=True) if entry is not None]
         self._pending.remove([entry for entry, _ in own])
         self.failed_here += len(own) if error is not None else 0  # before whoever waits learns of it
+        if self.tuned:  # who has joined would not hear of it
+            for response, entry in zip(batch, entries, strict=True):
+                if entry is not None and not response.joined:
+                    entry.handle.tuned = self.tuned
         for entry, result in own:
             entry.deliver(result, error)
 

@@ -29,6 +29,7 @@ class Handle:
         owner: finishes it.
         request: what was submitted.
         joins: makes the waiting thread's GPU stream wait for the result.
+        tuned: autotune's latest choice when it was finished, see :attr:`workbench.core.engine.Engine.tuned`.
 
     Example:
         >>> handle = Handle("allreduce.x")
@@ -39,7 +40,7 @@ class Handle:
         42
     """
 
-    __slots__ = ("_callbacks", "_done", "_error", "_value", "_waiters", "joins", "name", "owner", "request")
+    __slots__ = ("_callbacks", "_done", "_error", "_value", "_waiters", "joins", "name", "owner", "request", "tuned")
     _lock = threading.Lock()  # one for all: it is held for the length of an assignment
 
     def __init__(self, name: str) -> None:
@@ -47,6 +48,7 @@ class Handle:
         self.owner: Owner = _NOBODY
         self.request: Any = None
         self.joins: Callable[[], None] = _nothing
+        self.tuned: tuple[int, int] | None = None
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None

@@ -241,7 +241,10 @@ def _engine(
     own_core = a_core_each(rank, ranks.hosts, ranks.processes)
     runner = stack.runner(settings, control.client.wake, own_core, bool(on_gpu))
     engine = Engine(control.client, sets, settings, announcer, batching, control.timeline, runner)
-    stack.tunes(engine, announcer, batching)
+    levels = (on_gpu or backend).levels
+    stack.tunes(engine, announcer, batching, levels)
+    if control.tuning and levels:
+        control.tuning.matters("hierarchical_allreduce", now=int(levels.on))
     engine.waits = BlockedThreads(rank, engine.report)
     backend.life.tick(engine.tick)
     if on_gpu:

@@ -25,8 +25,8 @@ class AutotuneReport(Figure):
 
     Example:
         >>> print(AutotuneReport([TunerTrial(Choice(1 << 20, 0.001), 5e6)], Choice(1 << 22, 0.002), ""))
-        1: 1 MiB and 1 ms: 5 MB/s
-        Autotune is running; it tries 4 MiB and 2 ms now.
+        1: fusion 1 MiB, window 1 ms, buckets 16 MiB, eager 4 KiB, one level: 5 MB/s
+        Autotune is running; it tries fusion 4 MiB, window 2 ms, buckets 16 MiB, eager 4 KiB, one level now.
     """
 
     def __init__(self, trials: Sequence[TunerTrial], choice: Choice, settled: str) -> None:

@@ -31,7 +31,7 @@ from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.job.requests import OrderOfUse
 from workbench.training.calls import Call
-from workbench.training.memory import ALONE_BYTES, BucketMemory, bucket_bytes
+from workbench.training.memory import ALONE_BYTES, BucketLimit, BucketMemory
 from workbench.training.step_count import StepCount
 
 Rows = tuple[Array, Array]
@@ -94,6 +94,7 @@ class GradientList:
         self._plan: tuple[Any, _Buckets] = (None, _Buckets([], {}, None))
         self._rows: dict[str, list[Rows]] = {}
         self._left = passes
+        self._limit = BucketLimit()
 
     def __call__(self, gradients: Sequence[Array | Rows]) -> list[Any] | None:
         """Reduce, or only add up.
@@ -141,6 +142,8 @@ class GradientList:
             gathered = {name: self._gather(name, _merged(rows)) for name, rows in sorted(self._rows.items())}
             for handle in handles:
                 handle.wait()
+        if self._op is not Adasum:
+            self._limit.learn(handles)
         reduced = gathered | arrays.parts()
         return [reduced[name] for name in self._names]
 
@@ -161,14 +164,16 @@ class GradientList:
         """The same memory as in the step before, where the gradients are alike."""
         where = {name: on_gpu(each) for name, each in dense.items()}
         job = weakref.ref(HOLDER.get().engine)  # an id may be that of an engine that has ended
-        known = job, *((name, each.shape, each.dtype, where[name]) for name, each in dense.items())
+        self._limit.begin()
+        limit = 0 if self._op is Adasum else self._limit()
+        known = job, limit, *((name, each.shape, each.dtype, where[name]) for name, each in dense.items())
         if self._plan[0] != known:
             pieces = []
             for name in sorted(dense):
                 each = dense[name]
                 place = where[name], name if each.nbytes >= ALONE_BYTES else ""
                 pieces.append((place, each.itemsize, Piece(name, each.size, each.dtype.name, str(each.shape))))
-            plans = plan_by_place(pieces, 0 if self._op is Adasum else bucket_bytes())
+            plans = plan_by_place(pieces, limit)
             buckets = [BucketMemory(plan, dense[plan.names[0]].dtype, self._lent) for plan in plans]
             self._plan = known, _Buckets(buckets, self._fields, self._order)
             self._left, self._rows = self._passes, {}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from workbench.core.buckets import Bucket
+from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.job import api
@@ -143,10 +144,56 @@ class BucketMemory:
         return seen.view(self._dtype)
 
 
-def bucket_bytes() -> int:
-    """How large a bucket of gradients may be; 0: each gradient is reduced on its own."""
+class BucketLimit:
+    """How large a bucket may be in the next step, where autotune may change it.
+
+    The ranks' own threads are not equally far when the engines change to a new choice. So each handle has the choice
+    that was in force when it was finished (:attr:`workbench.core.engine.Engine.tuned`), which is the same on every
+    rank, and the newest one of a step's handles holds from the next step on. What only some ranks may know is left
+    out: a step that a rank was spared by ``join()``, and whatever began before another job or a failed cell.
+    """
+
+    def __init__(self) -> None:
+        self._latest: tuple[int, int] | None = None
+        self._job: Any = None
+        self._failures = 0
+
+    @property
+    def current(self) -> bool:
+        """Has the latest step begun in this job, and since its last failed cell?"""
+        context = HOLDER.find()
+        return context is not None and self._job is context.world and self._failures == context.failures
+
+    def __call__(self) -> int:
+        """In bytes; 0: each gradient is reduced on its own."""
+        return bucket_bytes(self._latest[1] if self._latest and self.current else None)
+
+    def begin(self) -> None:
+        """A step begins."""
+        context = HOLDER.find()
+        if context and not self.current:
+            self._latest, self._job, self._failures = None, context.world, context.failures
+
+    def learn(self, handles: Iterable[Handle]) -> None:
+        """The step has ended well with these, on all ranks."""
+        context = HOLDER.get()
+        if not (context.settings.autotune and self.current and self()):
+            return
+        if context.tuner:
+            context.tuner.matters("bucket_bytes")
+        known = [handle.tuned for handle in handles]
+        if known and None not in known:
+            self._latest = max(each for each in known if each)
+
+
+def bucket_bytes(wanted: int | None = None) -> int:
+    """How large a bucket of gradients may be; 0: each gradient is reduced on its own.
+
+    Args:
+        wanted: another size than the job is set to.
+    """
     settings = HOLDER.get().settings
-    return min(settings.bucket_bytes, settings.fusion_threshold_bytes)
+    return min(settings.bucket_bytes if wanted is None else wanted, settings.fusion_threshold_bytes)
 
 
-__all__ = ["ALONE_BYTES", "BucketMemory", "empty", "shared", "zeros"]
+__all__ = ["ALONE_BYTES", "BucketLimit", "BucketMemory", "empty", "shared", "zeros"]

@@ -51,12 +51,14 @@ def hierarchical_backend(flat: Backend, nodes: Sequence[str], node: Node, settin
         return inside.life.subset(ranks) if set(ranks) <= set(machines.here) else flat.life.subset(ranks)
 
     fusion = fusion_offsets(settings.fusion_threshold_bytes)
+    collectives = HierarchicalCollectives(
+        flat.collectives, inside, levels, machines, fusion, settings.hierarchical_bytes
+    )
     return replace(
         flat,
         name=f"{flat.name}+SHM",
-        collectives=HierarchicalCollectives(
-            flat.collectives, inside, levels, machines, fusion, settings.hierarchical_bytes
-        ),
+        collectives=collectives,
+        levels=collectives,
         shared=MachineMemory(inside.shared, flat.shared),
         life=shm_life(node, flat.life, subset, node.close),
     )
@@ -113,6 +115,9 @@ class HierarchicalCollectives:
         fusion: the offsets of the fusion buffer, the same in every rank's memory.
         least_bytes: shorter arrays are left to ``flat``; ``benchmarks/hierarchical.py`` measures from where on two
             levels pay.
+
+    Attributes:
+        on: False: so is every allreduce; see :class:`workbench.core.backend.base.Levels`.
     """
 
     def __init__(
@@ -125,12 +130,12 @@ class HierarchicalCollectives:
         least_bytes: int = 0,
     ) -> None:
         self._flat, self._inside, self._levels, self._machines = flat, inside, levels, machines
-        self._fusion, self._least_bytes = fusion, least_bytes
+        self._fusion, self._least_bytes, self.on = fusion, least_bytes, True
         self.alltoall, self.reducescatter = flat.alltoall, flat.reducescatter
 
     def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """Inside the machine, between machines, inside the machine; the same bits on every rank."""
-        if array.nbytes < self._least_bytes or reduction.op == "adasum":
+        if not self.on or array.nbytes < self._least_bytes or reduction.op == "adasum":
             return self._flat.allreduce(array, reduction)
         here = [offsets[rank] for rank in self._machines.here] if offsets else []
         if not offsets and (offset := self._inside.shared.offset(array)) in self._fusion:

@@ -23,7 +23,7 @@ pytest.importorskip("sklearn")
 
 START = Choice(64 << 20, 0.001)
 HEADER = ["hierarchical_allreduce", "hierarchical_allgather", "cache_enabled", "cycle_time_ms"]
-HEADER += ["tensor_fusion_threshold", "score"]
+HEADER += ["tensor_fusion_threshold", "score", "bucket_size", "eager_bytes"]
 QUICK = {
     "HOROVOD_AUTOTUNE": "1",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
@@ -31,6 +31,7 @@ QUICK = {
     "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "8",
 }
 CLEARED = [f"WORKBENCH_{name.upper()}" for name in TUNED] + ["HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"]
+CLEARED += ["HOROVOD_HIERARCHICAL_ALLREDUCE"]
 
 
 @pytest.fixture
@@ -80,14 +81,43 @@ def test_warm_up_is_forgotten_and_what_is_settled_stays() -> None:
 
 @pytest.mark.parametrize("name", TUNED)
 def test_what_is_fixed_stays(name: str) -> None:
-    """In every trial; the other one is tried with several values."""
+    """In every trial; the others are tried with several values."""
     tuned = Tuner(START, fixed=[name], warmup_samples=0, max_samples=10)
+    for each in TUNED:
+        tuned.matters(each)
     while not tuned.settled:
         tuned.tell(surface(tuned.choice, 4, 1))
-    other = next(one for one in TUNED if one != name)
-    choices = [trial.choice for trial in tuned.trials]
-    assert {getattr(choice, name) for choice in choices} == {getattr(START, name)}
-    assert len({getattr(choice, other) for choice in choices}) > 5
+    values = {each: {getattr(trial.choice, each) for trial in tuned.trials} for each in TUNED}
+    assert values.pop(name) == {getattr(START, name)}
+    assert all(len(found) > 5 or found == {0, 1} for found in values.values()), values
+
+
+def test_what_does_not_matter_stays() -> None:
+    """Threshold and window are always tuned; the rest only if somebody says so before the first trial ends."""
+    tuned = Tuner(START, warmup_samples=1, max_samples=6)
+    tuned.matters("bucket_bytes")
+    for _ in range(2):
+        tuned.tell(1.0)
+    tuned.matters("eager_bytes")
+    while not tuned.settled:
+        tuned.tell(1.0)
+    found = {name for name in TUNED if len({getattr(trial.choice, name) for trial in tuned.trials}) > 1}
+    assert found == {"fusion_threshold_bytes", "fusion_window_s", "bucket_bytes"}
+    fixed = Tuner(START, fixed=TUNED[:2], warmup_samples=0)
+    assert (fixed.tell(1.0), fixed.trials) == (START, [])
+    assert "that matter to this job were set by the user" in fixed.settled
+
+
+@pytest.mark.parametrize("best", [0, 1])
+def test_it_finds_the_faster_of_two_ways(best: int) -> None:
+    """Whichever the job begins with: one level or two, where one of them takes twice as long."""
+    for now in (0, 1):
+        tuned = Tuner(START, warmup_samples=0, max_samples=12, noise=0.2)
+        tuned.matters("hierarchical_allreduce", now=now)
+        assert tuned.choice.hierarchical_allreduce == now
+        while not tuned.settled:
+            tuned.tell(100.0 if tuned.choice.hierarchical_allreduce == best else 50.0)
+        assert tuned.choice.hierarchical_allreduce == best
 
 
 def test_what_the_user_sets_is_fixed() -> None:
@@ -96,10 +126,14 @@ def test_what_the_user_sets_is_fixed() -> None:
     assert settings({"HOROVOD_FUSION_THRESHOLD": "4096"}).autotune_fixed == ""
     said = settings({"HOROVOD_AUTOTUNE": "1", "HOROVOD_FUSION_THRESHOLD": "4096", "WORKBENCH_FUSION_WINDOW_S": "0"})
     assert said.autotune_fixed == "fusion_threshold_bytes,fusion_window_s"
+    assert [name for name in TUNED if said.tunes(name)] == ["bucket_bytes", "eager_bytes", "hierarchical_allreduce"]
+    assert not settings({"HOROVOD_AUTOTUNE": "1", "WORKBENCH_WIRE": "float16"}).tunes("hierarchical_allreduce")
+    rest = {"WORKBENCH_BUCKET_BYTES": "0", "WORKBENCH_EAGER_BYTES": "0", "HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
+    said = settings({"HOROVOD_AUTOTUNE": "1", "WORKBENCH_AUTOTUNE_FIXED": ",".join(TUNED[:2]), **rest})
     built = tuner(said)
     assert built is not None
-    assert "set by the user" in built.settled
-    assert built.tell(5.0) == Choice(4096, 0.0)
+    assert "All tunable settings were set by the user" in built.settled
+    assert built.tell(5.0) == Choice(64 << 20, 0.001, 0, 0, 1)
 
 
 def test_a_pause_costs_one_step_and_not_the_sample() -> None:
@@ -109,6 +143,7 @@ def test_a_pause_costs_one_step_and_not_the_sample() -> None:
     others = [Response("g", Kind.ALLGATHER, "float32", (9,)), Response("e", Kind.ALLREDUCE, error=("E", "why"))]
     scores = [meter.add([x, *others, y], now) for now in (0.0, 50.0, 51.0, 99.0, 100.0)]
     assert scores == [None, None, None, None, 200.0]
+    assert meter.least_bytes == 100
     assert [meter.add([x, y], now) for now in (101.0, 103.0, 105.0, 107.0)] == [None, None, None, 100.0]
 
 
@@ -124,6 +159,7 @@ def test_the_log_is_as_horovods(tmp_path: Path) -> None:
     assert head == HEADER
     assert len(rows) == 9
     assert [row[:3] for row in rows] == [["0", "0", "1"]] * 9
+    assert {tuple(row[6:]) for row in rows} == {("16", "4096")}
     for row, trial in zip(rows, tuned.trials, strict=False):
         assert float(row[3]) == pytest.approx(trial.choice.fusion_window_s * 1e3, rel=1e-4)
         assert float(row[4]) == pytest.approx(trial.choice.fusion_threshold_bytes / (1 << 20), rel=1e-4)
@@ -140,7 +176,7 @@ def test_the_log_is_as_horovods(tmp_path: Path) -> None:
         ("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "-1", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES='-1' is negative"),
         ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5", "NOISE=1.5: a number from 0 to 1"),
         ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "much", "'much' is not a number"),
-        ("WORKBENCH_AUTOTUNE_FIXED", "bucket_bytes", "FIXED names 'bucket_bytes'"),
+        ("WORKBENCH_AUTOTUNE_FIXED", "cache_capacity", "FIXED names 'cache_capacity'"),
         ("HOROVOD_AUTOTUNE_LOG", "/nowhere/at/all.csv", "HOROVOD_AUTOTUNE_LOG='/nowhere/at/all.csv' cannot be written"),
     ],
 )
@@ -190,7 +226,7 @@ def test_results_are_exact_while_settings_change(cache: str, quick: pytest.Monke
     quick.setenv("WORKBENCH_CACHE_CAPACITY", cache)
     n = 3
 
-    def job() -> tuple[set[tuple[int, float]], str]:
+    def job() -> tuple[set[tuple[float, ...]], str]:
         rank, chance, seen = wb.rank(), random.Random(wb.rank()), set()
         some = wb.add_process_set([0, 2])
         for step in range(60):
@@ -206,13 +242,16 @@ def test_results_are_exact_while_settings_change(cache: str, quick: pytest.Monke
             if rank != 1:
                 assert wb.allreduce(np.ones(5), "in the set", wb.Sum, process_set=some).tolist() == [2.0] * 5
             engine = HOLDER.get().engine
-            seen.add((engine.settings.fusion_threshold_bytes, engine._batching.window_s))
+            eager = engine._announcer._eager.limit_bytes
+            assert engine.settings.eager_bytes == eager
+            seen.add((engine.settings.fusion_threshold_bytes, engine._batching.window_s, eager))
         settled = HOLDER.get().tuner.settled if rank == 0 else ""
         return seen, settled
 
     found = wb.run_threads(n, job)
     assert found[0][0] == found[1][0] == found[2][0]
     assert len(found[0][0]) >= 6
+    assert len({eager for _, _, eager in found[0][0]}) >= 6
     assert "8 samples" in found[0][1]
 
 
@@ -228,7 +267,7 @@ def test_an_order_survives_the_wire() -> None:
     from workbench.runtime.control.codec import decode_decision, encode_decision
     from workbench.runtime.steady.autotune import order
 
-    choice = Choice(123_457, 0.000321)
+    choice = Choice(123_457, 0.000321, 5_000_000, 12_345, 1)
     (item,) = decode_decision(encode_decision(Decision(3, [order(choice)]))).items
     assert isinstance(item, Response)
     assert ordered(item) == choice

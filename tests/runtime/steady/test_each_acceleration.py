@@ -35,13 +35,18 @@ ALONE = {
     "caller runs": {"WORKBENCH_CALLER_RUNS": "1"},
     "priorities": {"WORKBENCH_PIECE_BYTES": "1"},
     "all": dict.fromkeys(OFF),
+    "all, and autotune": dict.fromkeys(OFF)
+    | {"WORKBENCH_AUTOTUNE": "1", "WORKBENCH_AUTOTUNE_WARMUP_SAMPLES": "0", "WORKBENCH_AUTOTUNE_STEPS_PER_SAMPLE": "1"},
 }
+ALL = ("all", "all, and autotune")
 N = 3
 
 
 @pytest.fixture(params=list(ALONE))
 def acceleration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What is turned on."""
+    if "autotune" in request.param:
+        pytest.importorskip("sklearn")
     for name, text in (OFF | ALONE[request.param]).items():
         if text is None:
             monkeypatch.delenv(name, raising=False)
@@ -78,10 +83,11 @@ def test_the_settings_turn_them_on_and_off(acceleration: str) -> None:
         "priorities": ["PriorityCoordinator"],
         "all": ["SteadyCoordinator", "CachingCoordinator", "EagerCoordinator", "PriorityCoordinator"],
     }
+    wrapped["all, and autotune"] = ["TuningCoordinator", *wrapped["all"]]
     assert found[1:-1] == wrapped.get(acceleration, [])
     assert plain == (acceleration not in wrapped or acceleration == "priorities")
-    assert at_once == (acceleration not in ("batching", "all"))
-    assert own_thread == (acceleration not in ("caller runs", "all"))
+    assert at_once == (acceleration not in ("batching", *ALL))
+    assert own_thread == (acceleration not in ("caller runs", *ALL))
 
 
 def each_step(check: Callable[[int, int], None]) -> None:

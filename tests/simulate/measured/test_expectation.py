@@ -52,6 +52,15 @@ def test_the_best_that_is_expected_is_the_second_trial() -> None:
     assert [trial.expected for trial in tuned.trials] == [rate(trial.choice) for trial in tuned.trials]
 
 
+def test_buckets_are_expected_to_cost_their_latencies() -> None:
+    """All gradients are ready at once: buckets of a size cost as much as batches of that size do without buckets."""
+    measured = Measured(Links(2, 1, None, WAY, ANNOUNCE_S), LAYERS)
+    rate, unbucketed = rates(measured, ranks=2, hosts=2), rates(MEASURED, ranks=2, hosts=2)
+    for together in (1, 7, 30):
+        expected = unbucketed(Choice(together * 40_000, 0.0))
+        assert rate(Choice(1, 0.0, bucket_bytes=together * 40_000)) == pytest.approx(expected, rel=0.02)
+
+
 def test_a_fixed_setting_stays_in_what_is_expected() -> None:
     """Only the other one is chosen by the simulator."""
     rate = rates(MEASURED, ranks=2, hosts=2)

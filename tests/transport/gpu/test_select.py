@@ -387,11 +387,12 @@ def two_nodes(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> Calla
 
 
 def across(
-    n: int, function: Callable[[], Any], hierarchical: bool = True
+    n: int, function: Callable[[], Any], hierarchical: bool | None = True
 ) -> tuple[list[Any], list[dict[str, int]], Log]:
-    """Results by rank; what rank 0 of each communicator called, by communicator; the log."""
+    """Results by rank; what rank 0 of each communicator called, by communicator; the log. None: as the job finds."""
     with made_up(2, "nccl", nccl_version=NEW) as world, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOROVOD_HIERARCHICAL_ALLREDUCE", str(int(hierarchical)))
+        if hierarchical is not None:
+            patch.setenv("HOROVOD_HIERARCHICAL_ALLREDUCE", str(int(hierarchical)))
         results = ranks(world, n, function)
         world.check_over()
     log = Log(world.log)
@@ -423,6 +424,29 @@ def test_two_levels(two_nodes: Callable[[list[str]], None]) -> None:
     of_rank_0 = [each.verb for each in order if each.details["communicator"] != 1][-6:]
     assert of_rank_0[0] == "reduceScatter"
     assert of_rank_0[-1] == "allGather"
+
+
+def test_autotune_tries_both_ways(two_nodes: Callable[[list[str]], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks change at the same collective, from one level to two and back, and every sum is right."""
+    pytest.importorskip("sklearn")
+    two_nodes(TWO)
+    sampling = {"": 1, "_WARMUP_SAMPLES": 0, "_STEPS_PER_SAMPLE": 1, "_BAYES_OPT_MAX_SAMPLES": 5}
+    for name, value in sampling.items():
+        monkeypatch.setenv(f"WORKBENCH_AUTOTUNE{name}", str(value))
+
+    def rank() -> list[float]:
+        import cupy
+
+        return [
+            float(hvd.allreduce(cupy.full(8, hvd.rank() + step, dtype=np.float32), "x", op=hvd.Sum)[0].get())
+            for step in range(20)
+        ]
+
+    results, calls, _ = across(4, rank, hierarchical=None)
+    assert results == [[6.0 + 4 * step for step in range(20)]] * 4
+    flat, *levels = calls
+    assert 0 < flat["allReduce"] < 20
+    assert sorted(each.get("reduceScatter", 0) for each in levels) == [0, 0, *[20 - flat["allReduce"]] * 2]
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 8])

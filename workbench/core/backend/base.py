@@ -70,6 +70,17 @@ class Batches(Protocol):
         """Reduce in place; one-dimensional arrays of one dtype, of the same lengths on all ranks."""
 
 
+class Levels(Protocol):
+    """Two ways of an allreduce on several machines.
+
+    Attributes:
+        on: inside each machine first, then across; else between all ranks at once. It is changed between collectives,
+            at the same place in their order on every rank.
+    """
+
+    on: bool
+
+
 class SharedMemory(Protocol):
     """Memory that other ranks reach, so that a collective needs no copy of its own."""
 
@@ -128,6 +139,7 @@ class Backend:
         memory: of the arrays that it takes; a ``Gpu`` for those on a GPU, hence the type.
         link: messages between two of the ranks; None for arrays on a GPU.
         batches: reduces many arrays at once; None: they are packed into one.
+        levels: chooses between two ways of an allreduce; None where there is only one.
     """
 
     name: str
@@ -139,6 +151,7 @@ class Backend:
     memory: Any
     link: Channel | None = None
     batches: Batches | None = None
+    levels: Levels | None = None
 
     @property
     def size(self) -> int:
@@ -152,6 +165,7 @@ __all__ = [
     "Batches",
     "Channel",
     "Collectives",
+    "Levels",
     "Lifecycle",
     "Link",
     "Reduction",

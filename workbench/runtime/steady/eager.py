@@ -21,7 +21,7 @@ from workbench.core.protocols import Announcer
 from workbench.core.verbs import verb
 from workbench.runtime.coordinators import Coordinator, Wrapper
 
-_MOST_BYTES = 64 << 10  # of one message; rank 0 sends all of them to every rank
+MOST_BYTES = 64 << 10  # of one message; rank 0 sends all of them to every rank
 
 
 class EagerAnnouncer:
@@ -30,16 +30,16 @@ class EagerAnnouncer:
     Args:
         inner: announces without values.
         rank: this rank.
-        limit_bytes: of one tensor.
+        limit_bytes: of one tensor. It may be changed: where the ranks' differ, the data plane moves the tensor.
     """
 
     def __init__(self, inner: Announcer, rank: int, limit_bytes: int) -> None:
-        self._inner, self._rank, self._limit_bytes = inner, rank, limit_bytes
+        self._inner, self._rank, self.limit_bytes = inner, rank, limit_bytes
 
     def announce(self, entries: list[Entry], seen: int) -> Announce:
         """With the values of small tensors."""
         event = self._inner.announce(entries, seen)
-        return Announce(event.rank, event.items, event.seen, values_of(entries, self._rank, self._limit_bytes))
+        return Announce(event.rank, event.items, event.seen, values_of(entries, self._rank, self.limit_bytes))
 
     def read(self, decision: Decision) -> list[Response]:
         """With the results that came."""
@@ -118,7 +118,7 @@ def values_of(entries: list[Entry], rank: int, limit_bytes: int) -> Values:
         limit_bytes: of one tensor.
     """
     values: Values = {}
-    left = _MOST_BYTES
+    left = MOST_BYTES
     for i, entry in enumerate(entries):
         source, request = entry.source, entry.request
         if source is None or not 0 < source.nbytes <= min(limit_bytes, left) or not _is_eager(request, rank):

@@ -20,8 +20,9 @@ from dataclasses import replace
 from functools import partial
 
 from workbench.common.waiting import OwnThread
-from workbench.config import Settings
+from workbench.config import TUNED, Settings
 from workbench.core.agreement import respond
+from workbench.core.backend.base import Levels
 from workbench.core.coordinator import CountingCoordinator
 from workbench.core.engine import Engine
 from workbench.core.protocols import Announcer, AtOnce, Batching, PlainAnnouncer
@@ -66,10 +67,10 @@ def coordinator(size: int, settings: Settings, tuner: Tuner | None = None) -> Su
 def announcer(rank: int, settings: Settings) -> Announcer:
     """Every rank's."""
     found: Announcer = PlainAnnouncer(rank)
-    if settings.eager_bytes:
-        found = EagerAnnouncer(found, rank, settings.eager_bytes)
+    eager = EagerAnnouncer(found, rank, settings.eager_bytes) if settings.eager_bytes else None
+    found = eager or found
     found = CachingAnnouncer(found, rank) if settings.cache_capacity else found
-    return TuningAnnouncer(found) if settings.autotune else found
+    return TuningAnnouncer(found, eager) if settings.autotune else found
 
 
 def runner(settings: Settings, wake: Callable[[], None], a_core_each: bool, on_gpu: bool) -> OwnThread:
@@ -90,13 +91,21 @@ def batching(settings: Settings) -> Batching:
     return Window(settings.fusion_window_s) if settings.fusion_window_s else AtOnce()
 
 
-def tunes(engine: Engine, announcer: Announcer, batching: Batching) -> None:
-    """From each choice of autotune on, this engine plans and waits as chosen. Called before the engine starts."""
+def tunes(engine: Engine, announcer: Announcer, batching: Batching, levels: Levels | None = None) -> None:
+    """From each choice of autotune on, this engine plans and waits as chosen. Called before the engine starts.
+
+    Args:
+        engine, announcer, batching: of this rank.
+        levels: of the backend that reduces gradients.
+    """
 
     def use(choice: Choice) -> None:
-        engine.settings = replace(engine.settings, fusion_threshold_bytes=choice.fusion_threshold_bytes)
+        engine.settings = replace(engine.settings, **{name: getattr(choice, name) for name in TUNED})
+        engine.tuned = (engine.tuned[0] + 1 if engine.tuned else 1), choice.bucket_bytes
         if isinstance(batching, Window):
             batching.window_s = choice.fusion_window_s
+        if levels:
+            levels.on = bool(choice.hierarchical_allreduce)
 
     if isinstance(announcer, TuningAnnouncer):
         announcer.use = use

@@ -23,6 +23,10 @@ class Choice(Protocol):
     def fusion_window_s(self) -> float:
         """How long is waited for more."""
 
+    @property
+    def bucket_bytes(self) -> int:
+        """How large a bucket of gradients may be."""
+
 
 @dataclass(frozen=True)
 class _First:
@@ -30,6 +34,7 @@ class _First:
 
     fusion_threshold_bytes: int = 64 << 20
     fusion_window_s: float = 0.001
+    bucket_bytes: int = 16 << 20
 
 
 def expectation(path: str, ranks: int, hosts: int) -> Callable[[Choice], float]:
@@ -71,7 +76,7 @@ def rates(measured: Measured, ranks: int, hosts: int) -> Callable[[Choice], floa
 
     def rate(choice: Choice) -> float:
         star = Negotiation(latency_s=links.announce_s / 2, window_s=choice.fusion_window_s)
-        buckets = measured.bucket_bytes if value_bytes == 4 else 0
+        buckets = choice.bucket_bytes if measured.bucket_bytes and value_bytes == 4 else 0
         policy = Policy(
             fusion_bytes=choice.fusion_threshold_bytes, bucket_bytes=buckets, value_bytes=value_bytes, negotiation=star
         )

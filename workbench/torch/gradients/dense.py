@@ -18,7 +18,7 @@ from workbench.torch.compiled import not_traced
 from workbench.torch.gradients.bucket import GradBucket
 from workbench.torch.gradients.grads import Grads
 from workbench.torch.tensors import fits_a_bucket
-from workbench.training.memory import bucket_bytes
+from workbench.training.memory import BucketLimit, bucket_bytes
 
 TOO_MANY_PASSES = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -51,6 +51,8 @@ class DenseGradients:
         self._left: dict[str, int] = {}  # backward passes that are still to come, by name
         self._ready: set[str] = set()
         self._handles: dict[str, Handle] = {}
+        self._ended: dict[str, Handle] = {}  # of the step that has just ended, until buckets are planned
+        self._limit = BucketLimit()
 
     @property
     def begun(self) -> bool:
@@ -86,6 +88,8 @@ class DenseGradients:
             self._send(group)
 
     def _send(self, group: Sequence[str]) -> None:
+        if not self._handles:
+            self._limit.begin()
         made = self.grads.entries(group)
         if isinstance(made, Entry):  # a bucket: nothing is to be packed with it, so nothing is waited for
             (handle,) = self._submit([made], at_once=True)
@@ -141,20 +145,27 @@ class DenseGradients:
             sparse.reduce(absent)
 
     def _plan_buckets(self, new: Sequence[str]) -> None:
-        """From the next step on these gradients live in buckets.
+        """From the next step on these gradients live in buckets; all do in other ones if the size has changed.
 
         The first time a gradient is reduced under its own name, so that ranks which disagree about it hear its name.
         What is decided here follows from the results alone, which are the same on every rank.
         """
-        limit = self._limit_bytes()
-        new = [name for name in new if fits_a_bucket(self.grads.params[name])]
-        if limit and new and self.grads.may_have_buckets:
-            self.grads.plan([name for name in self.grads.params if name in self.grads.buckets or name in new], limit)
+        handles, self._ended = self._ended.values(), {}
+        self._learn(handles)
+        limit, grads = self._limit_bytes(), self.grads
+        new = [name for name in new if fits_a_bucket(grads.params[name])]
+        changed = bool(grads.buckets) and self._limit.current and limit != grads.planned_bytes
+        if limit and (new or changed) and grads.may_have_buckets:
+            grads.plan([name for name in grads.params if name in grads.buckets or name in new], limit)
 
     def _limit_bytes(self) -> int:
         """How large a bucket may be; 0: there are none."""
-        mine = self.grads.bucket_bytes
-        return bucket_bytes() if mine is None else min(mine, HOLDER.get().settings.fusion_threshold_bytes)
+        return self._limit() if self.grads.bucket_bytes is None else bucket_bytes(self.grads.bucket_bytes)
+
+    def _learn(self, handles: Iterable[Handle]) -> None:
+        """A step has ended well on all ranks: the size of buckets may have been tuned since the last one."""
+        if self.grads.bucket_bytes is None and self.grads.may_have_buckets:
+            self._limit.learn(handles)
 
     def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
         if names is not None:
@@ -166,7 +177,8 @@ class DenseGradients:
 
     def abandon(self) -> None:
         with suppress(CollectiveError):
-            self.finish(())
+            if self.finish(()) and HOLDER.find():  # other ranks may have made this step, and then plan alike
+                self._plan_buckets(())
 
     def restart(self) -> bool:
         begun = self.begun
@@ -178,7 +190,7 @@ class DenseGradients:
     def _forget(self) -> None:
         self._left = {}
         self._ready = set()
-        self._handles = {}
+        self._ended, self._handles = self._handles, {}
 
 
 def wait_for_all(handles: Iterable[Handle]) -> dict[Handle, Any]:

@@ -97,6 +97,7 @@ class Grads:
         sparse: what is gathered.
         by_name: what has no bucket.
         bucket_bytes: how large a bucket may be; None: as the job is set.
+        planned_bytes: how large one was allowed to be when they were planned.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Grads:
         self.groups = {name: tuple(group) for group in groups for name in group}
         self.buckets: dict[str, GradBucket] = {}
         self.bucket_bytes: int | None = None
+        self.planned_bytes = 0
         self.steps = StepCount()
         self._allreduce = Allreduce(self._fields, self.order)
         self.reduction: BucketReduction = self._allreduce
@@ -216,6 +218,7 @@ class Grads:
             layout = "" if param.is_contiguous() else str(param.stride())
             pieces.append((param.device, param.element_size(), Piece(name, param.numel(), dtype_name(param), layout)))
         self.set_buckets([GradBucket(each, self.params) for each in plan_by_place(pieces, limit_bytes)])
+        self.planned_bytes = limit_bytes
 
     def set_buckets(self, buckets: Sequence[GradBucket]) -> None:
         """From now on, while nothing is in flight, these."""

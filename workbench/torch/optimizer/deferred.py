@@ -148,6 +148,9 @@ class DeferredGradients(DenseGradients):
         super().abandon()
         self._deferral.settle()
 
+    def _learn(self, handles: Iterable[Handle]) -> None:
+        """Nothing: when the next step begins, buckets of this one may be in flight."""
+
     def _limit_bytes(self) -> int:
         """Not so large that what the next forward pass needs first waits for the rest of its bucket."""
         most = HOLDER.get().settings.piece_bytes

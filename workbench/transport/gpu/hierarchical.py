@@ -22,16 +22,17 @@ class GpuHierarchicalCollectives:
         flat: of all ranks.
         inside: connects the ranks of this machine.
         across: connects the ranks with this local rank; as many in every machine.
+        on: False: it is left to ``flat``, too; see :class:`workbench.core.backend.base.Levels`.
     """
 
-    def __init__(self, flat: Collectives, inside: Backend, across: Backend) -> None:
-        self._flat, self.inside, self.across = flat, inside, across
+    def __init__(self, flat: Collectives, inside: Backend, across: Backend, on: bool = True) -> None:
+        self._flat, self.inside, self.across, self.on = flat, inside, across, on
         self.allgather, self.broadcast, self.alltoall = flat.allgather, flat.broadcast, flat.alltoall
         self.reducescatter = flat.reducescatter
 
     def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """Inside, across, inside; the same bits on every rank."""
-        if reduction.op == "adasum":
+        if not self.on or reduction.op == "adasum":
             return self._flat.allreduce(array, reduction)
         inside = self.inside.collectives
         lengths = chunk_lengths(len(array), self.inside.size)

@@ -236,15 +236,16 @@ def _nccl(gpu: Gpu, nodes: Sequence[str], host: Backend, settings: Settings) -> 
 
 
 def _levels(flat: Backend, nodes: Sequence[str], settings: Settings) -> Backend:
-    """The same, or in two levels where it is asked for and the machines have equally many ranks."""
+    """The same, or in two levels where it is asked for, or tuned, and the machines have equally many ranks."""
     from workbench.transport.gpu.hierarchical import GpuHierarchicalCollectives
 
     here = [rank for rank, node in enumerate(nodes) if node == nodes[flat.rank]]
     machines = [nodes.count(node) for node in dict.fromkeys(nodes)]
-    if not settings.hierarchical_allreduce or len(machines) < 2 or len(set(machines)) > 1 or machines[0] < 2:
+    on, tuned = bool(settings.hierarchical_allreduce), settings.tunes("hierarchical_allreduce")
+    if not (on or tuned) or len(machines) < 2 or len(set(machines)) > 1 or machines[0] < 2:
         return flat
     local = here.index(flat.rank)
     columns = [[r for r, each in enumerate(nodes) if each == node][local] for node in dict.fromkeys(nodes)]
     inside, across = flat.life.subset(here), flat.life.subset(columns)
-    two_levels = GpuHierarchicalCollectives(flat.collectives, inside, across)
-    return replace(flat, name=f"{flat.name}×2", collectives=two_levels)
+    two_levels = GpuHierarchicalCollectives(flat.collectives, inside, across, on)
+    return replace(flat, name=f"{flat.name}×2", collectives=two_levels, levels=two_levels)
