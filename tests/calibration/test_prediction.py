@@ -196,6 +196,18 @@ def test_a_step_with_float16_on_the_wire_has_rounded_gradients() -> None:
         assert all(rounded) if wire == "float16" else not any(rounded)
 
 
+def test_a_sparse_gradient_is_not_cast() -> None:
+    """It is gathered as it is, also with ``compression=``."""
+    import torch
+
+    from workbench.calibration.spans import Recording
+
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 3, sparse=True), torch.nn.Linear(3, 2))
+    batch = torch.tensor([0, 3, 3]), torch.zeros(3, dtype=torch.long)
+    spans = Recording(model, batch, wire="float16").spans(seconds=0.01)
+    assert [span.values for span in spans] == [0, 15, 8, 0]
+
+
 def test_spans_add_up_to_the_step() -> None:
     """Of a model whose layers are used in another order than they are registered, and with a shortcut."""
     import torch
