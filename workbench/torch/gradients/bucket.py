@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 
 from workbench.collectives.reduction import wire_dtype
@@ -44,12 +45,13 @@ class GradBucket:
         first = params[layout.names[0]]
         like = torch.empty(0, dtype=first.dtype, device=first.device)
         short, _ = compression.compress(like)
-        self.array, self._sent = _reducible(layout.length, short)
+        self.array, self._sent = mine, self.flat = _zeros(layout.length, short, memory.zeros)
         self._casts = short.dtype is not like.dtype
-        self.flat = like.new_zeros(layout.length) if self._casts else self._sent
+        if self._casts:  # numpy's zeros take no memory until they are written to
+            mine, self.flat = _zeros(layout.length, like, np.zeros)
         self.about = about(self._sent)
         self._flags = self.flat[layout.flags :]
-        self.views = self.shaped(self.flat if on_gpu(like) else view(self.flat))
+        self.views = self.shaped(self.flat if on_gpu(like) else mine)
         self._given = {name: view.data for name, view in self.views.items()}
         self._versions: dict[str, int] = {}
         self._absent: list[str] = []
@@ -126,12 +128,12 @@ class GradBucket:
                 self.show(name)
 
 
-def _reducible(length: int, like: torch.Tensor) -> tuple[api.Array, torch.Tensor]:
-    """Zeros that are reduced where they lie, as an array and as a tensor."""
-    if on_gpu(like):  # any memory will do there
+def _zeros(length: int, like: torch.Tensor, make: Callable[[int, str], api.Array]) -> tuple[api.Array, torch.Tensor]:
+    """An array that ``make`` makes, or on a GPU anything, for any memory will do there; and a tensor over it."""
+    if on_gpu(like):
         flat = like.new_zeros(length)
         return view(flat), flat
-    array = memory.zeros(length, wire_dtype(dtype_name(like)).name)
+    array = make(length, wire_dtype(dtype_name(like)).name)
     return array, tensor_of(array, like)
 
 
