@@ -643,7 +643,7 @@ def test_a_shell_that_workbench_env_has_made_ready(tmp_path: Path) -> None:
     """The practical session's commands, as typed, whatever was on PATH and PYTHONPATH before."""
     (tmp_path / "other.py").write_text("")
     (tmp_path / "two.py").write_text(
-        # One string: where PYTHONUNBUFFERED is set, Python writes each argument of print by itself, and mpirun mixes them.
+        # One string: where PYTHONUNBUFFERED is set, Python writes each argument of print alone, and mpirun mixes them.
         "import horovod.torch as hvd\nimport other\nhvd.init()\nprint(f'rank {hvd.rank()} of {hvd.size()}')\n"
     )
     lines = [
