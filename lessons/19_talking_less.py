@@ -521,8 +521,8 @@ for place, ms in measured.step_ms.items():
 # centres, compared with a plain training that hides its gradients well: compression was faster in **six** of them. The
 # time to compress is not hidden, and communication that was hidden anyway saves nothing.
 #
-# Look at fp16, too: it halves the bytes, and at 1 Gbit/s it gains little. Like every `compression=` it removes the
-# gradients from their buckets (lesson 07), and it casts each gradient twice.
+# Look at fp16, too: it halves the bytes, and at 1 Gbit/s it gains little. Each bucket (lesson 07) is cast twice, and a
+# CPU takes longer to add numbers of 16 bits than of 32.
 #
 # The other price is quality: after equally many samples all of these methods have a somewhat higher loss than the plain
 # training. (All use the learning rate of the plain training; it was tuned for none of them.) So compare the loss after

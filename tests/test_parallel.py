@@ -39,7 +39,7 @@ DEADLINE_S = 800.0
 ALONE = ("world", "verbs", "state", "optimizer", "first_gradients", "buckets_ranks", "sharded_ranks", "lifecycle")
 ALONE += ("exact_ranks",)
 MANY = ("world", "errors", "order", "process_sets", "lifecycle", "fingerprint", "timeline_ranks", "timeline_picture")
-MANY += ("exact_ranks", "zero_serial", "autotune_ranks")
+MANY += ("exact_ranks", "zero_serial", "autotune_ranks", "buckets_cast")
 # What a rank says when another one has failed: not the cause, so it is shown last.
 _FOLLOW = re.compile(r"^E +.*\b(ShutDownError|RankFailedError|PeerLostError)\b", re.MULTILINE)
 

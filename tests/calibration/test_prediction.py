@@ -44,6 +44,18 @@ def test_one_bucket_takes_what_the_ring_takes(hosts: int) -> None:
     assert found.efficiency == pytest.approx(ALONE_S / (ALONE_S + ring))
 
 
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_what_is_cast_travels_in_buckets_of_half_the_bytes(wire: str) -> None:
+    """One bucket is ready with the last gradient; of two the first is reduced while the rest is computed."""
+    cast = replace(MEASURED, links=replace(MEASURED.links, wire=wire), bucket_bytes=1 << 30)
+    found = predict(cast, ranks=[2]).rows[0]
+    ring = 2 * (1e-4 + BYTES / 4 * 1e-9)
+    assert (found.sent_s, found.step_s) == pytest.approx((ring, ALONE_S + ring))
+    first, second = [e for e in predict(replace(cast, bucket_bytes=1), ranks=[2]).rows[0].events if e.what == "reduce"]
+    assert (first.names, second.names) == (("back",), ("front",))
+    assert first.end_s - first.begin_s == pytest.approx(2 * (1e-4 + 3 * 10**6 * 1e-9))
+
+
 def test_two_ranks_a_host_share_its_wire() -> None:
     """Two levels: reduce-scatter and allgather inside, and between hosts as many bytes as with one rank a host."""
     one, two = (predict(MEASURED, [n], hosts=2, policy=NO_OVERLAP).rows[0].sent_s for n in (2, 4))
@@ -183,17 +195,35 @@ def test_a_step_with_float16_on_the_wire_has_rounded_gradients() -> None:
     torch.manual_seed(0)
     model, batch = torch.nn.Linear(5, 3), (torch.randn(7, 5), torch.zeros(7, dtype=torch.long))
     given: list[torch.Tensor] = []
+    where: dict[torch.Tensor, set[int]] = {}
 
     class Noting(torch.optim.SGD):
         def step(self, closure: object = None) -> None:  # type: ignore[override]
-            given.extend(param.grad.clone() for group in self.param_groups for param in group["params"])
+            for param in [param for group in self.param_groups for param in group["params"]]:
+                given.append(param.grad.clone())
+                where.setdefault(param, set()).add(param.grad.data_ptr())
             super().step()
 
     for wire in ("float16", "float32"):
         given.clear()
+        where.clear()
         Recording(model, batch, optimizer=lambda params: Noting(params, lr=0.1), wire=wire)
         rounded = [torch.equal(grad, grad.half().float()) for grad in given]
         assert all(rounded) if wire == "float16" else not any(rounded)
+        if wire == "float16":  # they lie in memory of their own, as in a bucket
+            assert {len(places) for places in where.values()} == {1}
+
+
+def test_a_sparse_gradient_is_not_cast() -> None:
+    """It is gathered as it is, also with ``compression=``."""
+    import torch
+
+    from workbench.calibration.spans import Recording
+
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 3, sparse=True), torch.nn.Linear(3, 2))
+    batch = torch.tensor([0, 3, 3]), torch.zeros(3, dtype=torch.long)
+    spans = Recording(model, batch, wire="float16").spans(seconds=0.01)
+    assert [span.values for span in spans] == [0, 15, 8, 0]
 
 
 def test_spans_add_up_to_the_step() -> None:

@@ -66,11 +66,15 @@ def train_alone(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return flat(model)
 
 
-def train_together(dtype: torch.dtype, device: torch.device, keep_grads: bool) -> tuple[torch.Tensor, int, int]:
+def train_together(
+    dtype: torch.dtype, device: torch.device, keep_grads: bool, compression: str
+) -> tuple[torch.Tensor, int, int]:
     """The weights after all steps; how many gradients lie in buckets on the device, and how many there are."""
     model = network(dtype, device)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer: Any = hvd.DistributedOptimizer(optimizer_of(model), named_parameters=model.named_parameters())
+    optimizer: Any = hvd.DistributedOptimizer(
+        optimizer_of(model), model.named_parameters(), compression=getattr(hvd.Compression, compression)
+    )
     for step in range(STEPS):
         x, y = batch(step, hvd.rank(), dtype, device)
         with no_waiting(device, step >= STEADY):
@@ -107,6 +111,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--keep-grads", action="store_true", help="zero them instead of setting them to None")
+    parser.add_argument("--compression", default="none")
     args = parser.parse_args()
     hvd.init()
     device = torch.device(args.device)
@@ -116,7 +121,7 @@ def main() -> None:
         torch.backends.cudnn.allow_tf32 = False  # the two runs have batches of different sizes, but the same precision
     dtype = getattr(torch, args.dtype)
     serial = train_alone(dtype, device)
-    together, inside, gradients = train_together(dtype, device, args.keep_grads)
+    together, inside, gradients = train_together(dtype, device, args.keep_grads, args.compression)
     ranks = hvd.allgather(together.reshape(1, -1))
     result = {
         "from_serial": ((together - serial).abs().max() / serial.abs().max()).item(),

@@ -92,11 +92,7 @@ class _Trial:
             self._work()
 
     def _begin(self) -> list[Handle]:
-        return [
-            handle
-            for i, parts in enumerate(self._arrays)
-            for handle in begin_average(f"{self._name}.{i}", parts, self._wire)
-        ]
+        return [begin_average(f"{self._name}.{i}", array, self._wire) for i, array in enumerate(self._arrays)]
 
 
 __all__ = ["measure_contention"]

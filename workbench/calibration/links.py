@@ -8,7 +8,6 @@ is that of the slowest rank. First the ranks of each host, all hosts at once; th
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ from workbench.training.memory import zeros
 
 SIZES = tuple(1 << shift for shift in range(16, 25, 2))  # bytes: 64 KiB to 16 MiB, a bucket's
 _FEWEST, _MOST = 5, 100  # repetitions
-_PACKED = 4  # tensors
 _SMALL = 1e-5  # as gradients are
 _REPETITION_S = 0.01
 _FEWEST_SIZES = 3
@@ -115,14 +113,13 @@ def _times(nbytes: int, process_set: ProcessSet, budget: float, wire: str = "flo
     A repetition is as many reductions, one after the other, as take some 10 ms: links may let a few packets pass faster
     than many. The first ones say how many.
     """
-    name, parts = f"workbench.measure.{wire}.{nbytes}", gradients(nbytes, wire)
+    name, array = f"workbench.measure.{wire}.{nbytes}", gradients(nbytes, wire)
 
     def once(reductions: int) -> float:
         api.barrier(process_set)
         begin = time.perf_counter()
         for _ in range(reductions):
-            for handle in begin_average(name, parts, wire, process_set):
-                handle.wait()
+            begin_average(name, array, wire, process_set).wait()
         return (time.perf_counter() - begin) / reductions
 
     warm = np.array([min(once(1) for _ in range(3))])
@@ -133,22 +130,19 @@ def _times(nbytes: int, process_set: ProcessSet, budget: float, wire: str = "flo
     return [float(each) for each in api.allreduce(times, f"{name}.times", op=api.Max)]
 
 
-def gradients(nbytes: int, wire: str) -> list[Array]:
-    """So many bytes as they travel: what is cast is in no bucket, so it is packed into one array and unpacked again."""
+def gradients(nbytes: int, wire: str) -> Array:
+    """So many bytes as they travel, in a bucket."""
     dtype = str(wire_dtype(wire))
     array = zeros(nbytes // np.dtype(dtype).itemsize, dtype)
     if wire == "float16":  # arithmetic takes longer with values as small as gradients, and not with zeros
         array[...] = _SMALL * np.random.default_rng(0).standard_normal(len(array), np.float32)
-    return np.array_split(array, 1 if wire == "float32" else _PACKED)
+    return array
 
 
-def begin_average(
-    name: str, parts: Sequence[Array], wire: str, process_set: ProcessSet = global_process_set
-) -> list[Handle]:
-    """Reduce all parts in place, at once."""
+def begin_average(name: str, array: Array, wire: str, process_set: ProcessSet = global_process_set) -> Handle:
+    """Reduce in place."""
     fields: dict[str, Any] = {"dtype": wire, "op": api.Average, "process_set": process_set}
-    named = zip([f"{name}.{i}" for i in range(len(parts))], parts, strict=True)
-    return submit([entry(Kind.ALLREDUCE, part, one, target=part, **fields) for one, part in named], at_once=True)
+    return submit([entry(Kind.ALLREDUCE, array, name, target=array, **fields)], at_once=True)[0]
 
 
 __all__ = ["begin_average", "gradients", "measure_links"]

@@ -29,8 +29,8 @@ class Recording:
         batch: inputs and targets of one step.
         loss: of the model's output and the targets; cross entropy if None.
         optimizer: makes one from the parameters; SGD if None.
-        wire: dtype to which gradients are cast as soon as they are there, and back before the update, as with
-            ``compression=``.
+        wire: dtype to which gradients are cast in backward, and back before the update. As in the buckets of a job with
+            ``compression=``, they are copied to memory of their own before.
 
     Attributes:
         layers: of each module with parameters of its own, its name and these, in the order of their forward.
@@ -53,7 +53,8 @@ class Recording:
         optimizer: MakeOptimizer | None = None,
         wire: str = "float32",
     ) -> None:
-        self._wire, self._sent = getattr(torch, wire), dict[torch.nn.Parameter, torch.Tensor]()
+        self._wire = getattr(torch, wire)
+        self._bucket = dict[torch.nn.Parameter, tuple[torch.Tensor, torch.Tensor]]()  # a gradient's place, and its cast
         self._model, self._batch = copy.deepcopy(model).train(), batch
         self._loss: Loss = loss or torch.nn.functional.cross_entropy
         self.layers = dict[str, list[torch.nn.Parameter]]()
@@ -97,8 +98,13 @@ class Recording:
                     one.register_post_accumulate_grad_hook(lambda param, name=name: self._is_ready(name, param))
 
     def _is_ready(self, name: str, param: torch.nn.Parameter) -> None:
-        if param.grad is not None and param.grad.dtype != self._wire:
-            self._sent[param] = param.grad.to(self._wire)
+        grad = param.grad
+        if grad is not None and grad.dtype != self._wire and grad.layout is torch.strided:
+            if param not in self._bucket:
+                self._bucket[param] = param.detach().clone(), param.detach().to(self._wire)
+            place, sent = self._bucket[param]
+            param.grad = place.copy_(grad)
+            sent.copy_(place)
         self._ready[name] = _now()
 
     def step(self) -> list[float]:
@@ -111,9 +117,8 @@ class Recording:
         turned = _now()
         lost.backward()
         backward_ended = _now()
-        for param, sent in self._sent.items():
-            if param.grad is not None:
-                param.grad.copy_(sent.to(param.dtype))
+        for place, sent in self._bucket.values():
+            place.copy_(sent)
         self._optimizer.step()
         update_s = zeroed - begin + _now() - backward_ended
         if missing := [name for name in self.layers if name not in self._ready or name not in self._forward]:

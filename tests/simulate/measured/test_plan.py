@@ -22,7 +22,7 @@ RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 ROWS: list[dict[str, Any]] = json.loads((RESULTS / "prediction.json").read_text())["rows"]
 WAYS = {"none": "plain", "fp16": "fp16"}
 WRONG = {("1gbit", 2, "cnn")}
-"""float16 is predicted 26 % quicker there, and was 12 % slower; see docs/explanation/prediction.md."""
+"""float16 is predicted 12 % quicker there, and was 12 % slower; see docs/explanation/prediction.md."""
 
 
 @cache

@@ -76,10 +76,11 @@ def rates(measured: Measured, ranks: int, hosts: int) -> Callable[[Choice], floa
 
     def rate(choice: Choice) -> float:
         star = Negotiation(latency_s=links.announce_s / 2, window_s=choice.fusion_window_s)
-        buckets = choice.bucket_bytes if measured.bucket_bytes and value_bytes == 4 else 0
+        buckets = choice.bucket_bytes if measured.bucket_bytes else 0
         policy = Policy(
-            fusion_bytes=choice.fusion_threshold_bytes, bucket_bytes=buckets, value_bytes=value_bytes, negotiation=star
-        )
+            fusion_bytes=choice.fusion_threshold_bytes, bucket_bytes=buckets, value_bytes=value_bytes,
+            negotiation=star,
+        )  # fmt: skip
         return nbytes / predict(measured, [ranks], hosts, policy=policy).rows[0].step_s
 
     return rate

@@ -191,11 +191,10 @@ def predict(
 
 
 def _as_the_job(measured: Measured) -> Policy:
-    """Gradients as they are lie in buckets; compressed ones travel together as they come."""
+    """In buckets, as they are or cast to 16 bits; what casting takes is part of the layers' times."""
     links = measured.links
-    if links.wire == "float32":
-        return Policy(bucket_bytes=measured.bucket_bytes, announce_s=links.announce_s)
-    return Policy(value_bytes=2, announce_s=links.announce_s)
+    value_bytes = 4 if links.wire == "float32" else 2
+    return Policy(bucket_bytes=measured.bucket_bytes, value_bytes=value_bytes, announce_s=links.announce_s)
 
 
 def _known(links: Links | None) -> Links:

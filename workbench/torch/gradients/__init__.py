@@ -5,7 +5,7 @@ Which one is chosen when a DistributedOptimizer is made:
 ==========================  ===================================================================================
 source                      for
 ==========================  ===================================================================================
-``DenseGradients``          most: in buckets, or by name with compression (PowerSGD) and groups; ``dense.py``
+``DenseGradients``          most: in buckets, or by name with PowerSGD and groups; ``dense.py``
 ``LocalGradients``          one rank, which has nobody to average with; ``local.py``
 ``AdasumGradients``         ``op=Adasum``: changes of weights are combined, not gradients; ``optimizer/adasum.py``
 ``TopKGradients``           ``Compression.topk``: indices and values are gathered; ``top_k.py``

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 
+from workbench.collectives.reduction import wire_dtype
 from workbench.core.buckets import Bucket
 from workbench.job import api
-from workbench.torch.tensors import about, on_gpu, tensor_of, view
+from workbench.torch.compression import Compression
+from workbench.torch.tensors import about, dtype_name, on_gpu, tensor_of, view
 from workbench.training import memory
+from workbench.training.compression import Compressor
 
 Params = Mapping[str, torch.nn.Parameter]
 
@@ -17,29 +21,37 @@ Params = Mapping[str, torch.nn.Parameter]
 class GradBucket:
     """A bucket, and the ``.grad`` of its parameters as views of it.
 
-    Attributes:
+    With a compression that casts, the views lie in memory of this rank alone, in the parameters' dtype. As a whole they
+    are cast to what is reduced when the bucket is full, and back when the result is there.
+
+    Args:
         layout: which gradient is where.
-        array: all of it, as the engine takes it.
-        flat: the same as a tensor.
+        params: by name.
+        compression: none, or one that casts.
+
+    Attributes:
+        layout: as given.
+        array: what is reduced, as the engine takes it.
+        flat: the gradients as a tensor; over the same memory, unless they are cast.
         views: for each name its part. What stands in ``.grad`` is another tensor over the same memory, for who holds a
             tensor can give it other memory, as ``model.float()`` does.
         about: what an entry says beside the array.
         lent: names of views that backward has written to, until they are taken.
     """
 
-    def __init__(self, layout: Bucket, params: Params) -> None:
+    def __init__(self, layout: Bucket, params: Params, compression: Compressor = Compression.none) -> None:
         self.layout = layout
         self._params = params
-        like = params[layout.names[0]]
-        if on_gpu(like):  # any memory will do there
-            self.flat = torch.zeros(layout.length, dtype=like.dtype, device=like.device)
-            self.array = view(self.flat)
-        else:
-            self.array = memory.zeros(layout.length, "uint16" if like.dtype is torch.bfloat16 else layout.dtype)
-            self.flat = tensor_of(self.array, like)
-        self.about = about(self.flat)
+        first = params[layout.names[0]]
+        like = torch.empty(0, dtype=first.dtype, device=first.device)
+        short, _ = compression.compress(like)
+        self.array, self._sent = mine, self.flat = _zeros(layout.length, short, memory.zeros)
+        self._casts = short.dtype is not like.dtype
+        if self._casts:  # numpy's zeros take no memory until they are written to
+            mine, self.flat = _zeros(layout.length, like, np.zeros)
+        self.about = about(self._sent)
         self._flags = self.flat[layout.flags :]
-        self.views = self.shaped(self.flat if on_gpu(like) else self.array)
+        self.views = self.shaped(self.flat if on_gpu(like) else mine)
         self._given = {name: view.data for name, view in self.views.items()}
         self._versions: dict[str, int] = {}
         self._absent: list[str] = []
@@ -99,6 +111,8 @@ class GradBucket:
                     self._absent.append(name)
                 else:
                     self._versions[name] = grad._version
+            if self._casts:
+                self._sent.copy_(self.flat)
 
     def changed(self) -> list[str]:
         """Names of gradients that somebody changed during the reduction."""
@@ -107,9 +121,20 @@ class GradBucket:
 
     def give(self) -> None:
         """After the reduction: parameters without a gradient here get that of the others, if any has one."""
+        if self._casts:
+            self.flat.copy_(self._sent)
         for name in self._absent:
             if self._flags[self.layout.names.index(name)] != 0:
                 self.show(name)
+
+
+def _zeros(length: int, like: torch.Tensor, make: Callable[[int, str], api.Array]) -> tuple[api.Array, torch.Tensor]:
+    """An array that ``make`` makes, or on a GPU anything, for any memory will do there; and a tensor over it."""
+    if on_gpu(like):
+        flat = like.new_zeros(length)
+        return view(flat), flat
+    array = make(length, wire_dtype(dtype_name(like)).name)
+    return array, tensor_of(array, like)
 
 
 __all__ = ["GradBucket"]

@@ -1,7 +1,7 @@
 """Gradients without a bucket: each is reduced under its own name, in place or compressed.
 
 This is the way of all gradients in the first step, so an error can name the gradient about which ranks disagree. It is
-always used with compression, groups, or an op that needs each tensor as a whole.
+always used with PowerSGD or a compression of the user's own, groups, or an op that needs each tensor as a whole.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 In the first step each gradient is reduced under its own name (``by_name.py``). From the second step on they live
 in buckets (:mod:`workbench.core.buckets`): every ``.grad`` is a view of a bucket in the backend's memory. Backward
 adds to a ``.grad`` that is there, so it then writes to the bucket by itself. Where it was set to None, backward makes
-a tensor of its own; its hook copies that one into the bucket while it is still in the cache.
+a tensor of its own; its hook copies that one into the bucket while it is still in the cache. With ``Compression.fp16``
+and ``bf16`` the views are of another array, in the parameters' dtype, which is cast to the bucket as a whole, and back.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from workbench.torch.gradients.sparse import SparseGradients
 from workbench.torch.tensors import dtype_name
 from workbench.training.compression import Compressor
 from workbench.training.step_count import StepCount
+
+_WITH_BUCKETS = (Compression.none, Compression.fp16, Compression.bf16)
 
 
 class BucketReduction(Protocol):
@@ -80,7 +83,7 @@ class Grads:
 
     Args:
         params: by name; may grow.
-        compression: of dense gradients without a bucket.
+        compression: of dense gradients.
         op: how gradients become one; see DistributedOptimizer.
         predivide: likewise.
         sparse_as_dense: no gradient stays sparse.
@@ -207,7 +210,7 @@ class Grads:
     @property
     def may_have_buckets(self) -> bool:
         """May gradients share an array? While it is sharded, what comes later is updated as a whole on every rank."""
-        suits = self.op in (Average, Sum) and self.compression is Compression.none and not self.groups
+        suits = self.op in (Average, Sum) and self.compression in _WITH_BUCKETS and not self.groups
         return suits and not self.reduction.fixed
 
     def plan(self, names: Sequence[str], limit_bytes: int) -> None:
@@ -217,7 +220,9 @@ class Grads:
             param = self.params[name]
             layout = "" if param.is_contiguous() else str(param.stride())
             pieces.append((param.device, param.element_size(), Piece(name, param.numel(), dtype_name(param), layout)))
-        self.set_buckets([GradBucket(each, self.params) for each in plan_by_place(pieces, limit_bytes)])
+        self.set_buckets(
+            [GradBucket(each, self.params, self.compression) for each in plan_by_place(pieces, limit_bytes)]
+        )
         self.planned_bytes = limit_bytes
 
     def set_buckets(self, buckets: Sequence[GradBucket]) -> None:
