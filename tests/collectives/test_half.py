@@ -1,7 +1,8 @@
-"""float16 arithmetic: the bits of numpy's, for all values."""
+"""16-bit arithmetic: the bits of numpy's, for all values, with torch's help and without."""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from workbench.collectives import half
 from workbench.collectives.half import in_float32
-from workbench.collectives.reduction import scale
+from workbench.collectives.pipeline import Half
+from workbench.collectives.reduction import combine_for, narrow, scale, widen
 
 EVERY = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+
+
+@pytest.fixture(autouse=True, params=["torch", "numpy"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who does it; a process that has not imported torch does without."""
+    if request.param == "torch":
+        pytest.importorskip("torch")
+    else:
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+    return request.param  # type: ignore[no-any-return]
 
 
 def bits(values: np.ndarray) -> np.ndarray:
@@ -71,3 +84,52 @@ def test_an_average_has_the_bits_of_the_quotient(divisor: int) -> None:
             scale(ours, "float16", 1.0, divisor)
             theirs = (values.astype(np.float32) / np.float32(divisor)).astype(np.float16)
         assert np.array_equal(bits(ours), bits(theirs))
+
+
+def test_torch_does_it_where_it_is_imported(by: str) -> None:
+    """Arrays that it cannot take, such as those that must not be written, are left to numpy."""
+    array, fixed = np.ones(5, np.float16), np.ones(5, np.float16)
+    fixed.flags.writeable = False
+    assert half.by_torch(np.add, array, array, array, "float16") is (by == "torch")
+    assert not half.by_torch(np.divide, array, array, array, "float16")
+    assert not half.by_torch(np.add, array, fixed, array, "float16")
+    assert not half.by_torch(np.add, array[::2], array[::2], array[:3], "float16")
+    assert list(in_float32(np.add, array, fixed, out=array)) == [3.0 if by == "torch" else 2.0] * 5
+
+
+@pytest.mark.parametrize("ufunc", ["sum", "product"])
+def test_two_arrays_of_bfloat16_are_rounded_once(ufunc: str) -> None:
+    """All 65,536 values, each with itself and with random ones: the float32 result, to nearest even."""
+    bits, random = EVERY.view(np.uint16), np.random.default_rng(0).permutation(EVERY.view(np.uint16))
+    for other in (bits, random):
+        ours = np.empty_like(bits)
+        with np.errstate(all="ignore"):
+            combine_for(ufunc, "bfloat16")(bits, other, out=ours)
+            exact = {"sum": np.add, "product": np.multiply}[ufunc](widen(bits), widen(other))
+        assert_nearest(ours, exact)
+
+
+def test_float32_is_rounded_to_16_bits_and_back() -> None:
+    """Random values of all sizes, those halfway between two, and what is no number; as bfloat16 and as float16."""
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 1 << 32, 1 << 17, dtype=np.uint32).view(np.float32)
+    values[::3] = (values[::3].view(np.uint32) & np.uint32(0xFFFF0000) | np.uint32(0x8000)).view(np.float32)
+    with np.errstate(all="ignore"):
+        assert_nearest(narrow(values), values)
+        packed = Half("float16").pack(values)
+        assert np.array_equal(bits(packed), bits(values.astype(np.float16)))
+    for dtype in ("float16", "bfloat16"):
+        wire, out = Half(dtype), np.empty_like(values)
+        came = wire.pack(values)
+        wire.unpack(came, out)
+        assert np.array_equal(out, widen(came) if dtype == "bfloat16" else came.astype(np.float32), equal_nan=True)
+
+
+def assert_nearest(found: np.ndarray, exact: np.ndarray) -> None:
+    """The bits of a bfloat16 are those of the nearest float32 that has no lower half; of two, the even one."""
+    number = np.isfinite(exact)
+    low = exact.view(np.uint32).astype(np.int64) & 0xFFFF
+    up = (low > 0x8000) | ((low == 0x8000) & (exact.view(np.uint32) >> 16 & 1 == 1))
+    nearest = ((exact.view(np.uint32).astype(np.int64) >> 16) + up).astype(np.uint16)
+    assert np.array_equal(found[number], nearest[number])
+    assert np.array_equal(np.isnan(widen(found)), np.isnan(exact))

@@ -23,6 +23,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from workbench.collectives.half import copied_by_torch
 from workbench.collectives.reduction import narrow, widen
 from workbench.collectives.ring import Combine, chunk_lengths, cut
 from workbench.collectives.traffic import Array, Link, Traffic
@@ -95,8 +96,11 @@ class Half:
         """Rounded to nearest even; what is too large for float16 becomes infinite."""
         if self._bfloat16:
             return narrow(array.astype(np.float32, copy=False))
-        with np.errstate(over="ignore"):
-            return array.astype(np.float16)
+        found = np.empty(array.shape, np.float16)
+        if not copied_by_torch(array, found, "float16"):
+            with np.errstate(over="ignore"):
+                found[...] = array
+        return found
 
     def room(self, array: Array) -> Array:
         """Two bytes a number."""
@@ -104,7 +108,8 @@ class Half:
 
     def unpack(self, came: Array, out: Array) -> None:
         """Exact."""
-        out[...] = widen(came) if self._bfloat16 else came
+        if not copied_by_torch(came, out, "bfloat16" if self._bfloat16 else "float16"):
+            out[...] = widen(came) if self._bfloat16 else came
 
 
 PLAIN = PlainFormat()

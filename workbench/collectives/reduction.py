@@ -6,14 +6,15 @@ reduced in float32, rounded to nearest even on the way back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.collectives.half import in_float32
+from workbench.collectives.half import by_torch, copied_by_torch, in_float32
 from workbench.collectives.ring import Combine
 from workbench.collectives.traffic import Array
 
@@ -128,9 +129,7 @@ def scale(array: Array, dtype: str, factor: float, divisor: int = 1) -> None:
     if (factor == 1.0 and divisor == 1) or array.size == 0:
         return
     if dtype == "bfloat16":
-        wide = widen(array)
-        wide *= np.float32(factor / divisor)
-        array[...] = narrow(wide)
+        _combine_bfloat16(np.multiply, array, np.float32(factor / divisor), out=array)
     elif dtype == "float16" and isinstance(array, np.ndarray):
         if factor != 1.0 or divisor & (divisor - 1) == 0:
             in_float32(np.multiply, array, np.float32(factor / divisor), out=array)
@@ -172,14 +171,19 @@ def narrow(values: NDArray[np.float32]) -> NDArray[np.uint16]:
         >>> hex(int(narrow(np.array([1.0 + 2**-8], np.float32))[0]))
         '0x3f80'
     """
+    found = np.empty(values.shape, np.uint16)
+    if copied_by_torch(values, found, "bfloat16"):
+        return found
     bits = values.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
 
 def _combine_bfloat16(
-    ufunc: Combine, a: NDArray[np.uint16], b: NDArray[np.uint16], /, *, out: NDArray[np.uint16]
+    ufunc: Callable[..., Any], a: NDArray[np.uint16], b: NDArray[np.uint16] | np.float32, /, *, out: NDArray[np.uint16]
 ) -> None:
+    if by_torch(ufunc, a, b, out, "bfloat16"):
+        return
     wide = widen(a)
-    ufunc(wide, widen(b), out=wide)
+    ufunc(wide, widen(b) if isinstance(b, np.ndarray) else b, out=wide)
     out[...] = narrow(wide)
