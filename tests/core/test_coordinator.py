@@ -532,3 +532,24 @@ def test_a_broken_state_is_told_with_the_names_story() -> None:
     coordinator.waiting[0, "x"].requests[1] = ask("x")
     with pytest.raises(AssertionError, match=r"All have announced it, and it waits. 'x' .* rank 0 .* rank 1"):
         coordinator.validate()
+
+
+RATES: list[tuple[list[tuple[float, ...]], list[str]]] = [
+    ([(0.1,), (0.1,)], []),
+    ([(0.1,), (0.1000000001,)], []),
+    ([(0.0,), (1e-18,)], []),
+    ([(0.1,), ()], []),
+    ([(0.1, 0.2), (0.1000000001, 0.2, 0.2000000001)], []),
+    ([(0.1,), (0.1001,)], ["  rank 0: 0.1", "  rank 1: 0.1001"]),
+    ([(0.1,), (0.1, 0.2)], ["  rank 0: no other", "  rank 1: 0.2"]),
+    ([(0.1, 0.2), (0.1, 0.2), (0.2, 0.3)], ["  ranks 0, 1: 0.1", "  rank 2: 0.3"]),
+    ([(1, 2, 3, 4, 5, 6, 7, 8), (8,)], ["  rank 0: 1, 2, 3, 4, 5, 6, …", "  rank 1: no other"]),
+]
+
+
+@pytest.mark.parametrize(("rates", "lines"), RATES)
+def test_learning_rates_are_compared_where_all_tell_them(rates: list[tuple[float, ...]], lines: list[str]) -> None:
+    """But for rounding; the text has of each rank what not all have."""
+    response = respond({rank: ask(rates=each) for rank, each in enumerate(rates)})
+    assert bool(response.error) == bool(lines)
+    assert not lines or response.error[1].splitlines()[2:-1] == lines

@@ -37,6 +37,8 @@ REQUESTS = st.builds(
     group=st.text(max_size=8),
     group_size=COUNT,
     absent=st.booleans(),
+    user=COUNTS,
+    rates=st.lists(FACTOR, max_size=3).map(tuple),
 )
 RESPONSES = st.builds(
     Response,

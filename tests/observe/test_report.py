@@ -227,6 +227,24 @@ def test_where_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise AssertionError("the job is not started")
 
 
+def test_a_job_without_a_step_says_so(tmp_path: Path) -> None:
+    """On its page, and below the comparison, which goes on: no step, one step, no rank at all."""
+    jobs = {
+        "trained": ([part(0, steps=2, step_s=[0.2])], "A step took"),
+        "none": ([part(0)], "No training step was seen"),
+        "one": ([part(0, steps=1)], "There was one step"),
+        "alone": ([], "none has called init()"),
+    }
+    for name, (found, says) in jobs.items():
+        (tmp_path / name).write_text(html(found, ["python"]), encoding="utf-8")
+        assert says in (tmp_path / name).read_text(encoding="utf-8")
+    lines = compared([str(tmp_path / name) for name in jobs])
+    assert len(lines) == 1 + len(jobs) + 3
+    for line, (name, (_, says)) in zip(lines[-3:], list(jobs.items())[1:], strict=True):
+        assert line.startswith(f"{tmp_path / name}: ")
+        assert says in line
+
+
 def test_what_is_no_report_is_not_compared(tmp_path: Path) -> None:
     """With its name."""
     other = tmp_path / "other.html"

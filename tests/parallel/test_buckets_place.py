@@ -12,7 +12,7 @@ from bag import Pair
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.core.messages import Announce, Event
+from workbench.core.messages import Announce, Event, Request
 from workbench.job.context import HOLDER
 from workbench.torch.tensors import view
 
@@ -109,7 +109,10 @@ def test_backward_writes_into_the_buckets_by_itself(n: int, job_with: Callable[.
 def test_one_announcement_for_each_bucket(
     nbytes: int, sharded: bool, n: int, job_with: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A steady step announces each bucket once, as a number; sharded also who has which gradient, and the barrier."""
+    """A steady step announces each bucket once, as a number; sharded also who has which gradient, and the barrier.
+
+    After some steps the learning rates are compared: a request in full carries them.
+    """
     job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
     model, optimizer = trained(sharded=sharded)
     control: Any = HOLDER.get().engine._control
@@ -132,7 +135,9 @@ def test_one_announcement_for_each_bucket(
         if sharded and extra == 1:
             extra += len(buckets(optimizer))  # the parameters of each are gathered
         assert len(items) == len(buckets(optimizer)) + extra
-        assert sum(isinstance(item, int) for item in items) == len(items)
+        in_full = [item for item in items if isinstance(item, Request)]
+        assert all(item.rates for item in in_full)
+        assert len(in_full) <= 1
         assert len(messages) <= len(items)
 
 

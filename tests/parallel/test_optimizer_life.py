@@ -224,7 +224,7 @@ def test_a_step_more_than_another_rank_is_named_once(
         mse(model, part(x), part(y)).backward()
         optimizer.step()
 
-    def interrupt() -> Any:
+    def interrupt(*_: object) -> Any:
         raise KeyboardInterrupt
 
     x, y = next(iter(batches(n, 1)))

@@ -84,6 +84,7 @@ def add(commands: Any) -> None:
     )
     watch.add_argument("cluster", nargs="?", default="", help="which one, where there are several")
     watch.add_argument("--once", action="store_true", help="print one table, and end")
+    watch.add_argument("--stacks", action="store_true", help="print one table, and where in Python each rank is")
     watch.set_defaults(handle=_watch)
 
 
@@ -157,7 +158,8 @@ def _class(args: argparse.Namespace) -> NoReturn:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    words = [*([args.cluster] if args.cluster else []), *(["--once"] if args.once else [])]
+    options = [f"--{name}" for name in ("once", "stacks") if getattr(args, name)]
+    words = [*([args.cluster] if args.cluster else []), *options]
     return subprocess.call([sys.executable, "-m", "workbench.cluster.terminal", *words])
 
 

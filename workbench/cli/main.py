@@ -22,6 +22,7 @@ from workbench.cli.flag_variables import with_flags
 from workbench.cli.grade import command as grade
 from workbench.cli.grade.results import print_lines
 from workbench.cli.jobs import command as k8s
+from workbench.cli.standard_input import with_script
 from workbench.errors import LaunchError
 from workbench.launch.ranks.output import Printer, log
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _RUN = """\
 Starts N ranks of a command on this machine: with mpiexec if one matches mpi4py, otherwise one by one. Each line of
 output begins with its rank, [1]<stdout>:. When one rank fails, all are ended; the exit code is that of the first rank
-that failed. The ranks' standard input is empty."""
+that failed. The ranks' standard input is empty; `python - < train.py` gives all of them the script."""
 DESCRIPTION = "Learn, teach and use distributed deep learning."
 EXAMPLES = """\
 Example: workbench run -np 4 python train.py
@@ -181,6 +182,7 @@ def _open_streams() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - as long as this process
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - as long as this process
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
@@ -272,6 +274,7 @@ def _run(args: argparse.Namespace) -> int:
         return _check_build(args)
     if args.config_file:
         flags.apply_file(args, args.config_file)
+    args.command = with_script(flags.command(args), sys.stdin)
     if args.check:
         return _check(args)
     if args.report:

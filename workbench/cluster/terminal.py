@@ -52,6 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="workbench watch")
     parser.add_argument("cluster", nargs="?", default="")
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--stacks", action="store_true")
     args = parser.parse_args(words)
     from ipyparallel.error import TimeoutError as NoAnswerError
 
@@ -65,7 +66,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except NoAnswerError:
         print("workbench: the cluster does not answer: its notebook may have ended.")
         return 1
-    print_tables(Feed(client, client.ids), rounds=1 if args.once else 0)
+    feed = Feed(client, client.ids)
+    print_tables(feed, rounds=1 if args.once or args.stacks else 0)
+    for lines in feed.stack_lines() if args.stacks else ():
+        print(lines)
     client.close()
     return 0
 

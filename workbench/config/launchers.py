@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from workbench.config.variables import parse
 from workbench.errors import LaunchError
+
+_WITHIN = {"WORKBENCH_MEMBER", "TORCHELASTIC_RUN_ID"}  # a rank has started torchrun
+_ALONE = (
+    "torchrun or accelerate launch, started by a rank, has started this process, which would train alone. Leave that "
+    "launcher out: workbench run -np {} python script.py"
+)
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,12 @@ def launch(env: Mapping[str, str] | None = None) -> Launch:
         return Launch("elastic", worker, 0, slot, 0, file=env["WORKBENCH_MEMBERSHIP"])
     # Beside another launcher's, Open MPI's best known variables may be there for scripts that look at them, by hand or
     # by --as-horovod; where Open MPI itself has set them, those of its runtime are there as well.
-    for_scripts = (by_torchrun or "PMI_RANK" in env) and not {"PMIX_RANK", "OMPI_UNIVERSE_SIZE"} & env.keys()
+    within = env.keys() >= _WITHIN
+    by_runtime = {"PMIX_RANK", "OMPI_UNIVERSE_SIZE"} & env.keys()
+    for_scripts = within or ((by_torchrun or "PMI_RANK" in env) and not by_runtime)
     if "OMPI_COMM_WORLD_SIZE" in env and not for_scripts:
         return _numbers(env, "openmpi", *(f"OMPI_COMM_WORLD_{x}" for x in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")))
-    if "PMI_SIZE" in env or "PMI_RANK" in env:
+    if ("PMI_SIZE" in env or "PMI_RANK" in env) and not within:
         return _numbers(env, "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     if by_torchrun:
         found = _numbers(env, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -82,6 +92,33 @@ def launch(env: Mapping[str, str] | None = None) -> Launch:
         port = 20000 + (job * 131 + step) % 20000  # the same on all ranks, different for neighbouring steps
         return _at_address(found, first_host(env["SLURM_STEP_NODELIST"]), port)
     return Launch("none")
+
+
+def refusal(env: Mapping[str, str] | None = None) -> str:
+    """Why this process cannot be a rank, although its environment says that it is one; "" if it can.
+
+    Example:
+        >>> refusal({"WORKBENCH_MEMBER": "0.member", "HOROVOD_SIZE": "2", "TORCHELASTIC_RUN_ID": "7"})[:42]
+        'torchrun or accelerate launch, started by '
+        >>> refusal({"PMI_RANK": "0", "PMI_SIZE": "2"})
+        ''
+    """
+    env = os.environ if env is None else env
+    if env.keys() >= _WITHIN:
+        size, alone = _integer(env, "HOROVOD_SIZE", 1), _integer(env, "GROUP_WORLD_SIZE", 1) == 1
+        return _ALONE.format(size) if size > 1 and alone else ""
+    if env.get("PMI_FD", "").isdecimal() and not _is_socket(int(env["PMI_FD"])):
+        return (
+            "a rank has started this process without its connection to mpiexec (PMI_FD). Call init() in the rank "
+            "itself; or let this process be the rank: subprocess.run(..., close_fds=False)."
+        )
+    return ""
+
+
+def _is_socket(number: int) -> bool:
+    with suppress(OSError):
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    return False
 
 
 def _numbers(env: Mapping[str, str], launcher: str, rank: str, size: str, local_rank: str, local_size: str) -> Launch:

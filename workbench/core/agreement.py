@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isclose
 from typing import Any
 
 from workbench.common.text import by_rank, rank_list
@@ -55,7 +56,19 @@ def _disagreement(requests: Requests, explain: Explain) -> str:
         values = {rank: value(requests[rank]) for rank in sorted(requests)}
         if len(set(values.values())) > 1:
             return explain(what, requests, values)
-    return ""
+    rates = {rank: requests[rank].rates for rank in sorted(requests)}
+    return explain("learning rates", requests, rates) if _apart(list(rates.values())) else ""
+
+
+def _apart(rates: Sequence[tuple[float, ...]]) -> bool:
+    """Do all ranks tell their learning rates, and differ by more than rounding? Machines may round unlike."""
+    return all(rates) and any(not (_among(rates[0], each) and _among(each, rates[0])) for each in rates[1:])
+
+
+def _among(some: tuple[float, ...], others: tuple[float, ...]) -> bool:
+    return some == others or all(
+        any(isclose(one, other, rel_tol=1e-5, abs_tol=1e-12) for other in others) for one in some
+    )
 
 
 def _checks(kind: Kind) -> Iterator[tuple[str, Callable[[Request], Any]]]:

@@ -36,6 +36,7 @@ class Request:
         priority: 0 for most. Tensors with a negative priority may wait for others; of these the highest goes first.
         user: which object submits it, if another object has used the name before; see ``requests.OrderOfUse``. After a
             failed cell also the number of its steps.
+        rates: now and then, the learning rates of the last step, in ascending order; see ``training/rates.py``.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Request:
     offset: int = -1
     priority: int = 0
     user: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
 
     def __hash__(self) -> int:
         return hash(self.name)  # a string remembers its hash; and few requests differ in all but the name

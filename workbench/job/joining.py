@@ -47,6 +47,8 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
         WorkbenchError, ValueError: as ``init()``.
     """
     _refuse_beside_another()
+    if comm is None and (why := config.refusal()):
+        raise LaunchError(f"init(): {why}")
     note_member(config.member_file())
     while True:
         started = config.launch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 
 from workbench.errors import CollectiveError
 
@@ -14,12 +15,28 @@ _REFUSED = (
 _COUNTED = re.compile(r"[.]noname[.](r\d+[.])?\d+\Z")
 
 
+@dataclass(frozen=True)
+class Told:
+    """What an optimizer tells of its learning rates; see :meth:`workbench.job.requests.OrderOfUse.note_step`.
+
+    Args:
+        steps: that it has made since counting began.
+        carrier: which request carries the rates.
+        rates: of the last step, in ascending order; empty: they are not told.
+    """
+
+    steps: int = 0
+    carrier: str = ""
+    rates: tuple[float, ...] = ()
+
+
 class Names:
     """The counters of one rank in one job. All ranks begin anew at the same point: after a cell that failed.
 
     Attributes:
         users: (name, process set) → who uses the name: which object, the how many-th to come, and the how many-th made;
             see :class:`workbench.job.requests.OrderOfUse`.
+        rates: object → its steps, and the learning rates of the last one that are told to the others.
         failures: how often something had failed when the counting began. It is a part of each name, so that a name of
             before the failure, which another rank may still have in flight, is not met again.
         refused: is there no number to be had? A collective has failed here, and not all ranks count anew.
@@ -33,6 +50,7 @@ class Names:
     def __init__(self, failures: int = 0) -> None:
         self._counts: Counter[tuple[str, int]] = Counter()
         self.users: dict[tuple[str, int], dict[tuple[int, ...], tuple[int, int]]] = {}
+        self.rates: dict[tuple[int, ...], Told] = {}
         self.failures = failures
         self.refused = False
 
@@ -64,9 +82,9 @@ class Names:
 
     def restart(self, failures: int | None = None) -> None:
         self._counts.clear()
-        self.users = {}
+        self.users, self.rates = {}, {}
         if failures is not None:
             self.failures, self.refused = failures, False
 
 
-__all__ = ["Names"]
+__all__ = ["Names", "Told"]

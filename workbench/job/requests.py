@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
@@ -11,6 +11,7 @@ from workbench.core.messages import Kind, ReduceOp, Request
 from workbench.core.verbs import MOVED, VERBS, verb
 from workbench.errors import UnsupportedTensorError
 from workbench.job.context import HOLDER, Context
+from workbench.job.names import Told
 from workbench.job.process_sets import NOT_REGISTERED, ProcessSet, global_process_set
 
 _LONGEST_NAME = 4096
@@ -124,6 +125,9 @@ def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_pr
         raise
 
 
+_FIRST = {"user": (1, 1)}
+
+
 class OrderOfUse:
     """Tells an object from others of this rank that use the same names, by the order in which they come.
 
@@ -140,6 +144,7 @@ class OrderOfUse:
 
     Attributes:
         steps: the steps that it has made, where the ranks are to compare them; see ``training/step_count.py``.
+        read_rates: the learning rates that it has now, in ascending order; see ``training/rates.py``.
 
     Example:
         >>> from workbench.job.joining import run_threads
@@ -154,6 +159,8 @@ class OrderOfUse:
         self._names = names
         self.made = (1, perf_counter_ns()) if made is None else (0, *made)
         self.steps: tuple[int, ...] = ()
+        self.read_rates: Callable[[], tuple[float, ...]] = tuple
+        self._first = ""  # of the names of this step, by the alphabet: the same on all ranks
 
     def among(self, name: str, process_set: ProcessSet = global_process_set) -> tuple[int, int]:
         """The object's number among those that use the name in this job, by use, and by when they were made."""
@@ -165,14 +172,43 @@ class OrderOfUse:
                 came.setdefault(self.made, (len(came) + 1, sum(other < self.made for other in came) + 1))
         return everything[name, where][self.made]
 
-    def user(self, name: str, process_set: ProcessSet) -> tuple[int, ...]:
-        """As a :class:`~workbench.core.messages.Request` has it."""
-        return self.among(name, process_set) + self.steps
+    def about(self, name: str, process_set: ProcessSet) -> dict[str, Any]:
+        """Fields of a :class:`~workbench.core.messages.Request`: ``user``, and if it carries them, ``rates``."""
+        self._first = min(name, self._first or name)
+        found: dict[str, Any] = {"user": self.among(name, process_set) + self.steps}
+        told = HOLDER.get().names.rates.get(self.made)
+        return {**found, "rates": told.rates} if told and told.carrier == name else found
 
     def fields(self, name: str, process_set: ProcessSet) -> dict[str, Any]:
-        """Of a :class:`~workbench.core.messages.Request`; none for the first, as most are."""
-        user = self.user(name, process_set)
-        return {} if user == (1, 1) else {"user": user}
+        """As :meth:`about`, but none for the first object, as most are."""
+        found = self.about(name, process_set)
+        return {} if found == _FIRST else found
+
+    def note_step(self) -> None:
+        """A step is made. After some of them one of the next step's requests carries the rates that it is made with.
+
+        The coordinator compares them where those of all ranks do. So nothing is compared, and nobody waits, where
+        ranks have counted unlike, as those do of which one has begun later.
+        """
+        everybody = HOLDER.get().names.rates
+        before = everybody.get(self.made, Told())
+        rates = self.read_rates() if _compared_after(before.steps + 1) else ()
+        everybody[self.made] = Told(before.steps + 1, self._first if rates else "", rates)
+        self._first = ""
+
+    def forget_rates(self) -> None:
+        """Those of the last step have been compared, or do not matter any more; on all ranks."""
+        HOLDER.get().names.rates.pop(self.made, None)
+
+
+def _compared_after(steps: int) -> bool:
+    """Seldom, for a request that differs from the one before is announced in full; but soon after the first steps.
+
+    Example:
+        >>> [steps for steps in range(1, 200) if _compared_after(steps)]
+        [4, 8, 16, 32, 64, 128, 192]
+    """
+    return steps % 64 == 0 or (steps > 2 and steps & (steps - 1) == 0)
 
 
 __all__ = ["OrderOfUse", "auto_name", "checked", "group_name"]

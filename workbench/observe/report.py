@@ -107,22 +107,34 @@ def _rank(found: dict[str, Any], track: Track, whole: float, waited_for: float) 
     )
 
 
+_NO_RANK = "No rank has left the job in order, or none has called init(): there is nothing to report."
+_NO_STEP = "No training step was seen: neither a step of an optimizer, nor a reduction of a tape's gradients."
+_ONE_STEP = "There was one step, and a step's time is that from one to the next."
+
+
+def _without_time(rows: Sequence[Rank]) -> str:
+    """Why there is no time of a step; empty if there is one."""
+    if not rows:
+        return _NO_RANK
+    if any(row.step_s for row in rows):
+        return ""
+    return _ONE_STEP if any(row.steps for row in rows) else _NO_STEP
+
+
 def sentences(rows: Sequence[Rank], found: Sequence[dict[str, Any]]) -> list[str]:
     """What is worth knowing first."""
     if not rows:
-        return ["No rank has left the job in order, or none has called init(): there is nothing to report."]
+        return [_NO_RANK]
     said = []
     if missing := sorted(set(range(found[0]["size"])) - {row.number for row in rows}):
         said.append(f"Nothing came from {rank_list(missing)}: killed, or on a host without this folder.")
     said += [f"Rank {each['rank']} ended with {each['error']}" for each in found if each["error"]]
     if not all(each["together"] for each in found):
         said.append("The ranks did not end together: an error, or a rank that was gone.")
-    stepping = [row for row in rows if row.step_s]
-    if stepping:
-        slowest = max(stepping, key=lambda row: row.step_s)
-        said.append(f"A step took {_time(slowest.step_s)} (median of rank {slowest.number}, the slowest).")
-    else:
-        said.append("No training step was seen: neither a step of an optimizer, nor a reduction of a tape's gradients.")
+    slowest = max(rows, key=lambda row: row.step_s)
+    said.append(
+        _without_time(rows) or f"A step took {_time(slowest.step_s)} (median of rank {slowest.number}, the slowest)."
+    )
     computing = sum(row.computing for row in rows) / len(rows)
     if any(row.computing + row.waiting + row.sending for row in rows):
         said.append(f"During the last collectives the ranks computed {computing:.0%} of the time.")
@@ -139,7 +151,7 @@ def against_prediction(rows: Sequence[Rank], found: Sequence[dict[str, Any]], me
         rows, found: of the ranks.
         measured: what ``--measured`` names: a file of :meth:`workbench.simulate.measured.prediction.Measured.save`.
     """
-    step_s = max((row.step_s for row in rows), default=0.0)
+    step_s = _step_s(rows)
     if not step_s:
         return ""
     if not measured:
@@ -240,35 +252,42 @@ def _medians(values: Sequence[float]) -> list[float]:
 
 
 def compared(paths: Sequence[str]) -> list[str]:
-    """The reports of several jobs, a line for each, and the ratio to the first.
+    """The reports of several jobs, a line for each, and the ratio to the first; then which have no time of a step.
 
     Raises:
         LaunchError: one is no report.
     """
-    jobs = [_loaded(path) for path in paths]
-    _, first, *_ = jobs[0]
+    jobs = {path: _loaded(path) for path in paths}
+    first = _step_s(jobs[paths[0]])
     head = f"{'report':30} {'ranks':>5} {'step':>10} {'ratio':>6} {'computing':>9} {'waiting':>8} {'memory':>10}"
     lines = [head]
-    for path, (number, step, computing, waiting, memory) in zip(paths, jobs, strict=True):
+    for path in paths:
+        rows, step = jobs[path], _step_s(jobs[path])
         ratio = f"{step / first:.2f}" if first and step else "–"
         name = path if len(path) <= 30 else f"…{path[-29:]}"
+        computing = sum(row.computing for row in rows) / max(1, len(rows))
+        waiting = sum(row.waiting for row in rows) / max(1, len(rows))
+        memory = size(max((row.memory for row in rows), default=0))
         lines.append(
-            f"{name:30} {number:5} {_time(step):>10} {ratio:>6} {computing:9.0%} {waiting:8.0%} {size(memory):>10}"
+            f"{name:30} {len(rows):5} {_time(step):>10} {ratio:>6} {computing:9.0%} {waiting:8.0%} {memory:>10}"
         )
-    return lines
+    return lines + [f"{path}: {why}" for path, rows in jobs.items() if (why := _without_time(rows))]
 
 
-def _loaded(path: str) -> tuple[int, float, float, float, int]:
-    """Ranks, the slowest rank's step, mean shares, the largest memory."""
+def _step_s(rows: Sequence[Rank]) -> float:
+    """Of the slowest rank."""
+    return max((row.step_s for row in rows), default=0.0)
+
+
+def _loaded(path: str) -> list[Rank]:
     try:
         data = _DATA.search(Path(path).read_text(encoding="utf-8"))
-        rows = [Rank(**each) for each in json.loads(data[1])["ranks"]] if data else []
+        rows = [Rank(**each) for each in json.loads(data[1])["ranks"]] if data else None
     except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
         raise LaunchError(f"{path} cannot be read: {error}") from None
-    if not rows:
-        raise LaunchError(f"{path} is no report of workbench run --report, or one without a rank.")
-    shares = [sum(values) / len(rows) for values in zip(*((row.computing, row.waiting) for row in rows), strict=True)]
-    return len(rows), max(row.step_s for row in rows), shares[0], shares[1], max(row.memory for row in rows)
+    if rows is None:
+        raise LaunchError(f"{path} is no report of workbench run --report.")
+    return rows
 
 
 def main(words: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ What all share: :mod:`workbench.job.api`. ``op`` is Average (default), Sum, Min,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -235,13 +235,13 @@ def sparse_allreduce_async(
 
 
 def gather_sparse(
-    tensor: torch.Tensor, name: str, op: ReduceOp, process_set: ProcessSet, user: tuple[int, ...] = ()
+    tensor: torch.Tensor, name: str, op: ReduceOp, process_set: ProcessSet, order: Mapping[str, Any] | None = None
 ) -> Callable[[], torch.Tensor]:
-    """As :func:`sparse_allreduce_async`, for an optimizer; ``user``: see :class:`workbench.job.requests.OrderOfUse`."""
+    """As :func:`sparse_allreduce_async`, for an optimizer; ``order``: see OrderOfUse.about()."""
     tensor = tensor.coalesce()
 
     def gather(part: torch.Tensor, what: str) -> Handle:
-        call = Call(Kind.ALLGATHER, f"sparse.{name}.{what}", process_set=process_set, user=user)
+        call = Call(Kind.ALLGATHER, f"sparse.{name}.{what}", process_set=process_set, about=order or {})
         return begin(call, [part.contiguous()]).members[0]
 
     places, values = gather(tensor.indices().t(), "indices"), gather(tensor.values(), "values")

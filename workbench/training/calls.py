@@ -9,7 +9,7 @@ The rules of the derivatives are in :mod:`workbench.training.derivatives`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +42,7 @@ class Call:
         name: the same on every rank, or None for a numbered one.
         op, prescale, postscale, root, splits: as the verb has them.
         process_set: who takes part.
-        user: whose tensors they are, see :class:`workbench.job.requests.OrderOfUse`.
+        about: fields that say whose tensors they are, see :class:`workbench.job.requests.OrderOfUse`.
 
     Example:
         >>> def both():
@@ -60,7 +60,7 @@ class Call:
     root: int | None = None
     splits: tuple[int, ...] | None = None
     process_set: ProcessSet = field(default=global_process_set)
-    user: tuple[int, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __call__(self, given: Sequence[Array]) -> list[Array]:
         """The results in new memory, one per array; for alltoall two: the rows, and how many came from each rank."""
@@ -78,16 +78,14 @@ class Call:
             tensors: of a framework.
             entry: makes an entry of a tensor, its name, and further fields of the request.
         """
-        fields: dict[str, Any] = {"process_set": self.process_set}
+        fields: dict[str, Any] = {"process_set": self.process_set, **self.about}
         if self.op is not None:
             fields |= {"op": self.op, "prescale": self.prescale, "postscale": self.postscale}
         if self.root is not None:
             fields |= {"root": self.root}
         if self.verb.splits:
             fields |= {"splits": self.splits}
-        if self.user:
-            fields |= {"user": self.user}
-        submit = api.submit_when_free if self.user else api.submit
+        submit = api.submit_when_free if self.about else api.submit
         return submit_group(self.kind, self.name, tensors, entry, fields, submit)
 
     def _entry(self, array: Array, name: str | None, fields: dict[str, Any]) -> Entry:

@@ -154,10 +154,10 @@ class GradientList:
                 f"{name!r} is sparse, and Adasum is not defined for it: give sparse_as_dense=True."
             )
         values, places = rows
-        user = self._order.user(f"sparse.{name}", self._set) if self._order else ()
-        (values,) = Call(Kind.ALLGATHER, f"sparse.{name}.values", process_set=self._set, user=user)([values])
+        about = self._order.about(f"sparse.{name}", self._set) if self._order else {}
+        (values,) = Call(Kind.ALLGATHER, f"sparse.{name}.values", process_set=self._set, about=about)([values])
         share = self._scale / (self._set.size() or 1) if self._op is Average else self._scale
-        (places,) = Call(Kind.ALLGATHER, f"sparse.{name}.rows", process_set=self._set, user=user)([places])
+        (places,) = Call(Kind.ALLGATHER, f"sparse.{name}.rows", process_set=self._set, about=about)([places])
         return scaled(values, share), places
 
     def _arrays(self, dense: dict[str, Array]) -> _Buckets:

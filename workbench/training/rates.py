@@ -1,8 +1,13 @@
-"""Learning rates that a rank decides by numbers of its own drift apart, and the weights with them."""
+"""Learning rates that a rank decides by numbers of its own drift apart, and the weights with them.
+
+Who knows where an epoch begins calls :func:`compare_learning_rates` there. An optimizer that knows of steps alone tells
+them with its gradients, see :meth:`workbench.job.requests.OrderOfUse.note_step`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,4 +39,21 @@ def compare_learning_rates(rates: Sequence[float], when: str, cure: str) -> None
             raise MismatchError(f"The ranks' learning rates differ {when} ({found}). {cure}")
 
 
-__all__ = ["compare_learning_rates"]
+def rates_of(groups: Iterable[Mapping[str, Any]]) -> tuple[float, ...]:
+    """The different learning rates of an optimizer's groups, in ascending order.
+
+    Ranks may have their groups in another order, or divided in another way. What is no number is left out.
+
+    Args:
+        groups: torch's ``param_groups``; a rate may be a tensor.
+
+    Example:
+        >>> rates_of([{"lr": 0.1}, {"lr": np.float32(0.5)}, {"lr": 0.1}, {"lr": None}, {}])
+        (0.1, 0.5)
+    """
+    rates: Iterable[Any] = (group.get("lr") for group in groups)
+    numbers = {rate.item() if hasattr(rate, "item") else rate for rate in rates}
+    return tuple(sorted(float(one) for one in numbers if isinstance(one, (int, float)) and one == one))
+
+
+__all__ = ["compare_learning_rates", "rates_of"]

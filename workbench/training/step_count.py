@@ -26,7 +26,9 @@ class Broadcasts:
 
 def note_broadcast() -> None:
     """Parameters have been broadcast, so that those who compare steps begin anew."""
-    HOLDER.get().part(Broadcasts).number += 1
+    context = HOLDER.get()
+    context.part(Broadcasts).number += 1
+    context.names.rates.clear()  # of steps before it
 
 
 def note_step() -> None:
@@ -66,10 +68,16 @@ class StepCount:
         self._made, self._failed, self._torn = 0, 0, False
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Within the block the weights change."""
+    def step(self, order: OrderOfUse | None = None) -> Iterator[None]:
+        """Within the block the weights change.
+
+        Args:
+            order: its next gradients say now and then with which learning rates.
+        """
         context = HOLDER.find()
         self._look(context)
+        if context and order:
+            order.note_step()
         self._torn = True
         try:
             yield
@@ -97,6 +105,7 @@ class StepCount:
             if order.steps:
                 self.begin_anew()  # it is said once
             order.steps = ()
+            order.forget_rates()  # likewise
             raise
         order.steps = ()
 

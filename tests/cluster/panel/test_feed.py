@@ -41,6 +41,15 @@ def until(feed: Feed, fits: Callable[[list[Row]], bool]) -> list[Row]:
         time.sleep(0.05)
 
 
+WATCH = [sys.executable, "-m", "workbench.cli.main", "watch"]
+
+
+def watched(engines: Any, option: str) -> subprocess.CompletedProcess[str]:
+    """What the command prints of these engines."""
+    name = engines._job.folder.name.removeprefix(BEGINS)
+    return subprocess.run([*WATCH, name, option], capture_output=True, text=True, timeout=50)
+
+
 def states(rows: list[Row]) -> list[str]:
     """By rank."""
     return [row["state"] for row in rows]
@@ -69,6 +78,11 @@ for step in range(3, 6):
     assert "ranks 0, 2 wait for rank 1 in 'allreduce.grad'" in feed.sentence()
     assert any("waits" in line and "for 1 in allreduce.grad" in line for line in as_table(rows))
     until(feed, lambda rows: "time.sleep" in feed.stacks().get("1", ""))
+    (stuck,) = [each for each in feed.stack_lines() if each.startswith("rank 1, innermost line last:\n")]
+    assert "in <module>" in stuck
+    said = watched(engines, "--stacks").stdout
+    assert "rank 1, innermost line last:" in said
+    assert 'hvd.allreduce(np.ones(1000), name="grad")' in said.partition("innermost line last:")[2]
     go.touch()
     running.get()
     until(feed, lambda rows: states(rows) == ["idle"] * 3)
@@ -180,11 +194,9 @@ def test_without_a_cluster() -> None:
 
 def test_the_command_shows_the_same(engines: Any) -> None:
     """Another process of the same user finds the cluster by its folder, and prints a row for each rank."""
-    name = engines._job.folder.name.removeprefix(BEGINS)
-    words = [sys.executable, "-m", "workbench.cli.main", "watch", name, "--once"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=50)
+    done = watched(engines, "--once")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.split()[:2] for line in done.stdout.splitlines()[1:4]] == [[str(rank), "idle"] for rank in range(3)]
-    wrong = subprocess.run([*words[:4], "nobody"], capture_output=True, text=True, timeout=50)
+    wrong = subprocess.run([*WATCH, "nobody"], capture_output=True, text=True, timeout=50)
     assert wrong.returncode == 1
     assert "There is no cluster 'nobody'; there are: " in wrong.stdout

@@ -148,6 +148,32 @@ def test_torchrun_in_each_rank_is_told(jobs: Runner, tmp_path: Path, way: list[s
     assert said not in job.err(0), job.report()
 
 
+@BOTH_WAYS
+def test_init_within_torchrun_in_each_rank(jobs: Runner, tmp_path: Path, way: list[str]) -> None:
+    """It refuses to train alone, by Python's traceback and no other; where the torchruns have met, there is one job."""
+    path = script(tmp_path, ADDS)
+    torchrun = ["python", "-m", "torch.distributed.run", "--nproc-per-node", "1"]
+    job = run(jobs, *way, *torchrun, path)
+    assert job.code == 1, job.report()
+    assert "LaunchError: init(): torchrun or accelerate launch" in job.err(0), job.report()
+    assert "PMI" not in job.err(0) + job.err(1), job.report()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free.getsockname()[1]}"]
+    job = run(jobs, *way, *torchrun, "--nnodes", "2", *meeting, path)
+    assert (job.code, job.out(0).count("2 2.0")) == (0, 2), job.report()
+
+
+def test_init_in_a_child_that_has_no_connection_to_mpiexec(jobs: Runner, tmp_path: Path) -> None:
+    """An error that says so, where MPI would end the process; by itself a subprocess inherits no connection."""
+    by_child = (
+        f"import subprocess, sys; subprocess.run([sys.executable, {script(tmp_path, ADDS, 'adds')!r}], check=True)"
+    )
+    job = run(jobs, "--mpi", "python", script(tmp_path, by_child))
+    assert job.code == 1, job.report()
+    assert "LaunchError: init(): a rank has started this process without its connection" in job.err(0), job.report()
+
+
 DDP = """
 import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")

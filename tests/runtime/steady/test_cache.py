@@ -165,6 +165,20 @@ def test_a_changed_shape_is_negotiated_anew() -> None:
     assert coordinator.last.evicted == [old.cache_id]
 
 
+def test_what_carries_rates_leaves_the_id_as_it_is() -> None:
+    """A request of one step alone is compared in full, gets no id, and the old one goes on; so on a rank's side."""
+    coordinator, rank = Coordinator(2), CachingAnnouncer(PlainAnnouncer(0), 0)
+    (known,) = give(coordinator, ask("x"))
+    told(rank, known.cache_id, ask("x"))
+    carrying = ask("x", rates=(0.1,))
+    assert announced(rank, carrying) == carrying
+    (response,) = give(coordinator, carrying)
+    assert (response.cache_id, response.error, coordinator.last.evicted) == (None, (), [])
+    assert rank.read(Decision(2, [response])) == [response]
+    assert announced(rank, ask("x")) == known.cache_id
+    assert give(coordinator, known.cache_id) == [known.cache_id]
+
+
 def test_an_id_is_compared_with_a_whole_request() -> None:
     """One rank's id and another's changed request are a mismatch, with both shapes in the text."""
     coordinator = Coordinator(2)

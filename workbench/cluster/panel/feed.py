@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from workbench.cluster.panel.activity import EngineStates, missing_for, sentence, step_of
-from workbench.common.text import spans
+from workbench.common.text import rank_spans, spans
 from workbench.launch.start.mpi import usable_cores
 
 LOOK_S = 0.2
@@ -110,6 +110,13 @@ class Feed:
                 self._stacks[engine] = state["stack"]
         ranks = {engine: int(state.get("rank", engine)) for engine, state in self._states.known.items()}
         return {str(ranks[engine]): stack for engine, stack in self._stacks.items()}
+
+    def stack_lines(self) -> list[str]:
+        """The stacks, those of ranks that are at the same place once."""
+        ranks = defaultdict[str, list[int]](list)
+        for rank, stack in self.stacks().items():
+            ranks[stack].append(int(rank))
+        return [f"{rank_spans(who)}, innermost line last:\n{stack}" for stack, who in ranks.items()]
 
     def sentence(self) -> str:
         """The ranks that run a cell, in a line; "" if none does."""

@@ -32,7 +32,7 @@ _LONGEST_TEXT = 64 << 10  # of a traceback, whose end says most
 _LOCAL = ("cached", "requests", "result")  # fields of a response that are not sent
 
 # As astuple(), which copies deeply and takes ten times as long.
-_request_fields = attrgetter(*(field.name for field in fields(Request)))
+_request_fields = attrgetter(*(field.name for field in fields(Request) if field.name != "rates"))
 _response_fields = attrgetter(*(field.name for field in fields(Response) if field.name not in _LOCAL))
 
 
@@ -41,7 +41,7 @@ def encode_event(event: Event) -> bytes:
     if isinstance(event, Announce):
         if quick := _pack_ids(event.rank, event.seen, event.items, event.values):
             return quick
-        items = [item if isinstance(item, int) else _request_fields(item) for item in event.items]
+        items = [item if isinstance(item, int) else _plain(item) for item in event.items]
         return _with_values(["Announce", event.rank, items, event.seen], event.values)
     if isinstance(event, Raised) and len(event.traceback) > _LONGEST_TEXT:
         event = Raised(event.rank, "[…]\n" + event.traceback[-_LONGEST_TEXT:], event.final, event.failures)
@@ -153,13 +153,18 @@ def _dump(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
+def _plain(request: Request) -> tuple[Any, ...]:
+    """Its fields; the rates, which few have, only if there are any."""
+    return (*_request_fields(request), request.rates) if request.rates else _request_fields(request)
+
+
 def _request(fields: list[Any]) -> Request:
-    name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, *rest, user = fields
-    shape, splits, (offset, priority) = tuple(map(int, shape)), tuple(map(int, splits)), map(int, rest)
+    name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, *rest = fields
+    shape, splits, (offset, priority, user, *rates) = tuple(map(int, shape)), tuple(map(int, splits)), rest
     return Request(
         str(name), Kind(kind), str(dtype), shape, ReduceOp(op), int(root), str(device),
-        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), offset, priority,
-        tuple(map(int, user)),
+        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), int(offset), int(priority),
+        tuple(map(int, user)), tuple(float(rate) for each in rates for rate in each),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ The first line is in the words of Horovod's coordinator, which people search for
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.common.text import by_rank, count
@@ -12,6 +13,10 @@ from workbench.core.agreement import Requests
 from workbench.core.messages import Kind
 from workbench.core.verbs import verb
 
+SAME_RATES = (
+    "A scheduler that goes by a loss or a metric needs the same number on every rank: give ReduceLROnPlateau the "
+    "average, loss = hvd.allreduce(loss) before scheduler.step(loss)."
+)
 _WORDS = {
     "operations": (
         "One rank did an {0}, but another rank did an {1}.",
@@ -39,6 +44,11 @@ _WORDS = {
         "in PyTorch, broadcast_variables([*model.weights, *optimizer.variables], 0) in Keras and TensorFlow, "
         "broadcast_parameters((params, state), 0) in JAX, or load a checkpoint on every rank. This error comes once: "
         "if you run the cell again, it trains with the present weights.",
+    ),
+    "learning rates": (
+        "One rank made its last step with a learning rate of {0}, but another rank with {1}: their weights differ.",
+        f"{SAME_RATES} Then load a checkpoint on every rank, or make the ranks equal by "
+        "broadcast_parameters(model.state_dict(), 0) and broadcast_optimizer_state(optimizer, 0).",
     ),
     "device selection": (
         "One rank specified device {0}, but another rank specified device {1}.",
@@ -70,6 +80,7 @@ _RAGGED = (
     "All dimensions but the first must be equal (dimensions, shape after the first): {0} and {1}.",
     "Only the first dimension may differ between ranks.",
 )
+_MOST_RATES = 6  # of one rank, in a text
 _ALLREDUCE = "Send the same shape on every rank, or use allgather for different numbers of rows."
 
 
@@ -93,12 +104,24 @@ def explain(what: str, requests: Requests, values: dict[int, Any]) -> str:
             phrase, cure = _RAGGED
         elif request.kind is Kind.ALLREDUCE:
             cure = _ALLREDUCE
-    shown = {rank: list(value) if isinstance(value, tuple) else value for rank, value in values.items()}
+    shown: dict[int, Any] = {rank: list(value) if isinstance(value, tuple) else value for rank, value in values.items()}
     if what == "steps":
         shown = {rank: _steps(*value) for rank, value in values.items()}
+    if what == "learning rates":
+        shown = _rates(values)
     one, other = list(dict.fromkeys(map(str, shown.values())))[:2]
     lines = [f"Mismatched {what}: {phrase.format(one, other)}", f"  in {request.name!r}:"]
     return "\n".join([*lines, *by_rank({rank: str(value) for rank, value in shown.items()}), cure])
+
+
+def _rates(values: Mapping[int, Sequence[float]]) -> dict[int, str]:
+    """By rank, those that not every rank has: with more digits than they may differ by."""
+    written = {rank: [f"{rate:.7g}" for rate in rates] for rank, rates in values.items()}
+    common = set.intersection(*map(set, written.values()))
+    own = {rank: [rate for rate in rates if rate not in common] for rank, rates in written.items()}
+    return {
+        rank: ", ".join([*r[:_MOST_RATES], *["…"] * (len(r) > _MOST_RATES)]) or "no other" for rank, r in own.items()
+    }
 
 
 def _steps(made: int = 0, failed: int = 0, torn: int = 0) -> str:

@@ -158,7 +158,7 @@ class ShardGradients:
     def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
         if names is not None:
             self.reduce(names)
-        with self._hooks.steps.step():
+        with self._hooks.steps.step(self._hooks.grads.order):
             return update()
 
     def abandon(self) -> None:

@@ -170,7 +170,7 @@ class DenseGradients:
     def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
         if names is not None:
             self.reduce(names)
-        with self.grads.steps.step():
+        with self.grads.steps.step(self.grads.order):
             return update()
 
     # --- errors ---------------------------------------------------------------------------------------

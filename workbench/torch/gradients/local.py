@@ -31,7 +31,7 @@ class LocalGradients:
     def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
         if names is not None:
             self.reduce(names)
-        with self.grads.steps.step():
+        with self.grads.steps.step(self.grads.order):
             return update()
 
     def abandon(self) -> None:

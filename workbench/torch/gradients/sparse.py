@@ -126,7 +126,7 @@ class SparseGradients:
         param, grad = self._params[name], self._params[name].grad
         if self.topk:
             dense = torch.zeros_like(param) if grad is None else grad.to_dense()
-            return self.topk.reduce(dense, name, self._op, self._set, self._order.user(name, self._set))
+            return self.topk.reduce(dense, name, self._op, self._set, self._order.about(name, self._set))
         if grad is None:
             grad = torch.sparse_coo_tensor(
                 torch.empty(sparse_dim, 0, dtype=torch.int64, device=param.device),
@@ -134,7 +134,7 @@ class SparseGradients:
                 param.shape,
                 check_invariants=True,
             )
-        return gather_sparse(grad, name, self._op, self._set, self._order.user(name, self._set))
+        return gather_sparse(grad, name, self._op, self._set, self._order.about(name, self._set))
 
 
 __all__ = ["SparseGradients", "Wait"]

@@ -7,7 +7,7 @@ differ, so they are gathered and added up, like a sparse gradient (Lin et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ class TopKCompression:
         return tensor
 
     def reduce(
-        self, grad: torch.Tensor, name: str, op: ReduceOp, process_set: ProcessSet, user: tuple[int, ...] = ()
+        self, grad: torch.Tensor, name: str, op: ReduceOp, process_set: ProcessSet, order: Mapping[str, Any]
     ) -> Callable[[], torch.Tensor]:
         """Begin to reduce a gradient; call the result to wait for the dense sum or average.
 
@@ -56,14 +56,14 @@ class TopKCompression:
             name: what was left out is remembered under it.
             op: Average or Sum.
             process_set: who takes part.
-            user: see :class:`workbench.job.requests.OrderOfUse`.
+            order: see :meth:`workbench.job.requests.OrderOfUse.about`.
         """
         flat = grad.detach().reshape(-1) + self._left_out.get(name, 0.0)
         places = self._places(flat)
         sparse = torch.sparse_coo_tensor(places[None], flat[places], flat.shape, check_invariants=True)
         flat[places] = 0.0
         self._left_out[name] = flat
-        wait = gather_sparse(sparse, name, op, process_set, user)
+        wait = gather_sparse(sparse, name, op, process_set, order)
         return lambda: wait().to_dense().reshape(grad.shape)
 
     def _places(self, flat: torch.Tensor) -> torch.Tensor:

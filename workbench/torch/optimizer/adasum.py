@@ -61,8 +61,8 @@ class AdasumGradients(LocalGradients):
         for name, param in params.items():
             change, ctx = self.grads.compression.compress(param - start[name])
             changes[name] = change.contiguous(), ctx
-            user = self.grads.order.user(name, where)
-            call = Call(Kind.ALLREDUCE, name, Adasum, process_set=where, user=user)
+            about = self.grads.order.about(name, where)
+            call = Call(Kind.ALLREDUCE, name, Adasum, process_set=where, about=about)
             handles += begin(call, [changes[name][0]], fresh=False).members
         wait_for_all(handles)
         return changes

@@ -130,7 +130,7 @@ class DeferredGradients(DenseGradients):
         """Begin a step whose updates come later. Where that is not possible it is one like others."""
         if names is None or not self._defer(names):
             return super().step(update, names)
-        with self.grads.steps.step():
+        with self.grads.steps.step(self.grads.order):
             return None
 
     @not_traced

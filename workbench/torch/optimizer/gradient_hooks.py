@@ -33,6 +33,7 @@ from workbench.torch.optimizer.adasum import AdasumGradients
 from workbench.torch.optimizer.deferred import Deferral, DeferredGradients
 from workbench.torch.optimizer.initial_zeros import InitialZeros
 from workbench.torch.sharded.stage1 import ShardedBuckets, Stage1Gradients
+from workbench.training.rates import rates_of
 from workbench.training.step_count import StepCount
 
 _REPLACED = (
@@ -83,6 +84,7 @@ class GradientHooks:
         refuse_periodic(optimizer)
         self.optimizer = optimizer
         self.grads = grads
+        grads.order.read_rates = lambda: rates_of(optimizer.param_groups)
         self.sharded = sharded
         self.should_synchronize = True
         self.synchronized = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from workbench.errors import MismatchError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.job.objects import allgather_object
+from workbench.runtime.faults.disagreement import SAME_RATES
 from workbench.torch.sharded.flat_parameter import Members
 
 _DIGEST = 4  # bytes
@@ -92,6 +93,11 @@ def _by_rank(lines: Sequence[object], members: Members) -> str:
     return "\n".join(f"  rank {rank}: {line}" for rank, line in zip(ranks, lines, strict=True))
 
 
+def _rounded(rates: Iterable[float]) -> list[str]:
+    """What machines that round unlike have in common."""
+    return [f"{rate:.5g}" if rate > 1e-12 else "0" for rate in rates]
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far a rank has come. Where two ranks differ, what they have of gradients or parameters does not fit.
@@ -101,18 +107,21 @@ class Progress:
         complete: after the last update, every rank got what it needs of it.
         sent: how often each array of gradients was sent since it was last used up or dropped.
         loaded: a state was loaded since the last update.
+        rates: the learning rates of the update that comes next, in ascending order.
     """
 
     updates: int
     complete: bool
     sent: tuple[int, ...]
     loaded: bool
+    rates: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         last = "" if self.complete else ", the last one interrupted"
         state = ", then a state was loaded" if self.loaded else ""
         sent = f"gradients of {max(self.sent, default=0)} backward passes sent since"
-        return f"{self.updates} updates of its parameters{last}{state}; {sent}"
+        rates = f"; learning rate {', '.join(f'{rate:.7g}' for rate in self.rates)}" if self.rates else ""
+        return f"{self.updates} updates of its parameters{last}{state}; {sent}{rates}"
 
 
 class ConsistencyCheck:
@@ -144,7 +153,8 @@ class ConsistencyCheck:
     def _digest(self, mine: Progress) -> list[int]:
         """Some bytes and 255 minus each: the largest of all ranks' still add up to 255 if all ranks' are equal."""
         # A rank whose update was broken off has a number of its own, so that all of them hear of it.
-        about = (mine.updates, mine.sent, mine.loaded, -1 if mine.complete else self._members.rank)
+        torn = -1 if mine.complete else self._members.rank
+        about = (mine.updates, mine.sent, mine.loaded, torn, _rounded(mine.rates))
         found = list(zlib.crc32(repr(about).encode()).to_bytes(_DIGEST, "little"))
         return [*found, *(255 - each for each in found)]
 
@@ -157,9 +167,11 @@ class ConsistencyCheck:
         if self._members.size > 1:
             everybody = allgather_object(mine, f"progress of {self._name}", self._members.process_set)
         torn = len({each.updates for each in everybody}) > 1 or not all(each.complete for each in everybody)
+        uneven = len({each.sent for each in everybody}) > 1
+        loaded = len({each.loaded for each in everybody}) > 1
         raise MismatchError(
             f"The ranks have made different progress with {self._name}:\n{_by_rank(everybody, self._members)}\n"
-            + (_TORN if torn else _UNEVEN if len({each.loaded for each in everybody}) == 1 else _LOADED)
+            + (_TORN if torn else _LOADED if loaded else _UNEVEN if uneven else SAME_RATES)
         )
 
 

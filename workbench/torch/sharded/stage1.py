@@ -91,7 +91,7 @@ class Stage1Gradients(DenseGradients):
             self._choose()
         else:
             self.reduce(names)
-        with self.grads.steps.step():
+        with self.grads.steps.step(self.grads.order):
             result = update()
             self._publish()
         return result

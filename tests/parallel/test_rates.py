@@ -1,0 +1,157 @@
+"""Learning rates that differ are told on every rank; those that do not, and those that may, are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+
+import workbench.torch as hvd
+from workbench.errors import MismatchError
+from workbench.job.context import HOLDER
+
+pytestmark = pytest.mark.ranks(2)
+
+WAYS: dict[str, dict[str, Any]] = {
+    "buckets": {},
+    "in two passes": {"backward_passes_per_step": 2},
+    "by name": {"compression": hvd.Compression.fp16},
+    "powersgd": {"compression": hvd.Compression.powersgd(1)},
+    "topk": {"compression": hvd.Compression.topk(0.5)},
+    "groups": {"num_groups": 2},
+    "overlapping forward": {"overlap_forward": True},
+    "sharded": {"sharded": True},
+    "sharded gradients": {"sharded": "gradients"},
+}
+
+
+class Training:
+    """A model, its optimizer, and what a step does."""
+
+    def __init__(self, groups: Callable[[torch.nn.Module], Any] | None = None, lr: Any = 0.1, **options: Any) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+        plain = torch.optim.SGD(groups(self.model) if groups else self.model.parameters(), lr=lr)
+        self.optimizer = hvd.DistributedOptimizer(plain, self.model.named_parameters(), **options)
+        self.passes = options.get("backward_passes_per_step", 1)
+
+    def steps(self, number: int, after: Callable[[], Any] = lambda: None) -> None:
+        for _ in range(number):
+            self.optimizer.zero_grad()
+            for _ in range(self.passes):
+                (self.model(torch.ones(3, 4)).mean() * 1e-3).backward()
+            self.optimizer.step()
+            after()
+
+    def set_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def end(self) -> None:
+        """Clear up after an error."""
+        self.optimizer.abandon_step()
+        self.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_plateau_of_each_rank_alone_is_told(way: str, rank: int, n: int) -> None:
+    """Within 64 steps every rank has the others' rates and what to do. Made equal, they train on, and are told anew."""
+    training = Training(**WAYS[way])
+    plateau = ReduceLROnPlateau(training.optimizer, patience=0)
+    training.steps(5)
+    plateau.step(1.0)
+    plateau.step(1.0 if rank else 0.5)  # the rates of all but rank 0 fall
+    for _ in range(2):
+        with pytest.raises(MismatchError) as told:
+            training.steps(65)
+        training.end()
+        found = re.findall(r"rank (\d+): .*?(0\.\d+)$", str(told.value), re.M)
+        assert found == [(str(each), "0.01" if each else "0.1") for each in range(n)]
+        assert "hvd.allreduce(loss) before scheduler.step(loss)" in str(told.value)
+    training.set_rate(0.01)
+    training.steps(65)
+
+
+def test_rates_that_change_in_each_step_are_as_good(rank: int) -> None:
+    """A schedule by steps is no drift; one that a rank follows a step late is."""
+    training = Training()
+    training.steps(70, OneCycleLR(training.optimizer, max_lr=0.1, total_steps=200).step)
+    late = OneCycleLR(training.optimizer, max_lr=0.1, total_steps=200 + rank)
+    with pytest.raises(MismatchError, match="learning rates"):
+        training.steps(65, late.step)
+    training.end()
+
+
+def _divided(model: torch.nn.Module) -> Any:
+    params = list(model.parameters())
+    return [{"params": params}] if hvd.rank() else [{"params": [param]} for param in params]
+
+
+def test_groups_are_the_ranks_own() -> None:
+    """Where each parameter has the same rate on all ranks, it is no matter how they are grouped."""
+    Training(groups=_divided).steps(70)
+
+
+def test_adasum_combines_changes_of_any_rate(rank: int) -> None:
+    """The weights stay equal, whatever the rates that the changes were made with."""
+    training = Training(op=hvd.Adasum)
+    training.set_rate(0.1 / (1 + rank))
+    training.steps(70)
+
+
+def test_rounding_is_not_told(rank: int) -> None:
+    """Machines may round a schedule unlike; a rate may be a tensor on one of them."""
+    training = Training()
+    rate = 0.1 * (1 + 1e-9 * rank)
+    training.set_rate(torch.tensor(rate, dtype=torch.float64) if rank else rate)  # type: ignore[arg-type]
+    training.steps(70)
+
+
+def test_after_a_broadcast_the_old_rates_do_not_matter(rank: int) -> None:
+    """The step before it was made with other rates, of which one of the next would tell."""
+    training = Training()
+    training.steps(3)
+    training.set_rate(0.1 / (1 + rank))
+    training.steps(1)  # the fourth
+    hvd.broadcast_parameters(training.model.state_dict(), 0)
+    hvd.broadcast_optimizer_state(training.optimizer, 0)
+    training.steps(70)
+
+
+def test_ranks_with_unlike_many_steps(rank: int) -> None:
+    """join() ends an epoch: rates that fall by epochs are alike, and a drift is told after it, too."""
+    training = Training()
+    for epoch in range(3):
+        training.set_rate(0.1 / (1 + epoch))
+        training.steps(6 + (rank == 0))
+        hvd.join()
+    training.set_rate(0.1 * (1 + rank))
+    with pytest.raises(MismatchError, match="learning rates"):
+        training.steps(65)
+    training.end()
+
+
+def test_two_optimizers(rank: int) -> None:
+    """Each has its own rates; the one that differs is told by a name of its parameters."""
+    one, other = Training(), Training(lr=0.5)
+    one.steps(3)
+    other.steps(3)
+    other.set_rate(0.1 * (1 + rank))
+    one.steps(64)
+    with pytest.raises(MismatchError, match="learning rates"):
+        other.steps(65)
+    other.end()
+    one.steps(2)
+
+
+def test_a_rank_that_counts_anew_alone(rank: int) -> None:
+    """It tells its rates after other steps than the rest: nothing is compared, and nobody waits."""
+    training = Training()
+    training.steps(5)
+    if rank:
+        HOLDER.get().names.rates.clear()
+    training.steps(70, OneCycleLR(training.optimizer, max_lr=0.1, total_steps=200).step)
