@@ -155,18 +155,28 @@ class ControlServer(threading.Thread):
             self._watch.slept(now - self._here_at - self._heartbeat_s, now)
             self._here_at = now
             out = self._take_all(ready, now)
-            if now >= self._look_at:
-                self._look_at = now + _LOOK_EVERY_S
-                if self._urgent(now):  # who seems idle may be dead
-                    out += self._lose(now)
-                out += self._coordinator.expire(now)
-            if now >= self._beat_at:
-                self._beat_at = now + self._heartbeat_s
-                out += self._beat(now)
+            try:
+                out += self._look(now)
+            except Exception as error:  # as in _obey()
+                log.exception("Rank 0 failed while it looked for what is late.")
+                out += self._coordinator.broke(f"{error!r} while it looked for what is late.")
             if self._inquiry is not None and self._inquiry.due(now):
                 log.warning("%s", self._inquiry.text(self._watch.stopped()))
                 self._inquiry = None
             self._broadcast(out)
+
+    def _look(self, now: float) -> Decision:
+        """What is to be done at its time."""
+        out = Decision()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_EVERY_S
+            if self._urgent(now):  # who seems idle may be dead
+                out += self._lose(now)
+            out += self._coordinator.expire(now)
+        if now >= self._beat_at:
+            self._beat_at = now + self._heartbeat_s
+            out += self._beat(now)
+        return out
 
     def sockets(self) -> list[socket.socket]:
         """The connections of the other ranks."""
@@ -275,9 +285,9 @@ class ControlServer(threading.Thread):
             if out:
                 self._timeline.completed(event.rank, out)
             return out
-        except Exception:  # a wish that makes no sense must not end the thread that all ranks depend on
-            log.exception("rank %d sent an invalid request: %.200r", event.rank, event)
-            return Decision()
+        except Exception as error:  # it must not end the thread that all ranks depend on, and nobody may wait in vain
+            log.exception("Rank 0 failed at what rank %d sent: %.200r", event.rank, event)
+            return self._coordinator.broke(f"{error!r} at what rank {event.rank} sent.")
 
     def _open(self, connection: Connection, message: bytes) -> Event | None:
         """The event in a message, or None if it is none of this job."""
