@@ -183,13 +183,14 @@ class SupervisingCoordinator:
         text += f" {after_a_loss()}"
         return self._inner.decide([Response("", Kind.SHUTDOWN, error=("PeerLostError", text))])
 
-
     def broke(self, why: str) -> Decision:
         """An exception in the coordinator itself: nobody knows what has been counted, so the job ends on every rank."""
         if self.over:
             return Decision()
         self.over = True
-        text = f"Rank 0 cannot coordinate the ranks any more, because of a defect of the workbench: {why} {after_a_loss()}"
+        text = (
+            f"Rank 0 cannot coordinate the ranks any more because of a defect of the workbench: {why} {after_a_loss()}"
+        )
         return self._inner.decide([Response("", Kind.SHUTDOWN, error=("CollectiveError", text))])
 
 
