@@ -120,7 +120,7 @@ class Settings:
 
     @property
     def fixed(self) -> list[str]:
-        """The names in ``autotune_fixed``. With ``wire`` two levels stay: in one, floats would travel as they are."""
+        """The names in ``autotune_fixed``; with ``wire`` also that of two levels, for in one it would do nothing."""
         names = [name.strip() for name in self.autotune_fixed.split(",") if name.strip()]
         return [*names, "hierarchical_allreduce"] if self.wire else names
 
