@@ -167,8 +167,9 @@ predict(
 
 # %% [markdown]
 # The table has the loss at the end, the mean of three runs from different random weights. A dash means a loss above 1.
+# At high rates a training is chaotic: the last digits differ between processors.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 sizes, rates = (32, 64, 128, 256), (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)
 grid = {size: [np.mean([train(size, rate, seed=seed)[1] for seed in range(3)]) for rate in rates] for size in sizes}
 print("batch " + "".join(f"  LR {rate:<6g}" for rate in rates))
