@@ -15,8 +15,8 @@ from workbench.job.process_sets import ProcessSet, global_process_set
 STAGES = ["gradients", "parameters"]
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, weight_decay=0.1),
-    # Where a gradient is next to nothing, as for the bias of an attention's keys, Adam makes whole steps of its rounding,
-    # which differs between processors: a larger eps makes them small.
+    # Where a gradient is nothing but rounding, which differs between processors, Adam makes whole steps of it: an
+    # attention's bias of keys has one. With a larger eps they are small.
     "Adam": lambda params: torch.optim.Adam(params, lr=0.02, weight_decay=0.1, eps=1e-3),
 }
 TOLERANCE, PER_RANK, INPUTS = 1e-12, 3, 7

@@ -58,7 +58,7 @@ def by_torch(ufunc: Callable[..., Any], a: Array, b: Array | np.float32, out: Ar
         dtype: float16 or bfloat16.
     """
     name = "add" if ufunc is np.add else "mul" if ufunc is np.multiply else ""
-    second = [b] if isinstance(b, np.ndarray) else []
+    second = [] if isinstance(b, np.float32) else [b]
     if not name or (found := _tensors(dtype, a, *second, out)) is None:
         return False
     torch, operands = found

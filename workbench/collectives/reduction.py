@@ -185,5 +185,5 @@ def _combine_bfloat16(
     if by_torch(ufunc, a, b, out, "bfloat16"):
         return
     wide = widen(a)
-    ufunc(wide, widen(b) if isinstance(b, np.ndarray) else b, out=wide)
+    ufunc(wide, b if isinstance(b, np.float32) else widen(b), out=wide)  # arrays, on a GPU too
     out[...] = narrow(wide)

@@ -84,7 +84,7 @@ def verdict(question: Question, guess: Answer | None, fact: Answer, why: str) ->
         "fact": question.said(fact),
         "right": right,
         "why": why,
-        "value": fact,
+        "value": float(f"{fact:.6g}") if isinstance(fact, float) else fact,  # the last digits differ between processors
         "off": off,
         "line": line,
     }
