@@ -14,12 +14,12 @@ _TAKE_A_WORD = ("-W", "-X", "--check-hash-based-pycs")
 _RUNS_ANOTHER = re.compile(r"-[a-zA-Z]*[cmVh]|--(version|help)")
 
 
-def with_script(command: Sequence[str], stream: TextIO | None) -> list[str]:
+def with_script(command: Sequence[str], stream: TextIO) -> list[str]:
     """The command, with the script in place of the ``-`` for which Python would read it from standard input.
 
     Args:
         command: what each rank runs.
-        stream: this process's standard input; read only if Python would. None: it is closed.
+        stream: this process's standard input; read only if Python would.
 
     Raises:
         LaunchError: there is no script on it, or it is too long.
@@ -35,7 +35,7 @@ def with_script(command: Sequence[str], stream: TextIO | None) -> list[str]:
     if at is None:
         return list(command)
     named = at < len(command)
-    script = stream.read() if stream and (named or not stream.isatty()) else ""
+    script = stream.read() if named or not stream.isatty() else ""
     if not script.strip():
         raise LaunchError(
             f"{' '.join(command)}: no script. Name its file, or give its text on standard input: "

@@ -57,10 +57,10 @@ def _disagreement(requests: Requests, explain: Explain) -> str:
         if len(set(values.values())) > 1:
             return explain(what, requests, values)
     rates = {rank: requests[rank].rates for rank in sorted(requests)}
-    return explain("learning rates", requests, rates) if _apart(list(rates.values())) else ""
+    return explain("learning rates", requests, rates) if rates_apart(list(rates.values())) else ""
 
 
-def _apart(rates: Sequence[tuple[float, ...]]) -> bool:
+def rates_apart(rates: Sequence[tuple[float, ...]]) -> bool:
     """Do all ranks tell their learning rates, and differ by more than rounding? Machines may round unlike."""
     return all(rates) and any(not (_among(rates[0], each) and _among(each, rates[0])) for each in rates[1:])
 

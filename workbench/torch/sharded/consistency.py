@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from workbench.core.agreement import rates_apart
 from workbench.core.messages import Kind
 from workbench.errors import MismatchError
 from workbench.job import api
@@ -94,7 +95,7 @@ def _by_rank(lines: Sequence[object], members: Members) -> str:
 
 
 def _rounded(rates: Iterable[float]) -> list[str]:
-    """What machines that round unlike have in common."""
+    """What machines that round unlike mostly have in common; where not, :func:`rates_apart` decides."""
     return [f"{rate:.5g}" if rate > 1e-12 else "0" for rate in rates]
 
 
@@ -169,6 +170,8 @@ class ConsistencyCheck:
         torn = len({each.updates for each in everybody}) > 1 or not all(each.complete for each in everybody)
         uneven = len({each.sent for each in everybody}) > 1
         loaded = len({each.loaded for each in everybody}) > 1
+        if not (torn or uneven or loaded or rates_apart([each.rates for each in everybody])):
+            return
         raise MismatchError(
             f"The ranks have made different progress with {self._name}:\n{_by_rank(everybody, self._members)}\n"
             + (_TORN if torn else _LOADED if loaded else _UNEVEN if uneven else SAME_RATES)
