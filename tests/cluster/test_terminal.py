@@ -51,8 +51,7 @@ def test_tab_completes_names_of_engines(
     terminal: TerminalIPython, before: str, completed: str, after: str, shown: str
 ) -> None:
     """In a cell and in a line for them, and a name that one rank has."""
-    terminal.type(f"{before}\t")
-    terminal.wait_for(completed)
+    terminal.complete(before, completed)
     terminal.type(after + RUN)
     assert shown in terminal.to_prompt()
 
@@ -60,8 +59,7 @@ def test_tab_completes_names_of_engines(
 def test_tab_completes_the_names_of_ipython_itself(terminal: TerminalIPython) -> None:
     """In its own cells."""
     terminal.run("own_name = 5")
-    terminal.type("print(own_na\t")
-    terminal.wait_for("me")
+    terminal.complete("print(own_na", "me")
     terminal.type(f" * 10){RUN}")
     assert "50" in terminal.to_prompt()
 

@@ -38,6 +38,19 @@ class TerminalIPython:
         """Keys."""
         self.child.send(text)
 
+    def complete(self, before: str, completed: str) -> None:
+        """The TAB key after it; once more, as a user does, where a busy machine had no answer in time."""
+        self.type(before)
+        for last in (False, False, True):
+            self.type("\t")
+            try:
+                self.child.expect(completed, timeout=40 if last else 5)
+            except pexpect.TIMEOUT:
+                if last:
+                    raise
+            else:
+                return
+
     def to_prompt(self) -> str:
         """What a cell prints, to its end."""
         self.prompts += 1

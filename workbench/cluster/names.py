@@ -16,7 +16,7 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 from workbench.common.text import rank_spans
 from workbench.launch.ranks.names import NAMES
 
-_COMPLETE_S, _INSPECT_S = 0.15, 0.5
+_COMPLETE_S, _INSPECT_S = 0.4, 0.5
 _MOST_ENGINES = 8
 _CELLS = ("%%px", "%%rank")
 _LINE = "%px "

@@ -76,9 +76,16 @@ if ME and HOW == "fail late":
     gpu_select.join = fail
 if HOW == "interrupt waiting":  # its own value is on its way, and the others come later
     see = gpu_select.see
-    if ME:
-        threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-    gpu_select.see = lambda settings: (time.sleep(0.0 if ME else 4.0), see(settings))[1]
+
+    def late(settings: Any) -> Any:
+        """All ranks have met; this one's value waits for the others' when the interrupt comes."""
+        if ME:
+            threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            time.sleep(4.0)
+        return see(settings)
+
+    gpu_select.see = late
 if ME and HOW == "fail connecting":
     gloo.connected = fail
 if ME and HOW == "interrupt amid":

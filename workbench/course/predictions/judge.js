@@ -1,5 +1,5 @@
 // The rules of question.py for pages that have no kernel: what an answer is, whether it is right, and how it is said.
-// tests/site/test_predictions.py holds that both say the same.
+// tests/site/test_judge.py holds that both say the same.
 
 const wbJudge = (() => {
   const THOUSANDS = /(?<=\d),(?=\d{3}(?!\d))/g; // 1,200 is one number; 1,5 is not taken for 15

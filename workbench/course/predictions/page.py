@@ -74,7 +74,11 @@ def due(text: str) -> Shown:
 
 
 def verdict(question: Question, guess: Answer | None, fact: Answer, why: str) -> dict[str, Any]:
-    """What there is to say about a guess, as texts and as data."""
+    """What there is to say about a guess, as texts and as data.
+
+    A fact counts in six digits, here as on a page: the last ones differ between processors.
+    """
+    fact = float(f"{fact:.6g}") if isinstance(fact, float) else fact
     right = question.is_right(guess, fact)
     off = question.off(guess, fact)
     line = f"Guess: {question.said(guess)}{f' ({off})' if off else ''}. Fact: {question.said(fact)}."
@@ -84,7 +88,7 @@ def verdict(question: Question, guess: Answer | None, fact: Answer, why: str) ->
         "fact": question.said(fact),
         "right": right,
         "why": why,
-        "value": float(f"{fact:.6g}") if isinstance(fact, float) else fact,  # the last digits differ between processors
+        "value": fact,
         "off": off,
         "line": line,
     }
