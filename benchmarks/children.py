@@ -17,10 +17,19 @@ from workbench.launch.start import mpi
 
 _GONE_WITHIN_S = 5.0
 _TAIL = 3000  # characters
+TURN = "The turn of: "
 
 
 class ChildError(Exception):
-    """The ranks failed, or were not done at the deadline."""
+    """The ranks failed, or were not done at the deadline.
+
+    Attributes:
+        err: what they wrote to standard error.
+    """
+
+    def __init__(self, text: str, err: str = "") -> None:
+        super().__init__(text)
+        self.err = err
 
 
 @dataclass(frozen=True)
@@ -95,8 +104,14 @@ def finish(job: Job, deadline_s: float) -> str:
     job.close()
     if code != 0:
         how = f"ended with exit code {code}" if code is not None else f"was not done after {deadline_s:g} s"
-        raise ChildError(f"{job.name} {how}:\n{(texts[0] + texts[1])[-_TAIL:]}")
+        raise ChildError(f"{job.name} {how}:\n{(texts[0] + texts[1])[-_TAIL:]}", texts[1])
     return texts[0]
+
+
+def last_turn(err: str) -> str | None:
+    """Whose turn it was when the ranks ended, by what :func:`peers.now` wrote to standard error."""
+    said = [line.partition(TURN)[2] for line in err.splitlines() if TURN in line]
+    return said[-1] if said else None
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

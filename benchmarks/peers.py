@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import socket
@@ -17,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import children
 import numpy as np
 import torch
 import torch.distributed
@@ -34,6 +36,7 @@ else:
 
 dist: Any = torch.distributed  # most of it is not typed
 GLOO_TIMEOUT_S = 60.0
+_TURN_S = 240.0  # a model is compiled in it
 NOT_HERE = "not importable here"
 STAND_IN = "stand-in for Horovod"
 
@@ -161,6 +164,17 @@ def in_turns(
     for seconds in mine.values():
         comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
     return {name: [statistics.median(row) for row in seconds.tolist()] for name, seconds in mine.items()}
+
+
+def now(name: str | None) -> None:
+    """Whose turn it is, for :func:`children.last_turn`; who is not done in time is killed. None: nobody's.
+
+    A peer that fails on one rank may leave the other in a wait without end.
+    """
+    faulthandler.cancel_dump_traceback_later()
+    if name is not None:
+        print(f"{children.TURN}{name}", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback_later(_TURN_S, exit=True)
 
 
 def timed(comm: MPI.Intracomm, run: Callable[[], object]) -> float:

@@ -14,7 +14,7 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,11 +38,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one round of the limit, about")
+    parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="rivals that do not run here")
     parser.add_argument("--compiled", action="store_true", help="every peer's model, by torch.compile")
     args = peers.arguments(parser)
     comm = peers.start()
     name_ranks(comm)
-    builders, absent = here(comm)
+    builders, absent = here(comm, args.without)
     cases = []
     for name in args.models:
         task: Task = MODELS[name]
@@ -51,7 +52,7 @@ def main() -> None:
             absent[task.title] = "too little memory here"
             continue
         forms = {peer: after_compiling(build) for peer, build in builders.items()} if args.compiled else builders
-        case = measure(comm, task, forms, args.rounds, args.seconds, whole)
+        case = measure(comm, task, forms, args.rounds, args.seconds, whole, peers.now)
         case["title"] += ", compiled" * args.compiled
         cases.append(case)
         gc.collect()
@@ -59,7 +60,7 @@ def main() -> None:
     peers.finish(comm, {"section": "rivals", "ours": ours, "limit": LIMIT, "cases": cases, "absent": absent})
 
 
-def here(comm: MPI.Intracomm) -> tuple[Builders, dict[str, str]]:
+def here(comm: MPI.Intracomm, without: Sequence[str] = ()) -> tuple[Builders, dict[str, str]]:
     """How each peer makes a model train together, and which are not to be had, and why."""
     builders: Builders = {
         LIMIT: lambda model: (model, sgd(model)),
@@ -76,6 +77,8 @@ def here(comm: MPI.Intracomm) -> tuple[Builders, dict[str, str]]:
         "Accelerate": accelerate,
         **{f"DeepSpeed ZeRO {stage}": lambda model, stage=stage: deepspeed(model, stage) for stage in _STAGES},
     }
+    for name in without:
+        del builders[name]
     absent = {}
     for name in [each for each in builders if each not in (LIMIT, *OURS)]:
         problem = tried(builders[name])

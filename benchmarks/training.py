@@ -121,6 +121,7 @@ def measure(
     rounds: int,
     seconds: float,
     whole: Callable[[torch.Tensor], np.ndarray] = weights,
+    now: Callable[[str | None], object] = lambda name: None,
 ) -> Case:
     """All peers train one model each, in turns.
 
@@ -131,6 +132,7 @@ def measure(
         rounds: how many.
         seconds: of one round of the limit, about.
         whole: a parameter's values, which all ranks ask for together.
+        now: called with the name of the peer that runs next, at the end with None.
     """
     x, y = task.data(seed=comm.rank)
     built: dict[str, Built] = {}
@@ -140,6 +142,7 @@ def measure(
 
     def steps(name: str, count: int) -> None:
         model, optimizer = built[name]
+        now(name)
         for _ in range(count):
             optimizer.zero_grad()
             loss: Any = F.cross_entropy(model(x), y)  # its backward() is not typed
@@ -155,7 +158,9 @@ def measure(
     times = peers.in_turns(comm, runs, rounds, repeats=1, before=lambda: None)
     for name, (model, _) in built.items():
         if name != LIMIT:
+            now(name)
             check(comm, name, model, whole)
+    now(None)
     return {"title": task.title, "seconds": times, "bytes": 0, "images": comm.size * task.batch * count}
 
 

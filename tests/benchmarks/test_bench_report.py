@@ -178,6 +178,31 @@ def test_ranks_that_fail_are_quoted(tmp_path: Path) -> None:
         children.run(2, script, [], 30.0)
 
 
+RIVALS = """
+import json, sys
+print("a library's own words")
+for name in ("workbench", "one that fails", "the last"):
+    if name not in sys.argv:
+        print("The turn of:", name, file=sys.stderr, flush=True)
+        if name in ("one that fails", "workbench" * ("--broken" in sys.argv)):
+            raise OSError("not with this model")
+print(json.dumps({"section": "rivals", "absent": {"another": "not importable here"}, "cases": []}))
+print("and the same at its end")
+"""
+
+
+@pytest.mark.parallel
+def test_a_rival_that_ends_the_ranks_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are measured without it; if one of ours fails, the run has failed."""
+    bench = load("bench")
+    monkeypatch.setattr(bench, "HERE", tmp_path)
+    (tmp_path / "rivals.py").write_text(RIVALS)
+    found = bench.measure(1, "rivals", ["--models", "mlp"], 60.0, None)
+    why = "ended the ranks: OSError: not with this model"
+    assert found["absent"] == {"another": "not importable here", "one that fails": why}
+    assert "not with this model" in bench.measure(1, "rivals", ["--broken"], 60.0, None)["failed"]
+
+
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parallel
