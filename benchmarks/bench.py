@@ -202,7 +202,7 @@ def remember(args: argparse.Namespace, kind: str, about: dict[str, Any], results
 
 def last_line(output: str) -> Any:
     """What rank 0 said in JSON; a library may have said something, too."""
-    return json.loads([line for line in output.splitlines() if line.startswith("{")][-1])
+    return json.loads([line for line in output.splitlines() if line.startswith('{"')][-1])
 
 
 def measure(ranks: int, worker: str, words: list[str], deadline_s: float, where: elsewhere.Place | None) -> Result:

@@ -173,7 +173,8 @@ def now(name: str | None) -> None:
     """
     faulthandler.cancel_dump_traceback_later()
     if name is not None:
-        print(f"{children.TURN}{name}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"\n{children.TURN}{name}\n")  # at once: the ranks share one pipe
+        sys.stderr.flush()
         faulthandler.dump_traceback_later(_TURN_S, exit=True)
 
 

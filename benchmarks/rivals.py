@@ -116,13 +116,13 @@ def hooked(model: nn.Module, how: str) -> Built:
 
 
 def fsdp2(model: nn.Module) -> Built:
-    """``fully_shard`` around each layer that has parameters of its own, and around the whole."""
+    """``fully_shard`` around each layer, or block of layers, that has parameters, and around the whole."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (hvd.size(),))
-    for layer in model.children():
-        if any(True for _ in layer.parameters()) and layer is not model:
+    for layer in getattr(model, "blocks", model).children():
+        if any(True for _ in layer.parameters()):
             fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model, sgd(model)

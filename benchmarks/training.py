@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 LIMIT = "independent copies"
 NANO = "nano"
+APART = 0.3  # without an exchange of gradients 0.7 and more
 # Neither the workbench nor Horovod copies batch norm's statistics from rank 0 in every step; nor does DDP, tuned.
 _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
 NO_BUFFERS = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
@@ -140,6 +141,12 @@ def measure(
         torch.manual_seed(0)
         built[name] = build(task.make())
 
+    def values(model: nn.Module) -> np.ndarray:
+        return np.concatenate([whole(param).ravel() for param in model.parameters()])
+
+    torch.manual_seed(0)
+    start, moved = torch.nn.utils.parameters_to_vector(task.make().parameters()).detach().numpy(), {}
+
     def steps(name: str, count: int) -> None:
         model, optimizer = built[name]
         now(name)
@@ -151,6 +158,9 @@ def measure(
 
     for name in built:
         steps(name, 3)  # DDP makes its buckets anew after the first
+        if name != LIMIT:
+            moved[name] = values(built[name][0]) - start
+            check_way(name, moved)
     first = next(iter(built))
     once = comm.allreduce(peers.timed(comm, lambda: steps(first, 1)), MPI.MAX)
     count = max(1, round(seconds / once))
@@ -162,6 +172,20 @@ def measure(
             check(comm, name, model, whole)
     now(None)
     return {"title": task.title, "seconds": times, "bytes": 0, "images": comm.size * task.batch * count}
+
+
+def check_way(name: str, moved: dict[str, np.ndarray]) -> None:
+    """Compare what a peer's first steps have changed with what the first peer's have.
+
+    Weights alone do not tell: where each rank has a part of them, all ranks see the same, whoever made it.
+
+    Raises:
+        ArithmeticError: they differ by more than rounding and compression do.
+    """
+    first = next(iter(moved))
+    apart = np.linalg.norm(moved[name] - moved[first]) / np.linalg.norm(moved[first])
+    if not apart < APART:
+        raise ArithmeticError(f"{name}: its first steps differ from those of {first} by {apart:.0%}.")
 
 
 def check(
