@@ -24,6 +24,7 @@ import children
 import elsewhere
 import history
 import machine
+import turns
 from figures import Case, quartiles, ratios
 from picture import draw
 from report import Result, markdown
@@ -230,7 +231,7 @@ def measure(ranks: int, worker: str, words: list[str], deadline_s: float, where:
 
 def failed_rival(error: Exception, words: Sequence[str]) -> str | None:
     """The rival whose turn it was; a failure of ours is a failure of the run."""
-    name = children.last_turn(getattr(error, "err", ""))
+    name = turns.last_turn(getattr(error, "err", ""))
     return None if name is None or name in words or name.startswith(("workbench", "independent")) else name
 
 

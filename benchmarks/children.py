@@ -17,7 +17,6 @@ from workbench.launch.start import mpi
 
 _GONE_WITHIN_S = 5.0
 _TAIL = 3000  # characters
-TURN = "The turn of: "
 
 
 class ChildError(Exception):
@@ -106,12 +105,6 @@ def finish(job: Job, deadline_s: float) -> str:
         how = f"ended with exit code {code}" if code is not None else f"was not done after {deadline_s:g} s"
         raise ChildError(f"{job.name} {how}:\n{(texts[0] + texts[1])[-_TAIL:]}", texts[1])
     return texts[0]
-
-
-def last_turn(err: str) -> str | None:
-    """Whose turn it was when the ranks ended, by what :func:`peers.now` wrote to standard error."""
-    said = [line.partition(TURN)[2] for line in err.splitlines() if TURN in line]
-    return said[-1] if said else None
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import children
 import numpy as np
 import torch
 import torch.distributed
@@ -167,13 +166,13 @@ def in_turns(
 
 
 def now(name: str | None) -> None:
-    """Whose turn it is, for :func:`children.last_turn`; who is not done in time is killed. None: nobody's.
+    """Whose turn it is, for :func:`turns.last_turn`; who is not done in time is killed. None: nobody's.
 
     A peer that fails on one rank may leave the other in a wait without end.
     """
     faulthandler.cancel_dump_traceback_later()
     if name is not None:
-        sys.stderr.write(f"\n{children.TURN}{name}\n")  # at once: the ranks share one pipe
+        sys.stderr.write(f"\n{turns.TURN}{name}\n")  # at once: the ranks share one pipe
         sys.stderr.flush()
         faulthandler.dump_traceback_later(_TURN_S, exit=True)
 

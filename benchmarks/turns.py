@@ -28,7 +28,14 @@ ARGUMENTS: Sequence[tuple[str, dict[str, Any]]] = (
     (THEIRS, {"action": "store_true", "help": "… as Horovod's ranks"}),
 )
 OURS_SOCKET, THEIR_SOCKET, MEETING = "ours", "theirs", "meeting"
+TURN = "The turn of: "
 _CONNECT_S = 60.0
+
+
+def last_turn(err: str) -> str | None:
+    """Whose turn it was when the ranks ended, by what :func:`peers.now` wrote to standard error."""
+    said = [line.partition(TURN)[2] for line in err.splitlines() if TURN in line]
+    return said[-1] if said else None
 
 
 def is_theirs() -> bool:
@@ -164,4 +171,4 @@ def _read(line: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-__all__ = ["ARGUMENTS", "MPI", "Comm", "in_turns", "is_theirs", "join", "turn"]
+__all__ = ["ARGUMENTS", "MPI", "Comm", "in_turns", "is_theirs", "join", "last_turn", "turn"]
