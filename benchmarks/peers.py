@@ -35,7 +35,7 @@ else:
 
 dist: Any = torch.distributed  # most of it is not typed
 GLOO_TIMEOUT_S = 60.0
-_TURN_S = 240.0  # a model is compiled in it
+_TURN_S = 120.0  # a model is compiled in it
 NOT_HERE = "not importable here"
 STAND_IN = "stand-in for Horovod"
 
