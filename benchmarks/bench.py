@@ -221,8 +221,8 @@ def measure(ranks: int, worker: str, words: list[str], deadline_s: float, where:
             result = last_line(children.run(ranks, script, words, deadline_s))
     except (children.ChildError, LaunchError, OSError, ValueError, IndexError) as error:
         if rival := failed_rival(error, words):
-            again = [*words, *(() if "--without" in words else ("--without",)), rival]
-            result = measure(ranks, worker, again, deadline_s - (time.monotonic() - begun), where)
+            left_s = deadline_s - (time.monotonic() - begun)
+            result = measure(ranks, worker, [*words, "--without", rival], left_s, where)
             return result | {"absent": result.get("absent", {}) | {rival: f"ended the ranks: {reason(error)}"}}
         return {"section": worker, "ranks": ranks, "failed": f"{error}"}
     result["others_percent"] = others.percent()

@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one round of the limit, about")
-    parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="rivals that do not run here")
+    parser.add_argument("--without", action="append", default=[], metavar="NAME", help="a rival that does not run here")
     parser.add_argument("--compiled", action="store_true", help="every peer's model, by torch.compile")
     args = peers.arguments(parser)
     comm = peers.start()

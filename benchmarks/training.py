@@ -141,12 +141,6 @@ def measure(
         torch.manual_seed(0)
         built[name] = build(task.make())
 
-    def values(model: nn.Module) -> np.ndarray:
-        return np.concatenate([whole(param).ravel() for param in model.parameters()])
-
-    torch.manual_seed(0)
-    start, moved = torch.nn.utils.parameters_to_vector(task.make().parameters()).detach().numpy(), {}
-
     def steps(name: str, count: int) -> None:
         model, optimizer = built[name]
         now(name)
@@ -156,11 +150,7 @@ def measure(
             getattr(optimizer, "backward", torch.Tensor.backward)(loss)
             optimizer.step()
 
-    for name in built:
-        steps(name, 3)  # DDP makes its buckets anew after the first
-        if name != LIMIT:
-            moved[name] = values(built[name][0]) - start
-            check_way(name, moved)
+    warm_up(task, built, steps, whole)
     first = next(iter(built))
     once = comm.allreduce(peers.timed(comm, lambda: steps(first, 1)), MPI.MAX)
     count = max(1, round(seconds / once))
@@ -174,18 +164,31 @@ def measure(
     return {"title": task.title, "seconds": times, "bytes": 0, "images": comm.size * task.batch * count}
 
 
-def check_way(name: str, moved: dict[str, np.ndarray]) -> None:
-    """Compare what a peer's first steps have changed with what the first peer's have.
+def warm_up(
+    task: Task,
+    built: dict[str, Built],
+    steps: Callable[[str, int], object],
+    whole: Callable[[torch.Tensor], np.ndarray],
+) -> None:
+    """The first steps of each peer; compare what they have changed with what those of the first peer have.
 
     Weights alone do not tell: where each rank has a part of them, all ranks see the same, whoever made it.
 
     Raises:
         ArithmeticError: they differ by more than rounding and compression do.
     """
-    first = next(iter(moved))
-    apart = np.linalg.norm(moved[name] - moved[first]) / np.linalg.norm(moved[first])
-    if not apart < APART:
-        raise ArithmeticError(f"{name}: its first steps differ from those of {first} by {apart:.0%}.")
+    torch.manual_seed(0)
+    start = torch.nn.utils.parameters_to_vector(task.make().parameters()).detach().numpy()
+    first = None
+    for name, (model, _) in built.items():
+        steps(name, 3)  # DDP makes its buckets anew after the first
+        if name == LIMIT:
+            continue
+        moved = np.concatenate([whole(param).ravel() for param in model.parameters()]) - start
+        first = moved if first is None else first
+        apart = np.linalg.norm(moved - first) / np.linalg.norm(first)
+        if not apart < APART:
+            raise ArithmeticError(f"{name}: its first steps differ from those of the first peer by {apart:.0%}.")
 
 
 def check(
