@@ -1,8 +1,10 @@
 """``plan="auto, fp16"`` beside each fixed way: two hosts, shaped links, four models.
 
-As root, on hosts that it makes itself (some 15 minutes; ``--quick``: one)::
+As root, on hosts that it makes itself (some 25 minutes, for the most part at 100 Mbit/s; ``--quick``: one)::
 
     python benchmarks/plan.py --out benchmarks/results/plan.json
+
+A file that is there keeps the cells that are not measured again: ``--rates`` and ``--models`` say which are.
 
 For each link and model the ranks measure, an optimizer is planned by it, and it takes turns with optimizers of which
 each has a fixed way. So the plan is held to trainings that it does not know. ``busy`` says that the machine had other
@@ -36,10 +38,11 @@ FIXED: dict[str, dict[str, Any]] = {
     "as it is": {},
     "overlap_forward": {"overlap_forward": True},
     "compression fp16": {"compression": hvd.Compression.fp16},
+    "overlap_forward, compression fp16": {"overlap_forward": True, "compression": hvd.Compression.fp16},
 }
 AUTO = "auto"
 _WARM = 2  # steps, of which the second plans the buckets
-_TIMEOUT_S = 900
+_TIMEOUT_S = 1800
 
 
 def main() -> None:
@@ -62,6 +65,9 @@ def main() -> None:
     about: dict[str, Any] = {"date": date.today().isoformat(), "cores": os.cpu_count()}
     about |= {"busy": os.getloadavg()[0] > 0.5, "rows": list(on_hosts(given))}
     if given.out:
+        if given.out.exists():  # cells that are not measured now stay
+            cells = {cell(row): row for row in json.loads(given.out.read_text())["rows"] + about["rows"]}
+            about["rows"] = list(cells.values())
         given.out.write_text(json.dumps(about, indent=1) + "\n")
     late = [row for row in about["rows"] if beyond_best(row) > 0.05]
     print(f"{len(about['rows'])} cells, {len(late)} in which auto costs over 5 % more than the best fixed way.")
@@ -93,14 +99,16 @@ class Training:
         torch.manual_seed(0)
         self._model, self._data = task.make(), data
         named = self._model.named_parameters()
+        self._number = 0  # of steps in a turn, once it is known
         self.optimizer: Any = hvd.DistributedOptimizer(sgd(self._model.parameters()), named, **options)
 
     def step_s(self, seconds: float) -> float:
         """Of one step in a longer training, the mean; then the last updates are made."""
         hvd.barrier()
-        warm = self._steps(_WARM) / _WARM
-        steps = int(hvd.allreduce(torch.tensor([seconds / warm]), op=hvd.Min).clamp(2, 50)[0])
-        found = self._steps(steps) / steps
+        if not self._number:
+            warm = self._steps(_WARM) / _WARM
+            self._number = int(hvd.allreduce(torch.tensor([seconds / warm]), op=hvd.Min).clamp(2, 50)[0])
+        found = self._steps(self._number) / self._number
         self.optimizer.state_dict()
         return found
 
@@ -124,6 +132,11 @@ def on_hosts(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     row = {"rate": rate, "ranks": ranks} | row
                     report(row)
                     yield row
+
+
+def cell(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a row from others."""
+    return row["rate"], row["ranks"], row["model"]
 
 
 def beyond_best(row: dict[str, Any]) -> float:

@@ -95,6 +95,13 @@ def test_fewer_bits_only_if_allowed() -> None:
     assert choose(slow, link(8e-7, "bfloat16")).way.compression == "bf16"
 
 
+def test_fewer_bits_and_a_step_that_waits_for_nothing() -> None:
+    """Where half of the bytes take longer than backward, forward hides a part of the rest."""
+    plan = choose(link(4e-8), link(4e-8, "float16"))
+    assert (plan.way.compression, plan.way.overlap_forward) == ("fp16", True), plan
+    assert "overlap_forward" not in choose(link(4e-8), link(4e-8, "float16"), cannot_defer="Refused.").way.name
+
+
 def test_a_job_without_buckets_stays_without() -> None:
     """Who has set them to 0 has a reason; then nothing can be deferred."""
     assert [way.name for way in choose(replace(link(8e-7), bucket_bytes=0)).ways] == ["as it is"]

@@ -15,14 +15,14 @@ buckets of a size     16 %   never held out; the worst of 24 trainings as they a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workbench.common.table import RankTable
 from workbench.errors import WorkbenchError
 from workbench.simulate.measured.prediction import Measured, predict
 from workbench.simulate.steps import MIB, Overlap, Policy
 
-ERRORS = {"compression": 0.12, "overlap_forward": 0.11, "buckets": 0.16}
+ERRORS = {"compression": 0.12, "overlap_forward": 0.11, "buckets": 0.16, "both": 0.12}
 COMPRESSIONS = {"fp16": "float16", "bf16": "bfloat16"}
 """By its name, the dtype on the wire."""
 _PLAIN = "as it is"
@@ -151,16 +151,19 @@ def _ways(measured: Measured, shorter: Measured | None, defer: bool, piece_bytes
     for nbytes in [each for each in _SIZES if size and each != size]:
         seconds = step_s(measured, Policy(bucket_bytes=nbytes, announce_s=announce_s))
         yield Way(f"buckets of {nbytes // MIB} MiB", "none", False, nbytes, seconds, ERRORS["buckets"])
-    if defer and size:  # without buckets nothing is deferred
-        smaller = min(size, piece_bytes) if piece_bytes else size
-        policy = Policy(
-            Overlap.FORWARD, fusion_bytes=0, bucket_bytes=smaller, priority=True, piece_bytes=piece_bytes,
-            announce_s=announce_s,
-        )  # fmt: skip
-        yield Way("overlap_forward", "none", True, None, step_s(measured, policy), ERRORS["overlap_forward"])
+    deferred = Policy(
+        Overlap.FORWARD, fusion_bytes=0, bucket_bytes=min(size, piece_bytes or size), priority=True,
+        piece_bytes=piece_bytes, announce_s=announce_s,
+    )  # fmt: skip
+    defer = defer and size > 0  # without buckets nothing is deferred
+    if defer:
+        yield Way("overlap_forward", "none", True, None, step_s(measured, deferred), ERRORS["overlap_forward"])
     if shorter:
         name = next(name for name, dtype in COMPRESSIONS.items() if dtype == shorter.links.wire)
         yield Way(f"compression {name}", name, False, None, step_s(shorter), ERRORS["compression"])
+        if defer:
+            seconds = step_s(shorter, replace(deferred, value_bytes=2))
+            yield Way(f"overlap_forward, compression {name}", name, True, None, seconds, ERRORS["both"])
 
 
 def _why(best: Way, plain: Way, others: list[Way]) -> str:

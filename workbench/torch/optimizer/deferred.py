@@ -51,12 +51,12 @@ def check_deferrable(
 
     Args:
         optimizer, params, op: of the DistributedOptimizer.
-        others: is it sharded, or has it groups or compression?
+        others: is it sharded, or has it groups, or a compression with which there are no buckets?
     """
     if others or op not in (Average, Sum):
         raise ValueError(
-            "overlap_forward=True works only with op=Average or Sum, without sharded, groups and compression. Between "
-            "machines WORKBENCH_WIRE=float16 sends gradients of half the size."
+            "overlap_forward=True works only with op=Average or Sum, without sharded, groups, and a compression other "
+            "than Compression.fp16 and bf16."
         )
     if any(param.device.type != "cpu" for param in params):
         raise ValueError("overlap_forward=True is for parameters in the CPU's memory. On a GPU leave it out.")

@@ -19,7 +19,7 @@ from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.simulate.measured.plan import Plan
 from workbench.torch.compiled import not_traced
 from workbench.torch.compression import Compression
-from workbench.torch.gradients.grads import Grads
+from workbench.torch.gradients.grads import IN_BUCKETS, Grads
 from workbench.torch.ops import allreduce_async
 from workbench.torch.optimizer.deferred import check_deferrable
 from workbench.torch.optimizer.gradient_hooks import GradientHooks
@@ -149,7 +149,6 @@ class DistributedOptimizer(Wrapping):
                 raise ValueError("sharded=True works only with op=Average, without compression and without groups.")
         chosen = _groups(params, num_groups, groups)
         _check_passes(backward_passes_per_step)
-        others = bool(sharded or chosen or compression is not Compression.none)
         planned: Plan | None = None
         if plan is not None:
             ruling = {
@@ -162,7 +161,6 @@ class DistributedOptimizer(Wrapping):
             if not given:
                 compression = getattr(Compression, planned.way.compression)
                 overlap_forward = planned.way.overlap_forward
-                others = compression is not Compression.none
         grads = Grads(
             params,
             compression,
@@ -175,6 +173,7 @@ class DistributedOptimizer(Wrapping):
         )
         grads.bucket_bytes = planned.way.bucket_bytes if planned else None
         if overlap_forward:
+            others = bool(sharded or chosen or compression not in IN_BUCKETS)
             check_deferrable(optimizer, params.values(), op, others)
         if isinstance(optimizer, torch.optim.SparseAdam):  # the one optimizer that takes no dense gradients
             grads.sparse.keep_forms()
