@@ -283,9 +283,13 @@ print(predicted.summary(trainings))
 predicted.beside(trainings)
 
 # %% [markdown]
-# Points on the dotted line were predicted exactly. Plain gradients are close to it. With float16 a step takes longer
-# than predicted, most of all on the fast link, where the network does not limit the step. The model counts casting and
-# packing. It also counts how much computing and reducing slow each other down on the same cores, but only on average.
+# Points on the dotted line were predicted exactly. Most points are close to it. The worst ones are of two kinds:
+#
+# - **A small model on a fast link.** A step takes some milliseconds, so what the model leaves out counts for much.
+# - **Four ranks on the two cores of that machine.** A rank that waits for the network leaves its core to another rank,
+#   so the step is shorter than predicted. The model counts how much computing and reducing slow each other down, but
+#   only on average.
+#
 # Look at the worst case of each way before you believe a median.
 #
 # ## 3. 512 ranks in the simulator
