@@ -20,9 +20,12 @@ from workbench.simulate.steps import Span
 
 RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 ROWS: list[dict[str, Any]] = json.loads((RESULTS / "prediction.json").read_text())["rows"]
+PLANNED: list[dict[str, Any]] = json.loads((RESULTS / "plan.json").read_text())["rows"]
 WAYS = {"none": "plain", "fp16": "fp16"}
-WRONG = {("1gbit", 2, "cnn")}
-"""float16 is predicted 12 % quicker there, and was 12 % slower; see docs/explanation/prediction.md."""
+WRONG = {("1gbit", 2, "cnn"), ("10gbit", 2, "mlp"), ("10gbit", 2, "resnet18"), ("10gbit", 4, "resnet18")}
+"""What is chosen costs 7 to 11 % more there; see docs/how-to/faster.md."""
+BOTH = "overlap_forward, compression fp16"
+KINDS = {"as it is": "", "overlap_forward": "overlap_forward", "compression fp16": "compression", BOTH: "both"}
 
 
 @cache
@@ -53,11 +56,24 @@ def test_the_errors_are_those_that_were_found() -> None:
         plain.append(abs(first.step_s / row["step_s"]["plain"] - 1))
     assert median(off) <= ERRORS["compression"] + 0.005
     assert max(plain) <= ERRORS["buckets"] + 0.005
-    rows = json.loads((RESULTS / "priority.json").read_text())["rows"]
-    ratio = [{way: median(row["step_s"][way]) for way in row["step_s"]} for row in rows]
-    said = [row["predicted_s"]["overlap_forward"] / row["predicted_s"]["plain"] for row in rows]
-    wrong = [abs(one / (r["overlap_forward"] / r["plain"]) - 1) for one, r in zip(said, ratio, strict=True)]
+    wrong = []
+    for row in PLANNED:
+        said, found = row["predicted_s"], {way: median(times) for way, times in row["step_s"].items()}
+        gain = found["overlap_forward"] / found["as it is"]
+        wrong.append(abs(said["overlap_forward"] / said["as it is"] / gain - 1))
     assert max(wrong) <= ERRORS["overlap_forward"] + 0.005
+    assert ERRORS["both"] == pytest.approx(ERRORS["overlap_forward"] + ERRORS["compression"])
+
+
+def test_of_all_four_ways_the_chosen_one_costs_little_more_than_the_best() -> None:
+    """In 10 trainings between two hosts, by the steps that were measured."""
+    late = {}
+    for row in PLANNED:
+        said, found = row["predicted_s"], {way: median(row["step_s"][way]) for way in KINDS}
+        chosen = min(KINDS, key=lambda way: said[way] / (1 - ERRORS.get(KINDS[way], 0.0)))
+        if found[chosen] > 1.05 * min(found.values()):
+            late[row["rate"], row["model"]] = chosen
+    assert late == {("1gbit", "cnn"): "compression fp16", ("10gbit", "cnn"): "as it is"}
 
 
 def link(per_byte_s: float, wire: str = "float32") -> Measured:
