@@ -159,6 +159,7 @@ def deepspeed(model: nn.Module, stage: int) -> Built:
         "zero_optimization": {"stage": stage},
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
+        "gradient_clipping": 0.0,  # else it clips at a norm of 1
     }
     engine, *_ = library.initialize(model=model, optimizer=sgd(model), config=config, dist_init_required=False)
     return engine, DeepSpeedStep(engine)  # type: ignore[return-value]
