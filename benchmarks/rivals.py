@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,14 @@ import torch
 from models import GPT, TASKS, Task
 from peers import MPI, hvd
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from training import LIMIT, NO_BUFFERS, Built, ddp, distributed, measure, sgd, weights
 
 OURS = ["workbench", "workbench sharded", "workbench, fp16"]
 MODELS = {**TASKS, "gpt": GPT}
 _STAGES = (1, 2, 3)
+_NO_GRAPH = ", no graph"
 Builders = dict[str, Callable[[nn.Module], Built]]
 
 
@@ -43,7 +46,7 @@ def main() -> None:
     args = peers.arguments(parser)
     comm = peers.start()
     name_ranks(comm)
-    builders, absent = here(comm, args.without)
+    builders, absent = here(comm, args.without, args.compiled)
     cases = []
     for name in args.models:
         task: Task = MODELS[name]
@@ -51,8 +54,7 @@ def main() -> None:
         if not peers.fits(comm, need):
             absent[task.title] = "too little memory here"
             continue
-        forms = {peer: after_compiling(build) for peer, build in builders.items()} if args.compiled else builders
-        case = measure(comm, task, forms, args.rounds, args.seconds, whole, peers.now)
+        case = measure(comm, task, builders, args.rounds, args.seconds, whole, peers.now)
         case["title"] += ", compiled" * args.compiled
         cases.append(case)
         gc.collect()
@@ -60,8 +62,11 @@ def main() -> None:
     peers.finish(comm, {"section": "rivals", "ours": ours, "limit": LIMIT, "cases": cases, "absent": absent})
 
 
-def here(comm: MPI.Intracomm, without: Sequence[str] = ()) -> tuple[Builders, dict[str, str]]:
-    """How each peer makes a model train together, and which are not to be had, and why."""
+def here(comm: MPI.Intracomm, without: Sequence[str], compiled: bool) -> tuple[Builders, dict[str, str]]:
+    """How each peer makes a model train together, and which are not to be had, and why.
+
+    A peer whose hooks leave torch.compile nothing to compile has that in its name.
+    """
     builders: Builders = {
         LIMIT: lambda model: (model, sgd(model)),
         "workbench": lambda model: (model, distributed(hvd, model, "plain")),
@@ -78,14 +83,20 @@ def here(comm: MPI.Intracomm, without: Sequence[str] = ()) -> tuple[Builders, di
         **{f"DeepSpeed ZeRO {stage}": lambda model, stage=stage: deepspeed(model, stage) for stage in _STAGES},
     }
     for name in without:
-        del builders[name]
+        del builders[name.removesuffix(_NO_GRAPH)]
+    if compiled:
+        builders = {name: partial(after_compiling, build) for name, build in builders.items()}
     absent = {}
     for name in [each for each in builders if each not in (LIMIT, *OURS)]:
+        torch._dynamo.reset()
+        counters.clear()
         problem = tried(builders[name])
         problems = [each for each in comm.allgather(problem) if each]
         if problems:
             del builders[name]
             absent[name] = problems[0]
+        elif compiled and not counters["stats"]["unique_graphs"]:
+            builders[name + _NO_GRAPH] = builders.pop(name)
     return builders, absent
 
 
@@ -177,9 +188,9 @@ def whole(param: torch.Tensor) -> np.ndarray:
     return weights(param)
 
 
-def after_compiling(build: Callable[[nn.Module], Built]) -> Callable[[nn.Module], Built]:
+def after_compiling(build: Callable[[nn.Module], Built], model: nn.Module) -> Built:
     """The peer wraps the compiled model."""
-    return lambda model: build(torch.compile(model))  # type: ignore[arg-type]
+    return build(torch.compile(model))  # type: ignore[arg-type]
 
 
 def name_ranks(comm: MPI.Intracomm) -> None:
