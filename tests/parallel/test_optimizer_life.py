@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -334,14 +334,49 @@ def test_too_many_backward_passes(n: int) -> None:
     goes_on(n, model, optimizer)
 
 
+def _clip(param: Any) -> None:
+    nn.utils.clip_grad_norm_([param], 1e-3)
+
+
+def _replace(param: Any) -> None:
+    param.grad = param.grad * 0.5
+
+
+def _give_other_memory(param: Any) -> None:
+    param.grad.data = param.grad * 0.5
+
+
+def _remove(param: Any) -> None:
+    param.grad = None
+
+
+def _change_data(param: Any) -> None:
+    param.grad.data.mul_(0.5)
+
+
 @pytest.mark.ranks(2)
-def test_gradients_that_are_changed_on_their_way(n: int) -> None:
-    """Clipping without synchronize() is an error on every rank, not a wrong step; then training goes on."""
+@pytest.mark.parametrize(
+    ("change", "before"),
+    [(each, before) for each in (_clip, _replace, _give_other_memory, _remove) for before in (0, 3)]
+    + [(_change_data, 0)],
+)
+def test_gradients_that_are_changed_on_their_way(change: Callable[[Any], None], before: int, n: int) -> None:
+    """A change without synchronize() is an error on every rank, not weights that differ; then training goes on.
+
+    In place or not, by name (before the first step) or in buckets.
+    """
     model, _ = twins()
     optimizer = distributed(model)
-    x, y = next(batches(n))
+    *first, (x, y) = batches(n, before + 1)
+    for each in first:
+        optimizer.zero_grad()
+        mse(model, *map(part, each)).backward()
+        optimizer.step()
+    optimizer.zero_grad()
     mse(model, part(x), part(y)).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    for param in model.parameters():
+        if param.grad is not None:
+            change(param)
     with pytest.raises(RuntimeError, match=r"was changed .* Call optimizer\.synchronize\(\) after backward"):
         optimizer.step()
     goes_on(n, model, optimizer)

@@ -115,9 +115,14 @@ class GradBucket:
                 self._sent.copy_(self.flat)
 
     def changed(self) -> list[str]:
-        """Names of gradients that somebody changed during the reduction."""
-        now = {name: self._params[name].grad for name in self._versions}
-        return [name for name, grad in now.items() if grad is not None and grad._version != self._versions[name]]
+        """Names of gradients that somebody changed or replaced during the reduction."""
+        found = []
+        for name, version in self._versions.items():
+            grad = self._params[name].grad
+            same = grad is self._given[name] and grad.data_ptr() == self.views[name].data_ptr()
+            if not same or grad._version != version:
+                found.append(name)
+        return found
 
     def give(self) -> None:
         """After the reduction: parameters without a gradient here get that of the others, if any has one."""

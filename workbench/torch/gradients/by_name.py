@@ -23,10 +23,39 @@ from workbench.torch.low_communication.powersgd import PowerSGDCompression
 from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.compression import Compressor
 
+COPIED = 1024
+"""Gradients of at most this number of elements are compared with a copy: ``.grad.data`` counts no changes."""
 CHANGED = (
     "The gradient of {!r} was changed while it was being sent to the other ranks. Call optimizer.synchronize() after "
     "backward(), change the gradients then, and call step() within optimizer.skip_synchronize()."
 )
+
+
+class Sent:
+    """A gradient as it was when it was sent.
+
+    Args:
+        grad: None: there was none.
+
+    Attributes:
+        copy: of a small gradient in the CPU's memory, which is then not reduced in place.
+    """
+
+    def __init__(self, grad: torch.Tensor | None) -> None:
+        self._grad = grad
+        self.copy: torch.Tensor | None = None
+        if grad is not None:
+            self._version, self._place = grad._version, grad.data_ptr()
+            if grad.device.type == "cpu" and grad.numel() <= COPIED:
+                self.copy = grad.detach().clone()
+
+    def changed(self, now: torch.Tensor | None) -> bool:
+        """Has somebody changed it since, or put another one in its place?"""
+        if now is None or now is not self._grad:
+            return now is not self._grad
+        if (now._version, now.data_ptr()) != (self._version, self._place):
+            return True
+        return self.copy is not None and not torch.allclose(now.detach(), self.copy, 0.0, 0.0, equal_nan=True)
 
 
 class GradsByName:
@@ -53,9 +82,8 @@ class GradsByName:
         self._as_dense = as_dense
         self._fields = fields
         self._order = order
-        # Of a step alone: what was compressed, its context, and the gradient's version, which torch counts up at every
-        # change.
-        self._in_flight: dict[str, tuple[torch.Tensor, Any, int]] = {}
+        # Of a step alone: what was compressed, its context, and the gradient that it was made from.
+        self._in_flight: dict[str, tuple[torch.Tensor, Any, Sent]] = {}
         self._powersgd = compression if isinstance(compression, PowerSGDCompression) else None
         if self._powersgd and fields["op"] not in (Average, Sum):
             raise ValueError(
@@ -85,14 +113,16 @@ class GradsByName:
         if grad is None:
             zeros = param.new_zeros(()).expand(param.shape)  # takes no memory, however large the parameter
             small, ctx = self._compress(name, zeros)
-            self._in_flight[name] = param.new_empty(0, dtype=small.dtype), ctx, 0
+            self._in_flight[name] = param.new_empty(0, dtype=small.dtype), ctx, Sent(None)
             shape = tuple(small.shape)
             return api.entry(Kind.ALLREDUCE, None, name, shape=shape, absent=True, **about(small), **fields)
         small, ctx = self._compress(name, grad.detach())
         small = small.contiguous()
-        self._in_flight[name] = small, ctx, grad._version
+        sent = Sent(grad)
+        self._in_flight[name] = small, ctx, sent
         array, convert = in_place(small)
-        return api.entry(Kind.ALLREDUCE, array, name, target=array, convert=convert, **about(small), **fields)
+        goes = {} if sent.copy is not None else {"target": array, "convert": convert}
+        return api.entry(Kind.ALLREDUCE, array, name, **goes, **about(small), **fields)
 
     def _compress(self, name: str, grad: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """What is sent, and what is needed to undo it. PowerSGD remembers each gradient by its name."""
@@ -136,19 +166,19 @@ class GradsByName:
         """Put a result into ``.grad``; None: no rank had a dense gradient.
 
         Raises:
-            RuntimeError: the gradient was changed in the meantime.
+            RuntimeError: the gradient was changed or replaced in the meantime.
             MismatchError: this rank's gradient is sparse, and another rank's is dense.
         """
-        param, (small, ctx, version) = self._params[name], self._in_flight.pop(name)
+        param, (small, ctx, sent) = self._params[name], self._in_flight.pop(name)
         if reduced is None:
             return
-        if small.numel() and param.grad is not None and param.grad._version != version:
-            raise RuntimeError(CHANGED.format(name))
         if param.grad is not None and param.grad.is_sparse:
             raise MismatchError(
                 f"The gradient of {name!r} is sparse on rank {api.rank()}, but dense on another rank. "
                 "Give DistributedOptimizer sparse_as_dense=True on every rank."
             )
+        if sent.changed(param.grad):
+            raise RuntimeError(CHANGED.format(name))
         if not isinstance(reduced, torch.Tensor):
             reduced = tensor_of(reduced, small)
         full = self._compression.decompress(reduced, ctx)
