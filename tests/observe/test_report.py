@@ -229,7 +229,7 @@ def test_where_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.process
 def test_what_is_there_stays(tmp_path: Path) -> None:
-    """An earlier page where no job has run, and the ranks' parts where the page cannot be made; then the code says so."""
+    """An earlier page where no job has run, and the ranks' parts where the page cannot be made, which the code says."""
     page = tmp_path / "there.html"
     page.write_text("the last one")
     with pytest.raises(LaunchError, match="two hosts"), reported(str(page), ["python"]):
