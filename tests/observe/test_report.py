@@ -237,6 +237,7 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["there.html"]
     with reported(str(page), ["python"]) as job:
         broken = Path(job.variables["WORKBENCH_REPORT"], "0.0.json")
+        assert broken.parent.stat().st_mode & 0o777 == 0o700
         broken.write_text("{")
     assert job.code == 1
     assert broken.exists()

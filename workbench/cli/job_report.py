@@ -49,7 +49,7 @@ def reported(path: str, command: Sequence[str], measured: str = "") -> Iterator[
     if measured:
         _check(measured)
     try:
-        parts.mkdir()
+        parts.mkdir(mode=0o700)  # whatever the umask: what stands there becomes part of a page
     except FileExistsError:
         raise LaunchError(
             f"--report {path}: another job writes this report, or did not end well. If none runs, delete {parts}."

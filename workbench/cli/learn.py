@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 from workbench.cli import flags
 from workbench.common.extras import cure, has
+from workbench.common.whole_file import write_whole
 from workbench.errors import LaunchError
 from workbench.launch.as_command import become
 
@@ -115,7 +115,7 @@ def copy(target: Path) -> list[Path]:
             if any(part.startswith((".", "__")) for part in name.parts) or to.exists():
                 continue  # somebody's progress and checkpoints are theirs
             to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, to)
+            write_whole(to, path.read_bytes())  # half a copy would stay for ever
             written.append(to)
     except OSError as error:
         raise LaunchError(f"{target} cannot be written: {error.strerror}.") from None
