@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ from workbench.cli import main as cli
 from workbench.cli.completion import script
 from workbench.cli.face import GROUPS
 from workbench.diagnostics.explain import explanation, names
+from workbench.errors import LaunchError
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -144,3 +146,18 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest
     (tmp_path / "file").write_text("")
     assert cli.main(["lessons", str(tmp_path / "file")]) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_half_a_lesson_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a full disk cut off is copied by the next command."""
+    source, soft = tmp_path / "source" / "notebooks" / "00.ipynb", resource.getrlimit(resource.RLIMIT_FSIZE)
+    source.parent.mkdir(parents=True)
+    source.write_text("a whole lesson")
+    monkeypatch.setattr(learn, "built", lambda: tmp_path / "source")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, soft[1]))
+    try:
+        with pytest.raises(LaunchError, match="cannot be written"):
+            learn.copy(tmp_path / "mine")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, soft)
+    assert [each.read_text() for each in learn.copy(tmp_path / "mine")] == ["a whole lesson"]

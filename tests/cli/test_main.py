@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from workbench.errors import LaunchError
 from workbench.launch.ranks.ending import Ending
 from workbench.launch.ranks.output import Lines, Printer, last_traceback
 from workbench.launch.start import hosts, mpi, starters
+from workbench.observe.report import html
 
 ROOT = Path(workbench.__file__).parent.parent
 CLI = [sys.executable, "-m", "workbench.cli.main"]
@@ -276,6 +278,15 @@ def test_nonsense_in_a_file_is_named(tmp_path: Path, text: str, message: str) ->
         (["-np", "2", "--config-file", "/no/such/file", "true"], "cannot be read"),
         (["-np", "2", "--mpi-args", '"', "true"], "--mpi-args '\"' cannot be split into words"),
         (["-np", "2", "no-such-program"], "no program 'no-such-program'"),
+        (["-np", "9" * 20, "true"], "open files"),
+        (["-np", "2", "--hostfile", os.devnull, "true"], f"The host file {os.devnull} names no host"),
+        (["-np", "2", "--hostfile", sys.executable, "true"], f"The host file {sys.executable} is not text"),
+        (["-np", "2", "--config-file", sys.executable, "true"], f"{sys.executable} cannot be read"),
+        (["-np", "2", "-H", "../a:2", "true"], "'../a:2' is not a host"),
+        (["-np", "2", "--hosts=-oProxyCommand=date:2", "true"], "'-oProxyCommand=date:2' is not a host"),
+        (["-np", "2", "-H", f"{'a' * 300}:2", "true"], "File name too long"),
+        (["-np", "2", "--report", "a.html", "--measured", "a" * 300, "true"], "File name too long"),
+        (["-np", "2", "--report", "a.html", "--measured", __file__, "true"], "is no measurement"),
     ],
 )
 def test_wrong_words_are_one_clear_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,6 +296,47 @@ def test_wrong_words_are_one_clear_line(words: list[str], message: str, capsys: 
     assert message in told.err
     assert len(told.err.splitlines()) == 1
     assert told.out == ""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("words", [["env"], ["run", "--help-all"], ["report", "a.html"]])
+def test_output_that_cannot_be_written_is_no_traceback(words: list[str], tmp_path: Path) -> None:
+    """On a full disk one line and exit code 1, where nobody reads no word and 141, of what is loaded later, too."""
+    (tmp_path / "a.html").write_text(html([], ["python"]), encoding="utf-8")
+    unread, pipe = os.pipe()
+    os.close(unread)
+    for output, code, said in ((os.open("/dev/full", os.O_WRONLY), 1, b"No space left on device"), (pipe, 141, b"")):
+        done = subprocess.run([*CLI, *words], stdout=output, stderr=subprocess.PIPE, cwd=tmp_path, check=False)
+        os.close(output)
+        assert done.returncode == code
+        assert len(done.stderr.splitlines()) == len(said.splitlines())
+        assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["slurm", "mine.py", "true"],
+        ["k8s", "mpijob", "--image", "a:1", "--output", "mine.py", "--", "true"],
+        ["convert", "--in-place", "mine.py"],
+        ["grade", "--as-root", "--csv", "mine.py", "none.ipynb"],
+    ],
+)
+def test_a_full_disk_takes_no_file(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is written over another file leaves it where there is no room, and says so."""
+    monkeypatch.chdir(tmp_path)
+    mine = shutil.copy(ROOT / "tests" / "convert" / "corpus" / "ddp_torchrun.py", "mine.py")
+    before, soft = Path(mine).read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, soft[1]))
+    try:
+        assert cli.main(words) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, soft)
+    assert "mine.py cannot be written" in capsys.readouterr().err
+    assert Path(mine).read_bytes() == before
+    assert os.listdir() == ["mine.py"]
 
 
 def test_options_and_variables_that_contradict_each_other_are_refused() -> None:

@@ -55,5 +55,9 @@ def test_no_script() -> None:
     for words, stream in ((["python", "-"], io.StringIO("\n")), (["python"], terminal)):
         with pytest.raises(LaunchError, match=r"no script.*workbench run -np 2 python - < train\.py"):
             with_script(words, stream)
-    with pytest.raises(LaunchError, match=r"131,073 bytes.*save it in a file"):
-        with_script(["python", "-"], io.StringIO("#" * 131_073))
+    endless = io.StringIO("#" * 1_000_000)
+    with pytest.raises(LaunchError, match=r"more than 131,071 bytes.*save it in a file"):
+        with_script(["python", "-"], endless)
+    assert endless.tell() < 200_000, "a data set by mistake would fill the memory"
+    with pytest.raises(LaunchError, match="no text"):
+        with_script(["python", "-"], io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8"))

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -247,3 +248,23 @@ def test_a_run_that_is_given_up_leaves_no_kernel(forks: ForkServer, tmp_path: Pa
     kernel = psutil.Process(int((tmp_path / "pid").read_text()))
     fork.close()
     assert eventually(lambda: not kernel.is_running())
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+import nbformat
+from workbench.course.build import execute
+from workbench.launch.as_command import as_command
+cell = nbformat.v4.new_code_cell("import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(50)")
+sys.exit(as_command(lambda: execute(nbformat.v4.new_notebook(cells=[cell]), Path())))
+"""
+
+
+@pytest.mark.process
+def test_ctrl_c_ends_a_notebook_with_its_exit_code(tmp_path: Path) -> None:
+    """It is nbclient that takes the signal; ``workbench demo`` ends with 130 all the same."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 130
+    assert "Interrupt" not in done.stderr

@@ -227,6 +227,23 @@ def test_where_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise AssertionError("the job is not started")
 
 
+@pytest.mark.process
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    """An earlier page where no job has run, and the ranks' parts where the page cannot be made, which the code says."""
+    page = tmp_path / "there.html"
+    page.write_text("the last one")
+    with pytest.raises(LaunchError, match="two hosts"), reported(str(page), ["python"]):
+        raise LaunchError("no two hosts")
+    assert [each.name for each in tmp_path.iterdir()] == ["there.html"]
+    with reported(str(page), ["python"]) as job:
+        broken = Path(job.variables["WORKBENCH_REPORT"], "0.0.json")
+        assert broken.parent.stat().st_mode & 0o777 == 0o700
+        broken.write_text("{")
+    assert job.code == 1
+    assert broken.exists()
+    assert page.read_text() == "the last one"
+
+
 def test_a_job_without_a_step_says_so(tmp_path: Path) -> None:
     """On its page, and below the comparison, which goes on: no step, one step, no rank at all."""
     jobs = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.common.extras import cure, has
+from workbench.common.whole_file import write_whole
 from workbench.errors import LaunchError
 from workbench.launch.ranks.output import log
 
@@ -83,7 +84,7 @@ def _convert(args: argparse.Namespace) -> int:
 
 def _write(to: Path, text: str, encoding: str) -> None:
     try:
-        to.write_bytes(text.encode(encoding))
+        write_whole(to, text.encode(encoding))
     except (OSError, UnicodeEncodeError) as error:
         raise LaunchError(f"{to} cannot be written: {error}.") from None
     log(f"written to {to}; workbench run -np 2 python {to} starts it")

@@ -251,7 +251,9 @@ def _load(path: str) -> dict[str, Any]:
         raise LaunchError("--config-file needs PyYAML: pip install pyyaml") from None
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise LaunchError(f"{path} cannot be read: {error.strerror}.") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise LaunchError(f"{path} cannot be read: {error}") from None
     if not isinstance(found, dict):
         raise LaunchError(f"{path} holds no sections such as `params:`.")

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 from workbench.cli import flags
 from workbench.common.extras import cure, has
+from workbench.common.whole_file import write_whole
 from workbench.errors import LaunchError
+from workbench.launch.as_command import become
 
 _FOLDER = "workbench-lessons"
 _KINDS = ("notebooks", "exercises")
@@ -115,7 +115,7 @@ def copy(target: Path) -> list[Path]:
             if any(part.startswith((".", "__")) for part in name.parts) or to.exists():
                 continue  # somebody's progress and checkpoints are theirs
             to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, to)
+            write_whole(to, path.read_bytes())  # half a copy would stay for ever
             written.append(to)
     except OSError as error:
         raise LaunchError(f"{target} cannot be written: {error.strerror}.") from None
@@ -128,14 +128,14 @@ def _lessons(args: argparse.Namespace) -> int:
     return 0
 
 
-def _demo(args: argparse.Namespace) -> int:
+def _demo(args: argparse.Namespace) -> NoReturn:
     _look_for("demo")
     source = built()
     output = (
         args.output
         or (source / "build" if (source / "lessons").exists() else Path.cwd()) / "00_quickstart.executed.ipynb"
     )
-    return subprocess.call([sys.executable, "-m", "workbench.course.demo", "--output", str(output)])
+    become("workbench.course.demo", "--output", str(output))
 
 
 def _site(args: argparse.Namespace) -> int:
@@ -154,13 +154,13 @@ def _class(args: argparse.Namespace) -> NoReturn:
         raise LaunchError(f"`workbench class --rehearse` needs nbclient: {cure('torch,lessons,lab,mpich')}")
     words = [*map(str, args.folders), *(["--numbers"] if args.numbers else []), "--port", str(args.port)]
     words += ["--rehearse", str(args.rehearse), "--lessons", args.lessons, "--minutes", str(args.minutes)]
-    os.execv(sys.executable, [sys.executable, "-m", "workbench.course.classroom", *words])
+    become("workbench.course.classroom.__main__", *words)
 
 
-def _watch(args: argparse.Namespace) -> int:
+def _watch(args: argparse.Namespace) -> NoReturn:
     options = [f"--{name}" for name in ("once", "stacks") if getattr(args, name)]
     words = [*([args.cluster] if args.cluster else []), *options]
-    return subprocess.call([sys.executable, "-m", "workbench.cluster.terminal", *words])
+    become("workbench.cluster.terminal", *words)
 
 
 def _lab(args: argparse.Namespace) -> NoReturn:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from workbench import config
 from workbench._version import __version__
@@ -23,7 +23,9 @@ from workbench.cli.grade import command as grade
 from workbench.cli.grade.results import print_lines
 from workbench.cli.jobs import command as k8s
 from workbench.cli.standard_input import with_script
+from workbench.common.whole_file import write_whole
 from workbench.errors import LaunchError
+from workbench.launch.as_command import as_command, become
 from workbench.launch.ranks.output import Printer, log
 
 if TYPE_CHECKING:
@@ -153,25 +155,17 @@ def main(words: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _open_streams()
-    args = parsed(sys.argv[1:] if words is None else words)
+    return as_command(lambda: _main(parsed(sys.argv[1:] if words is None else words)))
+
+
+def _main(args: argparse.Namespace) -> int:
     try:
         os.getcwd()
     except OSError as error:
-        log(f"The working directory cannot be used: {error.strerror}. Was it deleted? Go to another one first: cd")
-        return 1
-    try:
-        code: int = args.handle(args) if args.subcommand else about.overview(parser())
-    except (LaunchError, ValueError) as error:
-        log(str(error))
-        return 1
-    except BrokenPipeError:
-        code = 141
-    except KeyboardInterrupt:
-        code = 130
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-        return code
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
+        raise LaunchError(
+            f"The working directory cannot be used: {error.strerror}. Was it deleted? Go to another one first: cd"
+        ) from None
+    code: int = args.handle(args) if args.subcommand else about.overview(parser())
     return code
 
 
@@ -258,7 +252,7 @@ def _slurm(args: argparse.Namespace) -> int:
     activate = Path(sys.executable).parent / "activate"
     text = batch.script(wanted, site.read(), str(activate) if activate.exists() else "", flags.command(args))
     try:
-        Path(args.file).write_text(text, encoding="utf-8")
+        write_whole(Path(args.file), text.encode())
     except OSError as error:
         raise LaunchError(f"{args.file} cannot be written: {error.strerror}.") from None
     if not args.submit:
@@ -293,14 +287,13 @@ def _reported(args: argparse.Namespace) -> int:
     if flags.is_elastic(args):
         raise LaunchError("--report is for jobs of fixed size: an elastic job has other ranks in each epoch.")
     command = flags.command(args)
-    with reported(args.report, command, args.measured or "") as variables:
-        return _run_ranks(args, *_targets(args), variables)
+    with reported(args.report, command, args.measured or "") as job:
+        job.code = _run_ranks(args, *_targets(args), job.variables)
+    return job.code
 
 
-def _compare(args: argparse.Namespace) -> int:
-    from workbench.cli.job_report import MAKER
-
-    os.execv(sys.executable, [*MAKER, "compare", *args.reports])
+def _compare(args: argparse.Namespace) -> NoReturn:
+    become("workbench.observe.report", "compare", *args.reports)
 
 
 def _run_ranks(args: argparse.Namespace, n: int, targets: list[Target], more: Mapping[str, str] | None = None) -> int:

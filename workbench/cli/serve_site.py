@@ -7,6 +7,7 @@ import http.server
 from pathlib import Path
 from typing import Any
 
+from workbench.cli.local_server import LocalServer
 from workbench.errors import LaunchError
 
 _TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm"}
@@ -30,7 +31,7 @@ class _Pages(http.server.SimpleHTTPRequestHandler):
         """Nothing is written for each request."""
 
 
-def server(folder: Path, port: int = 0) -> http.server.ThreadingHTTPServer:
+def server(folder: Path, port: int = 0) -> LocalServer:
     """A server of the pages in a folder, on the loopback address.
 
     Args:
@@ -38,14 +39,11 @@ def server(folder: Path, port: int = 0) -> http.server.ThreadingHTTPServer:
         port: 0: any that is free.
 
     Raises:
-        LaunchError: there are no pages, or the port is not free.
+        LaunchError: there are no pages, or the port cannot be used.
     """
     if not (folder / "index.html").is_file():
         raise LaunchError(f"{folder} has no index.html. `make site` in a clone builds the pages, into build/site.")
-    try:
-        return http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(_Pages, directory=str(folder)))
-    except OSError as error:
-        raise LaunchError(f"Port {port} cannot be used: {error.strerror}. Choose another --port.") from None
+    return LocalServer(port, functools.partial(_Pages, directory=str(folder)))
 
 
 __all__ = ["server"]

@@ -22,7 +22,7 @@ def with_script(command: Sequence[str], stream: TextIO) -> list[str]:
         stream: this process's standard input; read only if Python would.
 
     Raises:
-        LaunchError: there is no script on it, or it is too long.
+        LaunchError: there is no script on it, it is no text, or it is too long.
 
     Example:
         >>> import io
@@ -35,16 +35,19 @@ def with_script(command: Sequence[str], stream: TextIO) -> list[str]:
     if at is None:
         return list(command)
     named = at < len(command)
-    script = stream.read() if named or not stream.isatty() else ""
+    try:
+        script = stream.read(_MOST_BYTES + 1) if named or not stream.isatty() else ""
+    except UnicodeDecodeError:
+        raise LaunchError(f"{' '.join(command)}: what is on standard input is no text, so no script.") from None
     if not script.strip():
         raise LaunchError(
             f"{' '.join(command)}: no script. Name its file, or give its text on standard input: "
             f"workbench run -np 2 {command[0]} - < train.py"
         )
-    if (length := len(script.encode())) > _MOST_BYTES:
+    if len(script.encode()) > _MOST_BYTES:
         raise LaunchError(
-            f"The script on standard input has {length:,} bytes, and {_MOST_BYTES:,} is the most that a command can "
-            "take: save it in a file, and name that."
+            f"The script on standard input has more than {_MOST_BYTES:,} bytes, the most that a command can take: save "
+            "it in a file, and name that."
         )
     return [*command[:at], "-c", script, *command[at + 1 :]]
 

@@ -58,21 +58,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
     from workbench.cluster.ipyparallel_internals import Client
 
+    connection = chosen(args.cluster, clusters())
     try:
-        client = Client(str(chosen(args.cluster, clusters())), timeout=_TIMEOUT_S)
-    except LaunchError as error:
-        print(f"workbench: {error}")
-        return 1
+        client = Client(str(connection), timeout=_TIMEOUT_S)
     except NoAnswerError:
-        print("workbench: the cluster does not answer: its notebook may have ended.")
-        return 1
+        raise LaunchError("The cluster does not answer: its notebook may have ended.") from None
     feed = Feed(client, client.ids)
     print_tables(feed, rounds=1 if args.once or args.stacks else 0)
     for lines in feed.stack_lines() if args.stacks else ():
         print(lines)
     client.close()
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -141,6 +141,7 @@ def execute(notebook: Any, folder: Path, **hooks: Any) -> Any:
 
     Raises:
         nbclient.exceptions.CellExecutionError: with the cell's traceback.
+        KeyboardInterrupt: after Ctrl-C, when the kernel has ended.
     """
     where = {"metadata": {"path": str(folder)}}
     quiet = ["--log-level=ERROR"]  # the kernel's warnings are not the reader's
@@ -150,7 +151,12 @@ def execute(notebook: Any, folder: Path, **hooks: Any) -> Any:
         kernel = {"transport": "ipc", "connection_file": f"{ipython}/kernel.json"}
         client = NotebookClient(notebook, resources=where, config=Config({"KernelManager": kernel}), **options)
         # Cluster files in a folder of their own; engines' outputs grouped; no colours in tracebacks.
-        client.execute(env=child_environment(IPYTHONDIR=ipython, IPP_NONINTERACTIVE="1", NO_COLOR="1"))
+        try:
+            client.execute(env=child_environment(IPYTHONDIR=ipython, IPP_NONINTERACTIVE="1", NO_COLOR="1"))
+        except BaseException:
+            if hasattr(client, "_async_cleanup_kernel_future"):  # nbclient took Ctrl-C for itself, and stumbles over it
+                raise KeyboardInterrupt from None
+            raise
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if "outputs" in cell:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from workbench.common.text import count, rank_list
+from workbench.common.whole_file import write_whole
 from workbench.errors import LaunchError, WorkbenchError
 from workbench.observe.drawing import describe, svg
 from workbench.observe.drawing_kit import INKS, duration, size
@@ -283,7 +283,9 @@ def _loaded(path: str) -> list[Rank]:
     try:
         data = _DATA.search(Path(path).read_text(encoding="utf-8"))
         rows = [Rank(**each) for each in json.loads(data[1])["ranks"]] if data else None
-    except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
+    except OSError as error:
+        raise LaunchError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, TypeError, KeyError) as error:
         raise LaunchError(f"{path} cannot be read: {error}") from None
     if rows is None:
         raise LaunchError(f"{path} is no report of workbench run --report.")
@@ -295,17 +297,10 @@ def main(words: Sequence[str]) -> int:
     what, *rest = words
     if what == "make":
         folder, page, measured, *command = rest
-        Path(page).write_text(html(read(Path(folder)), command, measured), encoding="utf-8")
-        return 0
-    try:
+        write_whole(Path(page), html(read(Path(folder)), command, measured).encode())
+    else:
         print("\n".join(compared(rest)))
-    except LaunchError as error:
-        print(f"workbench: {error}", file=sys.stderr)
-        return 1
     return 0
 
 
 __all__ = ["Rank", "against_prediction", "compared", "html", "ranks", "read", "sentences"]
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-import secrets
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from typing import Any
 from workbench.cli.grade import reaper, results
 from workbench.cli.grade.results import print_lines
 from workbench.cli.grade.submissions import notebooks, read_all
+from workbench.common.whole_file import write_whole
+from workbench.errors import LaunchError
 from workbench.launch.ranks.output import log
 
 _ABOUT = """\
@@ -52,15 +53,17 @@ def add(commands: Any, seconds: Callable[[str], float]) -> None:
 
 
 def _gib(text: str) -> float:
-    if 0.5 <= float(text) <= 1e6:
-        return float(text)
-    raise argparse.ArgumentTypeError("at least 0.5, for Python and numpy alone take that much")
+    with contextlib.suppress(ValueError):
+        if 0.5 <= float(text) <= 1e6:
+            return float(text)
+    raise argparse.ArgumentTypeError("a number, at least 0.5, for Python and numpy alone take that much")
 
 
 def _whole(text: str) -> int:
-    if int(text) >= 8:
-        return int(text)
-    raise argparse.ArgumentTypeError("at least 8, for a notebook's process and its threads")
+    with contextlib.suppress(ValueError):
+        if int(text) >= 8:
+            return int(text)
+    raise argparse.ArgumentTypeError("a whole number, at least 8, for a notebook's process and its threads")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,13 +81,13 @@ def run(args: argparse.Namespace) -> int:
     submissions = read_all(notebooks(args.files))
     graded: list[results.NotebookResult] = []
     for form, path in targets.items():
-        keep(path, form(graded))
+        _keep(path, form(graded))
     reaper.hide()  # a notebook could else write into the pipes from its judge, through /proc
     try:
         for submission in submissions:
             graded.append(grade.Grading(submission, how).run())
             for form, path in targets.items():
-                keep(path, form(graded))
+                _keep(path, form(graded))
             print_lines([*results.table(graded[-1]), ""])
     finally:
         reaper.hide(False)
@@ -99,16 +102,11 @@ def run(args: argparse.Namespace) -> int:
     return int(not all(notebook.complete for notebook in graded))
 
 
-def keep(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all, so that who interrupts it keeps what there was."""
-    if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
-        path.write_text(text, encoding="utf-8")
-        return
-    path = path.resolve()
-    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    with new.open("x", encoding="utf-8") as file:  # never through a link that somebody has put there
-        file.write(text)
-    os.replace(new, path)
+def _keep(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise LaunchError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-__all__ = ["add", "keep", "run"]
+__all__ = ["add", "run"]

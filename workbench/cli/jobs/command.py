@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.cli import flags
 from workbench.cli.jobs.description import JobDescription
+from workbench.common.whole_file import write_whole
 from workbench.errors import LaunchError
 
 _TEXT = """\
@@ -111,7 +112,7 @@ def handle(args: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return 0
     try:
-        Path(args.output).write_text(text, encoding="utf-8")
+        write_whole(Path(args.output), text.encode())
     except OSError as error:
         raise LaunchError(f"{args.output} cannot be written: {error.strerror}.") from None
     return 0

@@ -44,14 +44,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _rehearse(n: int, minutes: float, lessons: str) -> int:
-    """Play the lessons as n learners; 1 if something failed."""
+    """Play the lessons as n learners; 1 if something failed, 130 after Ctrl-C."""
     from workbench.course.classroom.rehearsal import Rehearsal  # which needs nbclient
 
     rehearsal = Rehearsal(n, minutes, lessons)
     rehearsal.run()
     for line in rehearsal.report():
         print(line, flush=True)
-    return int(rehearsal.failed())
+    return 130 if rehearsal.interrupted else int(rehearsal.failed())
 
 
 if __name__ == "__main__":

@@ -118,7 +118,8 @@ class Learner:
             asyncio.run(client.async_execute(env=env))
         except CellTimeoutError:
             self.hangs.append(self.at)
-        except (CellExecutionError, DeadKernelError, RuntimeError, OSError) as error:
+        except (CellExecutionError, DeadKernelError, RuntimeError, OSError, AssertionError) as error:
+            # AssertionError: of nbclient's, where its kernel is ended while it starts
             if not self.given_up:
                 said = [line for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
                 self.problems.append(f"{self.at}: {said[-1] if said else type(error).__name__}")
@@ -155,6 +156,7 @@ class Rehearsal:
         self.learners: list[Learner] = []
         self._threads: list[threading.Thread] = []
         self.why_fewer = ""
+        self.interrupted = False
         self._took_s = 0.0
 
     def run(self) -> None:
@@ -170,6 +172,7 @@ class Rehearsal:
                     time.sleep(min(_LOOK_S, _ALL_BEGIN_S / self._n))
                 self._give_up("the time was over", self.learners)
             except KeyboardInterrupt:
+                self.interrupted = True
                 self._give_up("it was interrupted", self.learners)
             finally:
                 self._end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hmac
 import http.server
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import LaunchError
+from workbench.cli.local_server import LocalServer
 
 _PAGE = Path(__file__).with_name("page.html")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
@@ -48,15 +47,14 @@ class _Board(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Security-Policy", _POLICY)
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cache-Control", "no-store")
-        with contextlib.suppress(ConnectionError):  # the reader has gone
-            self.end_headers()
-            self.wfile.write(body)
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, *message: Any) -> None:
         """Nothing is written for each request."""
 
 
-def server(state: Callable[[], dict[str, Any]], port: int = 0) -> tuple[http.server.ThreadingHTTPServer, str]:
+def server(state: Callable[[], dict[str, Any]], port: int = 0) -> tuple[LocalServer, str]:
     """A server on the loopback address, and the page's address.
 
     Args:
@@ -64,7 +62,7 @@ def server(state: Callable[[], dict[str, Any]], port: int = 0) -> tuple[http.ser
         port: 0: any that is free.
 
     Raises:
-        LaunchError: the port is not free.
+        LaunchError: the port cannot be used.
     """
     token, lock = secrets.token_urlsafe(16), threading.Lock()
 
@@ -72,11 +70,7 @@ def server(state: Callable[[], dict[str, Any]], port: int = 0) -> tuple[http.ser
         with lock:
             return state()
 
-    try:
-        found = http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(_Board, token, one_at_a_time))
-    except (OSError, OverflowError) as error:
-        why = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
-        raise LaunchError(f"Port {port} cannot be used: {why}. Choose another --port.") from None
+    found = LocalServer(port, functools.partial(_Board, token, one_at_a_time))
     return found, f"http://127.0.0.1:{found.server_port}/{token}/"
 
 

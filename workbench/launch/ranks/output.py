@@ -231,8 +231,8 @@ class Printer:
         self._folder, self._digits = Path(folder) if folder else None, len(str(n - 1))
         if folder:
             make_room(2 * n, "The files of --output-dir need")
-        for rank in range(n):
-            self._open_files(rank)
+            for rank in range(n):
+                self._open_files(rank)
 
     def add(self, rank: int, host: str = "") -> None:
         """One rank more, of an elastic job; raises as the constructor."""

@@ -16,11 +16,11 @@ from workbench.launch.ranks.process_tree import ProcessTree
 Hosts = list[tuple[str, int]]
 
 _DISCOVERY_S = 20.0
-# A name, an IPv4 address, [fd00::1] or fd00::1; then :2, or what files of MPI's say. An IPv6 address with slots needs
-# its brackets, for its last part could be their number.
+# A name that no program takes for an option or a path, an IPv4 address, [fd00::1] or fd00::1; then :2, or what files of
+# MPI's say. An IPv6 address with slots needs its brackets, for its last part could be their number.
 _LINE = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%\w+)?)\]|(?P<bare>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%\w+)?)"
-    r"|(?P<name>[^\s:\[\]]+))(?::(?P<slots>\d+))?(?P<words>(?:\s+(?:slots|max[_-]slots)\s*=\s*\d+)*)"
+    r"|(?P<name>(?!-)[^\s:\[\]/]+))(?::(?P<slots>\d+))?(?P<words>(?:\s+(?:slots|max[_-]slots)\s*=\s*\d+)*)"
 )
 _WORD = re.compile(r"(slots|max[_-]slots)\s*=\s*(\d+)")
 
@@ -50,6 +50,8 @@ def read(path: str) -> Hosts:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise LaunchError(f"The host file {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise LaunchError(f"The host file {path} is not text: write name:slots, a host a line.") from None
     found = []
     for number, line in enumerate(lines, 1):
         if words := line.partition("#")[0].strip():
@@ -57,6 +59,8 @@ def read(path: str) -> Hosts:
                 found.append(_parse_one(words, least=1))
             except LaunchError as error:
                 raise LaunchError(f"{path}, line {number}: {error}") from None
+    if not found:
+        raise LaunchError(f"The host file {path} names no host: write name:slots, a host a line.")
     return found
 
 
@@ -163,5 +167,5 @@ def is_here(name: str) -> bool:
             with socket.socket(family, kind, protocol) as listener:
                 listener.bind(address)
         return True
-    except OSError:
+    except (OSError, UnicodeError):  # a name that is too long for DNS is none of this machine's
         return False
