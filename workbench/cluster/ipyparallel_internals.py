@@ -27,7 +27,7 @@ part                                 what it is needed for; what happens without
 ``Client._outstanding_dict``         the same, by engine.
 ``Client._handle_execute_reply``     answers in the place of an engine: a cell,
 ``Client._handle_apply_reply``       a call,
-``Client._output_futures``           and the end of its output.
+``Client._output_futures``           and the end of its output; whether what comes is of a cell that has ended.
 ``AsyncResult._targets``             the engines of a result. Without it ``%px`` fails, as without the following two.
 ``AsyncResult._children``            the answer of each.
 ``AsyncResult._fname``               the name of a cell in error messages.
@@ -107,9 +107,11 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         states: by engine when it said last what it is at, by ``time.monotonic()``, and what that was.
         debugger: a :class:`workbench.cluster.debugger.RanksDebugger`, in a notebook: with cells engines get what their
             debugger must know, and what that says is no output.
+        late: gets what threads and processes print that an ended cell has left, on the client's thread.
     """
 
     debugger: Any = None
+    late: Listener | None = None
 
     _dispatch_message = ipyparallel.Client._dispatch_iopub.__wrapped__
 
@@ -274,7 +276,7 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
             self._lost(engine, name, list(self._outstanding_dict[name]))
 
     def _dispatch_iopub(self, parts: Any) -> None:
-        _, message = self.session.feed_identities(parts, copy=False)
+        topic, message = self.session.feed_identities(parts, copy=False)
         try:
             message = self.session.deserialize(message, content=True, copy=False)
         except Exception:
@@ -287,13 +289,22 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         if message["header"]["msg_type"] == STATE:
             self.states[message["content"]["engine"]] = time.monotonic(), message["content"]
             return
-        found = self._listeners.get((message["parent_header"] or {}).get("msg_id", ""))
+        msg_id = (message["parent_header"] or {}).get("msg_id", "")
+        found = self._listeners.get(msg_id) or self._of_nobody(msg_id, topic)
         if found is not None and found[0](found[1], message):
             return
         if message["header"]["msg_type"].startswith("comm_"):
             self._relay.take(message)
         else:
             self._pass_on(message)
+
+    def _of_nobody(self, msg_id: str, topic: list[bytes]) -> tuple[Listener, int] | None:
+        """Who gets the output of an engine whose request is over."""
+        kind, _, rest = (bytes(topic[0]) if topic else b"").decode().partition(".")
+        engine, output = rest.partition(".")[0], self._output_futures.get(msg_id)
+        if self.late is None or kind != "engine" or not engine.isdecimal() or (output and not output.done()):
+            return None
+        return self.late, int(engine)
 
     def _pass_on(self, message: Any) -> None:
         no_kernel = [] if hasattr(get_ipython(), "kernel") else [AttributeError]

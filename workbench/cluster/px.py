@@ -6,9 +6,10 @@ by kind: the same in every run. A frontend says with each cell whether somebody 
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comm import create_comm
@@ -65,6 +66,7 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         live = somebody_looks() if live is None else live
         signal = self.signal_on_interrupt if signal_on_interrupt is None else signal_on_interrupt
         client = self.view.client
+        client.late = None
         collected = Collected(len(client.ids), bars=live and not config.each_bar())
         with client.listening(collected.take, answers=live and somebody_answers()):
             result = self.view.execute(cell, silent=False, block=False)
@@ -104,6 +106,7 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
             self.shell.events.unregister("post_run_cell", self.own_init)
         if self.debugger is not None:
             self.debugger.forget()
+        self.view.client.late = None
         if running_kernel() is not None and somebody_looks():
             create_comm(target_name=ENDED).close()
 
@@ -133,17 +136,18 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         except KeyboardInterrupt:
             if signal is None:
                 raise
-            self._interrupt(result, states, signal)
+            raise self._interrupt(result, states, signal) from None
         finally:
             taken = -1
             while not result.wait_for_output(1) and taken != collected.taken:  # ever more comes
                 taken = collected.taken
             if shown is not None:
-                took = time.monotonic() - begun
+                took, late = time.monotonic() - begun, Late(self.view.client, collected, shown)
                 shown.finish(f"{took:.1f} s" if took >= _SIGN_S else "")
+                late.begin()
 
-    def _interrupt(self, result: Any, states: EngineStates, signal: str | int) -> None:
-        """Say where each rank was, and let all of them end as by Ctrl-C."""
+    def _interrupt(self, result: Any, states: EngineStates, signal: str | int) -> Interrupted:
+        """Say where each rank was, and let all of them end as by Ctrl-C; the exception that ends the cell here."""
         states.poll(now=True)
         time.sleep(2 * _LOOK_S)
         states.poll()
@@ -153,6 +157,61 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         if running:
             self.view.client.send_signal(signal, targets=running, block=True)
         result.wait(_AFTER_CTRL_C_S)
+        if running := [each for each in engines_of(result) if each not in _done(result)]:
+            return Interrupted(
+                f"{rank_list(running)} {'has' if len(running) == 1 else 'have'} not ended by Ctrl-C: in C code nothing "
+                "hears it, and what catches KeyboardInterrupt may go on. Stop once more, or call engines.rescue() in a "
+                "cell without %%px, which starts new engines where it must."
+            )
+        return Interrupted("the cell was stopped on all ranks")
+
+
+class Interrupted(KeyboardInterrupt):
+    """The stop button has ended a cell; those behind it, as of "Run All", do not run."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self}"]
+
+
+class Late:
+    """What an engine's threads and child processes print after the end of the cell that has left them: shown below it.
+
+    Args:
+        client: of the notebook.
+        collected: the cell's output, which takes what comes from now on.
+        shown: where it is.
+    """
+
+    def __init__(self, client: Any, collected: Collected, shown: Shown) -> None:
+        self._client, self._collected, self._shown = client, collected, shown
+        self._ready, self._scheduled, self._some = False, False, False
+        self._cell = contextvars.copy_context()  # in which ipykernel keeps the cell that a display belongs to
+        client.late = self._take
+        client.forget(collected.take)
+
+    def begin(self) -> None:
+        """The cell's end has been shown."""
+        self._client.soon(self._start)
+
+    def _start(self) -> None:
+        self._ready = True
+        if self._some:
+            self._show()
+
+    def _take(self, engine: int, message: Mapping[str, Any]) -> bool:
+        if not self._collected.take(engine, message):
+            return False
+        self._some = True
+        if self._ready and not self._scheduled:
+            self._scheduled = True
+            self._client.later(_TOGETHER_S, self._show)
+        return True
+
+    def _show(self) -> None:
+        begun, self._some = time.monotonic(), False
+        self._cell.run(self._shown.late)
+        self._scheduled = self._ready = False
+        self._client.later(4 * (time.monotonic() - begun), self._start)  # what one costs sets how many there are
 
 
 def ranks_of(text: str, there: Sequence[int]) -> list[int]:

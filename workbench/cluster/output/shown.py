@@ -27,7 +27,10 @@ class Shown(Protocol):
         """What has come is shown; ``note`` is one line below, which the next one replaces."""
 
     def finish(self, note: str) -> None:
-        """Nothing more comes."""
+        """The cell has ended."""
+
+    def late(self) -> None:
+        """Something has come after its end."""
 
 
 class BelowTheCell:
@@ -42,7 +45,7 @@ class BelowTheCell:
     def __init__(self, collected: Collected, ranks: Sequence[int], cell: str = "") -> None:
         self._collected, self._ranks, self._cell = collected, list(ranks), cell
         self._display: Any = None
-        self._widgets = 0
+        self._widgets, self._note = 0, ""
 
     def refresh(self, note: str) -> None:
         items = {rank: _last(each, _LIVE_ITEMS) for rank, each in self._collected.items().items()}
@@ -50,10 +53,14 @@ class BelowTheCell:
         self._put(_rows(items), note, running=True)
 
     def finish(self, note: str) -> None:
+        self._note = note
+        self.late()
+
+    def late(self) -> None:
         items = self._collected.items()
         most = _MOST_ITEMS // max(1, len(items))
         kept = {rank: _both_ends(each, most) for rank, each in items.items()}
-        self._put(_rows(kept), note, running=False)
+        self._put(_rows(kept), self._note, running=False)
 
     def _put(self, rows: Sequence[Row], note: str, running: bool) -> None:
         from IPython import display as ipython
@@ -102,6 +109,9 @@ class OnTerminal:
     def finish(self, note: str) -> None:
         self._print(complete=False)
         self._replace("")
+
+    def late(self) -> None:
+        self._print(complete=True)
 
     def _print(self, complete: bool) -> None:
         new: dict[int, list[Item]] = {}

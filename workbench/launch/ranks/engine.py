@@ -30,7 +30,7 @@ from ipyparallel.engine import app
 from ipyparallel.engine.nanny import KernelNanny
 from traitlets import default
 
-from workbench.launch.ranks import kernel
+from workbench.launch.ranks import kernel, streams
 
 _LOOK_S = 0.01
 
@@ -91,7 +91,7 @@ def _be_nanny(take: int, nanny_in: int) -> None:
 class NotebookEngine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no types
     """An engine that SIGTERM ends as SIGKILL does."""
 
-    out_stream_factory = kernel.Stream
+    out_stream_factory = streams.Stream
 
     @default("work_dir")
     def _folder(self) -> str:
@@ -104,6 +104,25 @@ class NotebookEngine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no 
         while self.url_file and not os.path.exists(self.url_file) and time.monotonic() < until:
             time.sleep(_LOOK_S)
         super().init_engine()
+
+    def redirect_output(self, iopub_socket: Any) -> None:
+        """What is printed goes to the notebook."""
+        super().redirect_output(iopub_socket)
+        self.kernel.streams.take()
+
+    def start(self) -> None:
+        """Serve until told to end. What a signal's handler raises between two cells, as of an alarm, is printed."""
+        loop = self.loop.asyncio_loop
+        serving = loop.create_task(self._start())
+        serving.add_done_callback(lambda done: loop.stop())
+        while True:
+            try:
+                loop.run_forever()
+                break
+            except (Exception, KeyboardInterrupt):  # noqa: BLE001 - of the user's handler
+                traceback.print_exc()
+        if serving.done():
+            serving.result()
 
     def init_signal(self) -> None:
         """Only Ctrl-C has a handler, as the kernel expects."""

@@ -12,22 +12,24 @@
 4. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
 5. The notebook asks what an engine is at, while a cell runs: the control channel has a thread of its own. ipykernel
    publishes before and after each message there that it is busy, and flushes: four times the cost of the answer.
-6. What a cell prints is sent every 50 ms; ipykernel waits for 200. A character that UTF-8 cannot have is sent as its
-   number; ipykernel loses all that was printed with it.
+6. What a cell prints, and a ``sys.stdout`` that it has broken: see :mod:`workbench.launch.ranks.streams`.
 7. A cell that another notebook has sent, by a client of its own: it is told whose engines these are.
 8. JupyterLab's debugger stops ranks: see :mod:`workbench.launch.ranks.debugger`.
+9. A process that a cell has forked, and that comes to the cell's end: it ends there. It would wait for messages on the
+   engine's sockets as a second engine, and keep a core busy.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import pdb
 import sys
+import traceback
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from ipykernel.iostream import OutStream
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from workbench.common.cell_numbers import KEY, STATE, CellNumbers
@@ -36,6 +38,7 @@ from workbench.launch.ranks.debugger import DEBUG, Debugger
 from workbench.launch.ranks.names import NAMES, about_names
 from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
 from workbench.launch.ranks.short_traceback import ShortTraceback
+from workbench.launch.ranks.streams import OwnStreams
 
 _LONG_WAIT_S = 0.4
 _OURS = [kind.encode() for kind in (KEY, STATE, NAMES, ASK)]
@@ -52,12 +55,15 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     Attributes:
         cell_numbers: what the notebook has sent to whom.
+        streams: the ones that a cell may have replaced.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.shell.loop_runner = Loop()
         ShortTraceback(self.shell)
+        self._pid, self.streams = os.getpid(), OwnStreams()
+        self.shell.events.register("post_execute", self._cell_over)
         self.cell_numbers = CellNumbers(self.engine_id)
         self.control_handlers[KEY] = self._receive_numbers
         self.control_handlers[STATE] = self._say_state
@@ -103,6 +109,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
         """A request has ended; an empty cell has not even begun."""
+        self.streams.mend()
         self._debugger.ends()
         self._activity.ends()
         self.cell_numbers.changed()
@@ -158,8 +165,20 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     def _failed(self, *args: Any, **options: Any) -> None:
         """What IPython calls when a cell has failed."""
+        self._cell_over(sys.exc_info()[1])
         self._debugger.failed()
         self._show_failure(*args, **options)
+
+    def _cell_over(self, error: BaseException | None = None) -> None:
+        """The cell's last statement has ended, or has failed."""
+        self.streams.mend()
+        if os.getpid() == self._pid:
+            return
+        if error is not None and not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(int(error is not None))
 
     def _say_state(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook asks, on the control channel, which has a thread of its own."""
@@ -186,19 +205,6 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 def print_page(shell: Any, data: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
     """What ``x?`` shows goes with the output of the cell: an engine has no pager."""
     print(data.get("text/plain", "") if isinstance(data, dict) else data)
-
-
-class Stream(OutStream):
-    """What ``print`` writes to."""
-
-    flush_interval = 0.05
-
-    def write(self, string: str) -> int | None:  # type: ignore[override]  # as ipykernel's
-        try:
-            string.encode()
-        except UnicodeEncodeError:
-            string = string.encode(errors="backslashreplace").decode()
-        return super().write(string)
 
 
 class Loop:
@@ -237,4 +243,4 @@ class Loop:
         self._loop.close()
 
 
-__all__ = ["Kernel", "Loop", "Stream"]
+__all__ = ["Kernel", "Loop"]
