@@ -119,8 +119,8 @@ class GradBucket:
         found = []
         for name, version in self._versions.items():
             grad = self._params[name].grad
-            same = grad is self._given[name] and grad.data_ptr() == self.views[name].data_ptr()
-            if not same or grad._version != version:
+            here = self.views[name].data_ptr()
+            if grad is None or grad is not self._given[name] or (grad._version, grad.data_ptr()) != (version, here):
                 found.append(name)
         return found
 

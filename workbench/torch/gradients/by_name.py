@@ -121,7 +121,7 @@ class GradsByName:
         sent = Sent(grad)
         self._in_flight[name] = small, ctx, sent
         array, convert = in_place(small)
-        goes = {} if sent.copy is not None else {"target": array, "convert": convert}
+        goes: dict[str, Any] = {} if sent.copy is not None else {"target": array, "convert": convert}
         return api.entry(Kind.ALLREDUCE, array, name, **goes, **about(small), **fields)
 
     def _compress(self, name: str, grad: torch.Tensor) -> tuple[torch.Tensor, Any]:
