@@ -37,6 +37,7 @@ from workbench.observe.report import html
 
 ROOT = Path(workbench.__file__).parent.parent
 CLI = [sys.executable, "-m", "workbench.cli.main"]
+CONVERTED = str(ROOT / "tests" / "convert" / "corpus" / "ddp_torchrun.py")
 
 # Every option of `horovodrun --help` (0.28.1), with a value where it takes one.
 HOROVODRUN = """
@@ -298,6 +299,24 @@ def test_wrong_words_are_one_clear_line(words: list[str], message: str, capsys: 
     assert told.out == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["slurm", "--name", "a\ndate", "x.sbatch", "true"], "'--job-name=a\\ndate' has more than one line"),
+        (["convert", CONVERTED, "-o", "none/x.py"], "none/x.py cannot be written: No such file or directory.\n"),
+        (["demo", "--output", "."], "--output . is a folder"),
+    ],
+)
+def test_wrong_words_of_other_commands(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is begun or written."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 1
+    assert said in capsys.readouterr().err
+    assert not os.listdir()
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("words", [["env"], ["run", "--help-all"], ["report", "a.html"]])
 def test_output_that_cannot_be_written_is_no_traceback(words: list[str], tmp_path: Path) -> None:
@@ -327,7 +346,7 @@ def test_a_full_disk_takes_no_file(
 ) -> None:
     """What is written over another file leaves it where there is no room, and says so."""
     monkeypatch.chdir(tmp_path)
-    mine = shutil.copy(ROOT / "tests" / "convert" / "corpus" / "ddp_torchrun.py", "mine.py")
+    mine = shutil.copy(CONVERTED, "mine.py")
     before, soft = Path(mine).read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, soft[1]))
     try:

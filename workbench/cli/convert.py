@@ -86,7 +86,8 @@ def _write(to: Path, text: str, encoding: str) -> None:
     try:
         write_whole(to, text.encode(encoding))
     except (OSError, UnicodeEncodeError) as error:
-        raise LaunchError(f"{to} cannot be written: {error}.") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise LaunchError(f"{to} cannot be written: {why}.") from None
     log(f"written to {to}; workbench run -np 2 python {to} starts it")
 
 

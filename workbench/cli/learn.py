@@ -135,6 +135,8 @@ def _demo(args: argparse.Namespace) -> NoReturn:
         args.output
         or (source / "build" if (source / "lessons").exists() else Path.cwd()) / "00_quickstart.executed.ipynb"
     )
+    if output.is_dir():
+        raise LaunchError(f"--output {output} is a folder: name a file, such as demo.ipynb.")
     become("workbench.course.demo", "--output", str(output))
 
 

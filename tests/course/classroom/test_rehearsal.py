@@ -121,6 +121,9 @@ def test_words_that_make_no_sense(capsys: pytest.CaptureFixture[str]) -> None:
     """Are errors: no learner, and no such lesson."""
     with pytest.raises(LaunchError, match="at least one learner"):
         Rehearsal(-1, 1.0, "02")
+    for minutes in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(LaunchError, match="--minutes"):
+            Rehearsal(1, minutes, "02")
     assert command.main(["--rehearse", "2", "--lessons", "77"]) == 1
     assert "--lessons 77: there are 00-" in capsys.readouterr().err
 

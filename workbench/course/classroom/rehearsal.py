@@ -149,6 +149,8 @@ class Rehearsal:
     def __init__(self, n: int, minutes: float, lessons: str) -> None:
         if n < 1:
             raise LaunchError(f"--rehearse {n}: a class has at least one learner.")
+        if not 0 < minutes < float("inf"):
+            raise LaunchError(f"--minutes {minutes:g}: a rehearsal takes some time, and ends.")
         self._n, self._limit_s, self._mark = n, 60.0 * minutes, os.urandom(6).hex()
         self._notebooks = list(_chosen(lessons))
         self._free = free_bytes()

@@ -100,7 +100,10 @@ def options(wanted: Wanted, site: Site) -> list[str]:
         "reservation": site.reservation,
         "output": wanted.output,
     }
-    return [*(f"--{name}={value}" for name, value in asked.items() if value), *wanted.options]
+    found = [*(f"--{name}={value}" for name, value in asked.items() if value), *wanted.options]
+    if split := [each for each in found if len(each.splitlines()) > 1]:  # the rest would be a command of the script
+        raise LaunchError(f"{split[0]!r} has more than one line, and an option of sbatch is one.")
+    return found
 
 
 def submit(words: Sequence[str], log: Callable[[str], None]) -> str:
