@@ -199,4 +199,4 @@ def test_the_command_shows_the_same(engines: Any) -> None:
     assert [line.split()[:2] for line in done.stdout.splitlines()[1:4]] == [[str(rank), "idle"] for rank in range(3)]
     wrong = subprocess.run([*WATCH, "nobody"], capture_output=True, text=True, timeout=50)
     assert wrong.returncode == 1
-    assert "There is no cluster 'nobody'; there are: " in wrong.stdout
+    assert "There is no cluster 'nobody'; there are: " in wrong.stderr
