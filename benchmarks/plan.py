@@ -105,9 +105,10 @@ class Training:
     def step_s(self, seconds: float) -> float:
         """Of one step in a longer training, the mean; then the last updates are made."""
         hvd.barrier()
-        warm = self._steps(1 if self._number else _WARM)  # a step whose updates wait begins with those of another
         if not self._number:
-            self._number = int(hvd.allreduce(torch.tensor([seconds * _WARM / warm]), op=hvd.Min).clamp(2, 50)[0])
+            warm = self._steps(_WARM) / _WARM
+            self._number = int(hvd.allreduce(torch.tensor([seconds / warm]), op=hvd.Min).clamp(2, 50)[0])
+        self._steps(1)  # a step whose updates wait begins with those of another
         found = self._steps(self._number) / self._number
         self.optimizer.state_dict()
         return found

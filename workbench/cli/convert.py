@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.common.extras import cure, has
-from workbench.common.whole_file import write_whole
 from workbench.errors import LaunchError
+from workbench.launch.as_command import write_named
 from workbench.launch.ranks.output import log
 
 if TYPE_CHECKING:
@@ -84,10 +84,9 @@ def _convert(args: argparse.Namespace) -> int:
 
 def _write(to: Path, text: str, encoding: str) -> None:
     try:
-        write_whole(to, text.encode(encoding))
-    except (OSError, UnicodeEncodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise LaunchError(f"{to} cannot be written: {why}.") from None
+        write_named(to, text.encode(encoding))
+    except UnicodeEncodeError as error:
+        raise LaunchError(f"{to} cannot be written: {error}.") from None
     log(f"written to {to}; workbench run -np 2 python {to} starts it")
 
 

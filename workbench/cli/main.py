@@ -23,9 +23,8 @@ from workbench.cli.grade import command as grade
 from workbench.cli.grade.results import print_lines
 from workbench.cli.jobs import command as k8s
 from workbench.cli.standard_input import with_script
-from workbench.common.whole_file import write_whole
 from workbench.errors import LaunchError
-from workbench.launch.as_command import as_command, become
+from workbench.launch.as_command import as_command, become, write_named
 from workbench.launch.ranks.output import Printer, log
 
 if TYPE_CHECKING:
@@ -251,10 +250,7 @@ def _slurm(args: argparse.Namespace) -> int:
     wanted = batch.Wanted(**{name: getattr(args, name) for name in names}, options=shlex.split(args.sbatch))
     activate = Path(sys.executable).parent / "activate"
     text = batch.script(wanted, site.read(), str(activate) if activate.exists() else "", flags.command(args))
-    try:
-        write_whole(Path(args.file), text.encode())
-    except OSError as error:
-        raise LaunchError(f"{args.file} cannot be written: {error.strerror}.") from None
+    write_named(Path(args.file), text.encode())
     if not args.submit:
         print_lines([text.rstrip()])
         log(f"written to {args.file}; sbatch {args.file} submits it, and so does --submit")

@@ -11,9 +11,11 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
-from workbench.errors import WorkbenchError
+from workbench.common.whole_file import write_whole
+from workbench.errors import LaunchError, WorkbenchError
 from workbench.launch.ranks.output import log
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what a write can meet that no program can foresee
@@ -61,6 +63,18 @@ def _drop_rest() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def write_named(path: Path, content: bytes) -> None:
+    """Write a file that the user has named, as a whole or not at all.
+
+    Raises:
+        LaunchError: it cannot be written.
+    """
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise LaunchError(f"{path} cannot be written: {error.strerror}.") from None
+
+
 def words(module: str, *more: str) -> list[str]:
     """What starts a module's ``main(words)`` as a command, in a process of its own.
 
@@ -77,11 +91,7 @@ def become(module: str, *more: str) -> NoReturn:
     os.execv(sys.executable, words(module, *more))
 
 
-def _main(module: str, *more: str) -> int:
-    return int(import_module(module).main(list(more)))
-
-
-__all__ = ["as_command", "become", "words"]
+__all__ = ["as_command", "become", "words", "write_named"]
 
 if __name__ == "__main__":
-    sys.exit(as_command(lambda: _main(*sys.argv[1:])))
+    sys.exit(as_command(lambda: int(import_module(sys.argv[1]).main(sys.argv[2:]))))

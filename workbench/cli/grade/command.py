@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from workbench.cli.grade import reaper, results
 from workbench.cli.grade.results import print_lines
 from workbench.cli.grade.submissions import notebooks, read_all
-from workbench.common.whole_file import write_whole
-from workbench.errors import LaunchError
+from workbench.launch.as_command import write_named
 from workbench.launch.ranks.output import log
 
 _ABOUT = """\
@@ -81,13 +79,13 @@ def run(args: argparse.Namespace) -> int:
     submissions = read_all(notebooks(args.files))
     graded: list[results.NotebookResult] = []
     for form, path in targets.items():
-        _keep(path, form(graded))
+        write_named(path, form(graded).encode())
     reaper.hide()  # a notebook could else write into the pipes from its judge, through /proc
     try:
         for submission in submissions:
             graded.append(grade.Grading(submission, how).run())
             for form, path in targets.items():
-                _keep(path, form(graded))
+                write_named(path, form(graded).encode())
             print_lines([*results.table(graded[-1]), ""])
     finally:
         reaper.hide(False)
@@ -100,13 +98,6 @@ def run(args: argparse.Namespace) -> int:
             "cannot. See instructors/guide.md."
         )
     return int(not all(notebook.complete for notebook in graded))
-
-
-def _keep(path: Path, text: str) -> None:
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise LaunchError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 __all__ = ["add", "run"]

@@ -9,8 +9,8 @@ from typing import Any
 
 from workbench.cli import flags
 from workbench.cli.jobs.description import JobDescription
-from workbench.common.whole_file import write_whole
 from workbench.errors import LaunchError
+from workbench.launch.as_command import write_named
 
 _TEXT = """\
 Writes a job for an operator of Kubernetes, or values for the chart deploy/kubernetes/workbench:
@@ -111,10 +111,7 @@ def handle(args: argparse.Namespace) -> int:
     if not args.output:
         sys.stdout.write(text)
         return 0
-    try:
-        write_whole(Path(args.output), text.encode())
-    except OSError as error:
-        raise LaunchError(f"{args.output} cannot be written: {error.strerror}.") from None
+    write_named(Path(args.output), text.encode())
     return 0
 
 

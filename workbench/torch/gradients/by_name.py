@@ -51,8 +51,10 @@ class Sent:
 
     def changed(self, now: torch.Tensor | None) -> bool:
         """Has somebody changed it since, or put another one in its place?"""
-        if now is None or now is not self._grad:
-            return now is not self._grad
+        if now is not self._grad:
+            return True
+        if now is None:
+            return False
         if (now._version, now.data_ptr()) != (self._version, self._place):
             return True
         return self.copy is not None and not torch.allclose(now.detach(), self.copy, 0.0, 0.0, equal_nan=True)

@@ -30,8 +30,7 @@ from workbench.torch.tensors import dtype_name
 from workbench.training.compression import Compressor
 from workbench.training.step_count import StepCount
 
-IN_BUCKETS = (Compression.none, Compression.fp16, Compression.bf16)
-"""Compressions with which gradients may share an array."""
+_WITH_BUCKETS = (Compression.none, Compression.fp16, Compression.bf16)
 
 
 class BucketReduction(Protocol):
@@ -211,7 +210,7 @@ class Grads:
     @property
     def may_have_buckets(self) -> bool:
         """May gradients share an array? While it is sharded, what comes later is updated as a whole on every rank."""
-        suits = self.op in (Average, Sum) and self.compression in IN_BUCKETS and not self.groups
+        suits = self.op in (Average, Sum) and self.compression in _WITH_BUCKETS and not self.groups
         return suits and not self.reduction.fixed
 
     def plan(self, names: Sequence[str], limit_bytes: int) -> None:
@@ -243,4 +242,4 @@ class Grads:
         self.set_buckets([])
 
 
-__all__ = ["IN_BUCKETS", "Allreduce", "BucketReduction", "Grads"]
+__all__ = ["Allreduce", "BucketReduction", "Grads"]

@@ -19,7 +19,7 @@ from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.simulate.measured.plan import Plan
 from workbench.torch.compiled import not_traced
 from workbench.torch.compression import Compression
-from workbench.torch.gradients.grads import IN_BUCKETS, Grads
+from workbench.torch.gradients.grads import Grads
 from workbench.torch.ops import allreduce_async
 from workbench.torch.optimizer.deferred import check_deferrable
 from workbench.torch.optimizer.gradient_hooks import GradientHooks
@@ -173,7 +173,7 @@ class DistributedOptimizer(Wrapping):
         )
         grads.bucket_bytes = planned.way.bucket_bytes if planned else None
         if overlap_forward:
-            others = bool(sharded or chosen or compression not in IN_BUCKETS)
+            others = bool(sharded or chosen) or not grads.may_have_buckets
             check_deferrable(optimizer, params.values(), op, others)
         if isinstance(optimizer, torch.optim.SparseAdam):  # the one optimizer that takes no dense gradients
             grads.sparse.keep_forms()
