@@ -38,9 +38,8 @@ for i, handle in enumerate(handles):
 
 
 def send(up: cluster.Cluster, code: str) -> list[Any]:
-    """Start a cell on every engine, as ``%px`` does."""
-    result = up.view.execute(code, silent=False, block=False)
-    return [up.client.get_result(each, block=False) for each in result.msg_ids]
+    """Start a cell on every engine, as ``%px`` does; one result each."""
+    return [up.client[engine].execute(code, silent=False, block=False) for engine in up.view.targets]
 
 
 BEGUN = "print('begun', flush=True)\n"
