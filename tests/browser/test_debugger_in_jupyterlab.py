@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,13 @@ class Debugging:
 
     def stands(self, frames: list[str]) -> None:
         """Wait until the call stack shows these frames and no others."""
-        self.page.wait_for_function(
-            """frames => JSON.stringify(frames) == JSON.stringify(
-                [...document.querySelectorAll('.jp-DebuggerCallstack-body li')].map(
-                    each => each.firstChild.innerText + ':' + each.lastChild.innerText.split(':').pop()))""",
-            arg=frames,
-        )
+        from playwright.sync_api import TimeoutError
+
+        standing = """[...document.querySelectorAll('.jp-DebuggerCallstack-body li')].map(
+            each => each.firstChild.innerText + ':' + each.lastChild.innerText.split(':').pop())"""
+        with suppress(TimeoutError):
+            self.page.wait_for_function(f"frames => JSON.stringify(frames) == JSON.stringify({standing})", arg=frames)
+        assert self.page.evaluate(standing) == frames, self.notebook.page.locator(".jp-Notebook").inner_text()
 
     def shows(self, name: str, value: str) -> None:
         """Wait until a variable is shown with this value."""
