@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 import pytest
@@ -262,6 +263,26 @@ def test_cells_without_px(debugger: Debugged) -> None:
     debugger.body("continue", threadId=1)
     assert "".join(each.content["text"] for each in debugger.end() if each.kind == "stream") == "2\n"
     assert debugger.body("inspectVariables")["variables"]
+
+
+def test_a_cell_of_the_kernel_s_goes_on_while_ranks_stand(debugger: Debugged) -> None:
+    """It is heard late, and JupyterLab clears what it shows: it is told again that ranks stand."""
+    late = """
+        def goes_on(kernel=get_ipython().kernel):
+            while not c.client.debugger.note():
+                time.sleep(0.01)
+            event = {"event": "continued", "body": {"threadId": 1, "allThreadsContinued": True}}
+            kernel.control_thread.io_loop.add_callback(kernel.debugger._handle_event, event)
+        import threading, time
+        threading.Thread(target=goes_on).start()"""
+    debugger.begin(textwrap.dedent(late))
+    debugger.end()
+    stop(debugger, CELL, 5)
+    debugger.event("stopped", after="continued")
+    assert debugger.stack()[0] == ("rank 0: double", 5)
+    debugger.body("continue", threadId=1)
+    assert [text for _, text in last(debugger.end())] == ["20 3.0", "22 3.0", "24 3.0"]
+    sums(debugger)
 
 
 @pytest.mark.thorough

@@ -114,13 +114,19 @@ def allgather_concatenates(rank: Rank) -> None:
 
 
 def broadcast_copies(rank: Rank) -> None:
-    """Every rank ends with the root's bits, for every root."""
+    """Every rank ends with the root's bits, for every root, whether they are in its array before or elsewhere."""
     backend = rank.backend
     for root in range(backend.size):
-        for length in (0, 1, 50_000):
-            array = np.random.default_rng(backend.rank).normal(size=length)
+        for length in (0, 1, 50_000, 700_000):
+            array, expected = np.full(length, np.nan), np.random.default_rng(root).normal(size=length)
+            source = expected.copy() if backend.rank == root else None
+            backend.collectives.broadcast(array, root, source)
+            np.testing.assert_array_equal(array, expected)
+            if source is not None:
+                np.testing.assert_array_equal(source, expected)
+            array += backend.rank - root
             backend.collectives.broadcast(array, root)
-            np.testing.assert_array_equal(array, np.random.default_rng(root).normal(size=length))
+            np.testing.assert_array_equal(array, expected)
 
 
 def alltoall_transposes(rank: Rank) -> None:

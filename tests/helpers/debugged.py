@@ -65,9 +65,14 @@ class Debugged:
         self.messages.clear()
         self._cell = self.kernel.client.execute(code, allow_stdin=asked)
 
-    def event(self, name: str) -> Body:
-        """Wait for an event of the debugger, which may have come since the cell began."""
-        while not (found := [each.content for each in self.messages if each.content.get("event") == name]):
+    def event(self, name: str, after: str = "") -> Body:
+        """Wait for an event of the debugger, which may have come since the cell began, or since another event."""
+        while True:
+            events = [each.content for each in self.messages if "event" in each.content]
+            while after and events and events.pop(0)["event"] != after:
+                pass
+            if found := [each for each in events if each["event"] == name]:
+                break
             self._next()
         body: Body = found[0]["body"]
         return body

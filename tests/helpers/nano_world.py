@@ -43,7 +43,9 @@ class NanoCollectives(LinkCollectives):
         reduction.after(array)
         return Traffic()
 
-    def broadcast(self, array: Array, root: int) -> Traffic:
+    def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
+        if source is not None:
+            array[...] = source
         nano.broadcast(self._link, array, root)
         return Traffic()
 

@@ -55,6 +55,8 @@ class RanksDebugger:
         self._alone = self._scheduled = self._shown = False
         self._process = kernel.debugger.process_request
         kernel.debugger.process_request = self.process_request
+        self._event = kernel.debugger.event_callback
+        kernel.debugger.event_callback = self._own_event
         names = [name for name in sys.modules if name.startswith(("ipyparallel.", "workbench.cluster."))]
         found = [getattr(sys.modules[name], "__file__", None) for name in names]
         # While a cell runs on engines, the kernel's own debugger does not stop in what waits for them.
@@ -64,6 +66,7 @@ class RanksDebugger:
     def forget(self) -> None:
         """The kernel's debugger is alone again."""
         self._own.__dict__.pop("process_request", None)
+        self._own.event_callback = self._event
         self._client.debugger = None
         self._loop.add_callback(self._none_stands)
 
@@ -117,6 +120,8 @@ class RanksDebugger:
                 message, {"breakpoints": [each | {"verified": True, "source": {"path": path}} for each in found]}
             )
         reply: dict[str, Any] = await self._process(message)
+        if command in _GO:
+            self._again()
         if command == "debugInfo" and self._stopped:
             reply["body"]["stoppedThreads"] = [_THREAD]
         if command == "setExceptionBreakpoints":
@@ -217,6 +222,17 @@ class RanksDebugger:
 
     # --- events -------------------------------------------------------------------------------------------
 
+    def _own_event(self, message: dict[str, Any]) -> None:
+        """An event of the kernel's own debugger."""
+        self._event(message)
+        if message["event"] == "continued":
+            self._loop.add_callback(self._again)
+
+    def _again(self) -> None:
+        """The kernel's own cell goes on. JupyterLab then clears what it shows, though ranks may stand now."""
+        if self._stopped:
+            self._soon()
+
     def _stands(self, content: dict[str, Any]) -> None:
         engine = content["engine"]
         if content["event"] == "stopped":
@@ -249,7 +265,7 @@ class RanksDebugger:
             self._publish(RANKS, self._state())
 
     def _publish(self, event: str, body: dict[str, Any]) -> None:
-        self._own.event_callback({"type": "event", "seq": 0, "event": event, "body": body})
+        self._event({"type": "event", "seq": 0, "event": event, "body": body})
 
 
 def _reply(message: Mapping[str, Any], body: dict[str, Any] | None = None, why: str = "") -> dict[str, Any]:

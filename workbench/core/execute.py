@@ -42,7 +42,7 @@ def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer
     if not verb(first.kind).moves:
         return [first.root]
     if first.result:
-        return [_eager(response, entry) for response, entry in zip(batch, entries, strict=True)]
+        return [_eager(response, entry, backend) for response, entry in zip(batch, entries, strict=True)]
     activity = partial(observer.activity, batch)
     arrays = [array for entry in entries if entry for array in (entry.source, entry.target)]
     with backend.memory.using([entry and entry.arrival for entry in entries], arrays):
@@ -51,12 +51,38 @@ def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer
         return [STEPS[first.kind](first, entries[0], backend, activity)]
 
 
-def _eager(response: Response, entry: Entry | None) -> Array:
-    """The result came with the response."""
-    shape = (sum(response.rows), *response.shape[1:]) if verb(response.kind).ragged else response.shape
-    target = np.empty(shape, wire_dtype(response.dtype)) if entry is None or entry.target is None else entry.target
-    target[...] = np.frombuffer(response.result, target.dtype).reshape(shape)
+def _eager(response: Response, entry: Entry | None, backend: Backend) -> Any:
+    """The result came with the response; of an alltoall and a reducescatter those of all ranks."""
+    found, one = np.frombuffer(response.result, wire_dtype(response.dtype)), verb(response.kind)
+    target = entry.target if entry else None
+    if one.splits:
+        theirs = _splits(response, backend)[:, backend.rank]
+        ends = np.cumsum(response.rows)[backend.rank :: backend.size]  # of what each rank sends to this one
+        rows = found.reshape(-1, *response.shape[1:])
+        parts = [rows[end - length : end] for end, length in zip(ends, theirs, strict=True)]
+        return np.concatenate(parts), _counts(theirs)
+    found = found.reshape(-1, *response.shape[1:]) if one.ragged else found.reshape(response.shape)
+    if one.reduces and one.by_rows:
+        low = sum(response.rows[: backend.rank])
+        part = slice(low, low + response.rows[backend.rank])
+        if target is None:
+            return found[part].copy()
+        target.reshape(response.shape)[part] = found[part]
+        return target
+    if target is None:
+        return found.copy()
+    target[...] = found
     return target
+
+
+def _splits(response: Response, backend: Backend) -> Array:
+    """Rows by [sender, receiver]."""
+    return np.array(response.rows, np.int64).reshape(backend.size, backend.size)
+
+
+def _counts(theirs: Array) -> Array:
+    """How many rows came from each rank, as Horovod's dtype where they fit."""
+    return theirs if theirs.max() > np.iinfo(np.int32).max else theirs.astype(np.int32)
 
 
 def _fused(batch: Batch, entries: Entries, backend: Backend, activity: Activity) -> list[Array]:
@@ -122,16 +148,15 @@ def _allgather(response: Response, entry: Entry | None, backend: Backend, activi
 def _broadcast(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array:
     target = _target(response, entry, backend)
     root = backend.ranks.index(response.root)
-    if entry is not None and entry.source is not None and entry.source is not target and backend.rank == root:
-        target[...] = entry.source
+    source = entry.source if entry and entry.source is not target and backend.rank == root else None
     with activity(f"{backend.name}_BCAST"):
-        backend.collectives.broadcast(target.reshape(-1), root)
+        backend.collectives.broadcast(target.reshape(-1), root, None if source is None else source.reshape(-1))
     return target
 
 
 def _alltoall(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> tuple[Array, Array]:
-    width, n = prod(response.shape[1:]), backend.size
-    splits = np.array(response.rows, np.int64).reshape(n, n)  # [sender, receiver]
+    width = prod(response.shape[1:])
+    splits = _splits(response, backend)
     mine, theirs = splits[backend.rank], splits[:, backend.rank]
     with activity("ALLOCATE_OUTPUT"):
         out = _new((int(theirs.sum()), *response.shape[1:]), response, entry, backend)
@@ -141,7 +166,7 @@ def _alltoall(response: Response, entry: Entry | None, backend: Backend, activit
         source[...] = 0
     with activity(f"{backend.name}_ALLTOALL"):
         backend.collectives.alltoall(source.reshape(-1), list(mine * width), out.reshape(-1), list(theirs * width))
-    return out, theirs if theirs.max() > np.iinfo(np.int32).max else theirs.astype(np.int32)
+    return out, _counts(theirs)
 
 
 def _reducescatter(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array:

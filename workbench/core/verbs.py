@@ -82,8 +82,8 @@ VERBS = {
     Kind.ALLREDUCE: Verb(reduces=True, eager=True, without_joined=True),
     Kind.ALLGATHER: Verb(by_rows=True, ragged=True, eager=True),
     Kind.BROADCAST: Verb(rooted=True, eager=True),
-    Kind.ALLTOALL: Verb(by_rows=True, ragged=True, splits=True),
-    Kind.REDUCESCATTER: Verb(reduces=True, by_rows=True),
+    Kind.ALLTOALL: Verb(by_rows=True, ragged=True, splits=True, eager=True),
+    Kind.REDUCESCATTER: Verb(reduces=True, by_rows=True, eager=True),
     Kind.BARRIER: Verb(moves=False, without_joined=True),
 }
 

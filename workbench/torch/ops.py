@@ -20,7 +20,7 @@ from workbench.job import api
 from workbench.job.api import Average, ReduceOp, Sum
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.again import begin_again, remember
-from workbench.torch.tensors import about, in_place, tensor_of
+from workbench.torch.tensors import about, fresh_like, in_place, tensor_of
 from workbench.training.calls import Call, choose_op
 
 Tensors = Sequence[torch.Tensor]
@@ -284,7 +284,7 @@ def _entry(call: Call, fresh: bool, tensor: torch.Tensor, name: str | None, fiel
     if call.verb.by_rows:
         convert = partial(_rows, call, tensor)
     elif fresh:
-        target, convert = in_place(torch.empty_like(tensor))
+        target, convert = in_place(fresh_like(tensor))
     else:
         target = source
     return api.entry(call.kind, source, name, target=target, convert=convert, **about(tensor), **fields)

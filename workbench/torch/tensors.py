@@ -7,7 +7,7 @@ is copied. Where GPUs have no backend (see :mod:`workbench.transport.gpu.select`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from workbench.collectives.reduction import wire_dtype
 from workbench.errors import UnsupportedTensorError
 from workbench.job.context import HOLDER
 
-if TYPE_CHECKING:
-    pass
-
 Array = NDArray[Any]
 
 
@@ -28,6 +25,9 @@ _BITS = {
     **{dtype: torch.uint8 for name, dtype in vars(torch).items() if name.startswith("float8_")},
 }
 """Of the dtypes that numpy lacks: those of their bits."""
+
+
+_LARGE_BYTES = 4 << 20  # numpy's own limit for this
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -57,6 +57,17 @@ def view(tensor: torch.Tensor) -> Array:
         return plain.numpy()
     except TypeError:
         raise UnsupportedTensorError(f"A tensor of dtype {tensor.dtype} cannot be sent. Convert it first.") from None
+
+
+def fresh_like(like: torch.Tensor) -> torch.Tensor:
+    """As ``torch.empty_like``; a large one on the CPU in huge pages, which numpy asks the system for.
+
+    64 MiB are 16,384 pages of 4 KiB else, and to be given one takes longer than to fill it.
+    """
+    nbytes = like.numel() * like.element_size()
+    if nbytes < _LARGE_BYTES or like.device.type != "cpu" or not like.is_contiguous():
+        return torch.empty_like(like)
+    return torch.from_numpy(np.empty(nbytes, np.uint8)).view(like.dtype).view(like.shape)
 
 
 def tensor_of(array: Array, like: torch.Tensor) -> torch.Tensor:

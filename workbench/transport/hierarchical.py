@@ -142,10 +142,12 @@ class HierarchicalCollectives:
             here = [offset] * self._inside.size
         return self._levels.allreduce(array, reduction, here)
 
-    def broadcast(self, array: Array, root: int) -> Traffic:
+    def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
         """From the root's machine to the next, and so on."""
         if array.nbytes < self._least_bytes:
-            return self._flat.broadcast(array, root)
+            return self._flat.broadcast(array, root, source)
+        if source is not None:
+            array[...] = source
         here, machines = self._machines.here, self._machines
         hop = (machines.number - machines.of(root)) % len(machines.leaders)
         return self._levels.broadcast(array, here.index(root) if root in here else -1, hop)

@@ -73,9 +73,12 @@ class LinkCollectives:
         """Ring: n - 1 messages."""
         return ring_allgather(self._link, array, lengths)
 
-    def broadcast(self, array: Array, root: int) -> Traffic:
+    def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
         """Binomial tree: ceil(log2 n) rounds."""
-        return tree_broadcast(self._link, array, root)
+        traffic = tree_broadcast(self._link, array if source is None else source, root)
+        if source is not None:
+            array[...] = source
+        return traffic
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
         """Pairwise: n - 1 messages."""

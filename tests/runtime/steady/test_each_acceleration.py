@@ -124,6 +124,34 @@ def test_all_verbs(acceleration: str) -> None:
     each_step(check)
 
 
+def test_rows_of_its_own(acceleration: str) -> None:
+    """Of an alltoall and a reducescatter each rank gets its own rows: uneven ones, none, and in a process set."""
+    splits = np.array([[2, 0, 3], [1, 1, 0], [0, 4, 1]])
+
+    def job() -> None:
+        rank, some = wb.rank(), wb.add_process_set([0, 2])
+        for step in range(3):
+            sent = [
+                np.arange(n * 2, dtype=np.float32).reshape(n, 2) + 100 * r + step for r, n in enumerate(splits.sum(1))
+            ]
+            parts = [np.split(sent[r], np.cumsum(splits[r])[:-1])[rank] for r in range(N)]
+            found, rows = wb.alltoall(sent[rank], splits[rank], name="rows")
+            np.testing.assert_array_equal(found, np.concatenate(parts))
+            assert rows.tolist() == splits[:, rank].tolist()
+            found[...] = 0  # the result is the caller's
+            whole = np.arange(10, dtype=np.int64).reshape(5, 2)
+            found = wb.reducescatter(whole * (rank + 1), "sums", wb.Sum)
+            np.testing.assert_array_equal(found, np.array_split(6 * whole, N)[rank])
+            found[...] = 0
+            if rank != 1:
+                found = wb.reducescatter(whole[:1] + rank, "one row", wb.Sum, process_set=some)
+                assert found.tolist() == ([[2, 4]] if rank == 0 else [])
+                pair, _ = wb.alltoall(np.array([rank, rank + 10]), name="pair", process_set=some)
+                assert pair.tolist() == [10 * (rank // 2), 2 + 10 * (rank // 2)]
+
+    wb.run_threads(N, job)
+
+
 def test_errors_and_what_comes_after_them(acceleration: str) -> None:
     """A mismatch has every rank's value in its text, on every rank; afterwards the same name works."""
 

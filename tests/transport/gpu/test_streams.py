@@ -269,10 +269,10 @@ def no_wait_before_a_broadcast(patch: pytest.MonkeyPatch) -> None:
     """The host writes into pinned memory while a result is on its way out of it."""
     real = staged.StagedCollectives.broadcast
 
-    def broadcast(self: staged.StagedCollectives, array: Any, root: int) -> Any:
+    def broadcast(self: staged.StagedCollectives, array: Any, root: int, source: Any = None) -> Any:
         whole, self._gpu = self._gpu, self._gpu if self._rank == root else Without(self._gpu, "finish")
         try:
-            return real(self, array, root)
+            return real(self, array, root, source)
         finally:
             self._gpu = whole
 

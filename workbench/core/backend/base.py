@@ -48,8 +48,8 @@ class Collectives(Protocol):
     def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
         """Fill ``array``; this rank's own part is in its place already."""
 
-    def broadcast(self, array: Array, root: int) -> Traffic:
-        """Copy from ``root``, in place."""
+    def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
+        """Copy from ``root``, in place; or at the root from ``source``, which it keeps, to its own array too."""
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
         """Piece i of ``send`` goes to rank i; piece i of ``recv`` comes from it."""

@@ -1,8 +1,8 @@
 """Eager values: a small tensor's values travel inside its announcement, and the result inside the response.
 
 So a lone small tensor costs one round to rank 0, and no second one in the data plane. Rank 0 does the reduction, in the
-order of the ranks; all get its bits. A tensor that a rank announces without its values is moved by the data plane, for
-all. ``eager_bytes`` 0 turns it off.
+order of the ranks; all get its bits, and take their rows of them where each rank has its own. A tensor that a rank
+announces without its values is moved by the data plane, for all. ``eager_bytes`` 0 turns it off.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ def result_of(response: Response, values: dict[int, bytes], size: int) -> bytes:
     if any(rank not in values and not requests[rank].absent for rank in ranks):
         return b""
     if one.ragged:
-        return b"".join(values[rank] for rank in ranks) if len(ranks) == size else b""
+        if len(ranks) < size or (one.splits and sum(map(len, values.values())) > MOST_BYTES):  # all of it goes to all
+            return b""
+        return b"".join(values[rank] for rank in ranks)
     dtype = wire_dtype(response.dtype)
     length = len(next(iter(values.values())))
     arrays: list[Array] = [np.frombuffer(values.get(rank, bytes(length)), dtype) for rank in ranks]

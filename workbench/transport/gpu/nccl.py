@@ -241,9 +241,10 @@ class NcclCollectives:
         self._call(each, sum(lengths))
         return Traffic()
 
-    def broadcast(self, array: Array, root: int) -> Traffic:
+    def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
         at, nbytes, byte = address(array), array.nbytes, self._nccl.library.NCCL_INT8
-        self._call(lambda c, stream: c.broadcast(at, at, nbytes, byte, root, stream), nbytes)
+        given = at if source is None else address(source)
+        self._call(lambda c, stream: c.broadcast(given, at, nbytes, byte, root, stream), nbytes)
         return Traffic()
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:

@@ -68,8 +68,10 @@ class StagedCollectives:
         self._bring(here, array)
         return traffic
 
-    def broadcast(self, array: Array, root: int) -> Traffic:
+    def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
         """The host's broadcast; the root fetches, the others bring."""
+        if source is not None:
+            array[...] = source
         if self._rank == root:
             here = self._fetch(array)
         else:

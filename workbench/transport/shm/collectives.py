@@ -30,6 +30,7 @@ from workbench.transport.shm.staged import SEGMENT_BYTES, Staged
 
 _SHORT_BYTES = 16 << 10
 _STAGED_BYTES = 16 << 20
+_PUBLISHED_BYTES = 2 << 20  # of a broadcast's or an allgather's result, which is read from the stage
 _LEAST_BYTES = 8 << 10  # of an array, in the mean over a batch; smaller ones are packed in less time
 
 
@@ -93,7 +94,7 @@ class ShmCollectives:
 
     def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
         """Each rank copies its part to the stage, and all others from there; or they read it in its memory."""
-        if self._cross and array.nbytes > _SHORT_BYTES:
+        if self._cross and array.nbytes > _PUBLISHED_BYTES:
             self._cross.allgather(array, lengths)
             return Traffic()
         ends = np.cumsum(lengths)
@@ -104,18 +105,22 @@ class ShmCollectives:
             self._publish(pieces, range(self._size))
         return Traffic()
 
-    def broadcast(self, array: Array, root: int) -> Traffic:
+    def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
         """The root copies to the stage, and all others from there; or they read it in its memory."""
-        if self._size == 1:
+        if self._cross and array.nbytes > _PUBLISHED_BYTES:
+            self._cross.broadcast(array, root, source)
             return Traffic()
-        if self._cross and array.nbytes > _SHORT_BYTES:
-            self._cross.broadcast(array, root)
-            return Traffic()
-        step = SEGMENT_BYTES // array.itemsize
+        step, given = SEGMENT_BYTES // array.itemsize, array if source is None else source
         for low in range(0, len(array), step):
-            pieces = [array[:0]] * self._size
-            pieces[root] = array[low : low + step]
-            self._publish(pieces, [root])
+            mine, piece = array[low : low + step], given[low : low + step]
+            stage = self._stage.next_slot()[root][: mine.nbytes].view(mine.dtype)
+            if self._rank == root:
+                stage[...] = piece
+            self._barrier()
+            if self._rank != root:
+                mine[...] = stage
+            elif source is not None:
+                mine[...] = piece
         return Traffic()
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:

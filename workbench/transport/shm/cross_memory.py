@@ -81,11 +81,13 @@ class CrossMemory:
             start += part.nbytes
         self._node.barrier(self._members)
 
-    def broadcast(self, array: Array, root: int) -> None:
-        """Each rank reads the root's array."""
-        addresses = self._addresses(array)
+    def broadcast(self, array: Array, root: int, source: Array | None = None) -> None:
+        """Each rank reads the root's array; or its ``source``, which it copies meanwhile."""
+        addresses = self._addresses(array if source is None else source)
         if self._rank != root:
             read(self._pid(root), addresses[root], array)
+        elif source is not None:
+            array[...] = source
         self._node.barrier(self._members)
 
     def _addresses(self, array: Array) -> list[int]:
