@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +60,15 @@ class Debugging:
 
     def stands(self, frames: list[str]) -> None:
         """Wait until the call stack shows these frames and no others."""
-        from playwright.sync_api import TimeoutError
+        from playwright.sync_api import Error
 
         standing = """[...document.querySelectorAll('.jp-DebuggerCallstack-body li')].map(
             each => each.firstChild.innerText + ':' + each.lastChild.innerText.split(':').pop())"""
-        with suppress(TimeoutError):
+        try:
             self.page.wait_for_function(f"frames => JSON.stringify(frames) == JSON.stringify({standing})", arg=frames)
-        assert self.page.evaluate(standing) == frames, self.notebook.page.locator(".jp-Notebook").inner_text()
+        except Error as error:
+            error.add_note(f"{self.page.evaluate(standing)} stood, and not {frames}")
+            raise
 
     def shows(self, name: str, value: str) -> None:
         """Wait until a variable is shown with this value."""

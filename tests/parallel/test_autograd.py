@@ -52,6 +52,18 @@ def test_allreduce_with_compression(compression: str, rank: int, n: int) -> None
     assert grad.tolist() == [n * (n + 1) / 2] * 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_result_can_be_changed_in_place(dtype: torch.dtype, rank: int, n: int) -> None:
+    """Its memory is the system's huge pages, and to autograd it is a tensor like another."""
+    x = torch.full((1 << 22,), rank + 1.0, dtype=dtype, requires_grad=True)
+    result = hvd.allreduce(x, name="in place", op=hvd.Sum)
+    result += 1
+    result.sum().backward()
+    assert result.detach().unique().tolist() == [n * (n + 1) / 2 + 1]
+    assert x.grad is not None
+    assert x.grad.unique().tolist() == [n]
+
+
 def test_grouped_allreduce(rank: int, n: int) -> None:
     """As for single tensors; also when the loss uses only some members of the group."""
     first, second = leaf(4), leaf(2, 3)

@@ -66,7 +66,8 @@ class RanksDebugger:
     def forget(self) -> None:
         """The kernel's debugger is alone again."""
         self._own.__dict__.pop("process_request", None)
-        self._own.event_callback = self._event
+        if self._own.event_callback == self._own_event:
+            self._own.event_callback = self._event
         self._client.debugger = None
         self._loop.add_callback(self._none_stands)
 

@@ -22,6 +22,7 @@ from workbench.core.pending import Entry
 from workbench.core.protocols import Observer
 from workbench.core.verbs import verb
 
+_KEPT_BYTES = 64 << 20  # as much as a batch has by default
 Entries = list[Entry | None]
 Activity = Callable[[str], AbstractContextManager[None]]
 """``with activity("MPI_ALLREDUCE"):`` names what the block does, for the timeline."""
@@ -52,12 +53,13 @@ def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer
 
 
 def _eager(response: Response, entry: Entry | None, backend: Backend) -> Any:
-    """The result came with the response; of an alltoall and a reducescatter those of all ranks."""
+    """The result came with the response: of an alltoall what all have sent, of a reducescatter the whole tensor."""
     found, one = np.frombuffer(response.result, wire_dtype(response.dtype)), verb(response.kind)
     target = entry.target if entry else None
     if one.splits:
-        theirs = _splits(response, backend)[:, backend.rank]
-        ends = np.cumsum(response.rows)[backend.rank :: backend.size]  # of what each rank sends to this one
+        splits = _splits(response, backend)
+        theirs = splits[:, backend.rank]
+        ends = np.cumsum(splits)[backend.rank :: backend.size]  # of what each rank sends to this one
         rows = found.reshape(-1, *response.shape[1:])
         parts = [rows[end - length : end] for end, length in zip(ends, theirs, strict=True)]
         return np.concatenate(parts), _counts(theirs)
@@ -177,7 +179,7 @@ def _reducescatter(response: Response, entry: Entry | None, backend: Backend, ac
             backend.collectives.reducescatter(entry.target.reshape(-1), lengths, reduction, response.offsets)
         return entry.target
     with activity("ALLOCATE_OUTPUT"):
-        scratch = _new((sum(lengths),), response, entry, backend)
+        scratch = _scratch(response, entry, backend)
     scratch[...] = 0 if entry is None or entry.source is None else entry.source.reshape(-1)
     with activity(f"{backend.name}_REDUCESCATTER"):
         backend.collectives.reducescatter(scratch, lengths, _reduction(response, backend))
@@ -202,6 +204,14 @@ def _target(response: Response, entry: Entry | None, backend: Backend) -> Array:
     if entry is not None and entry.target is not None:
         return entry.target
     return _new(response.shape, response, entry, backend)
+
+
+def _scratch(response: Response, entry: Entry | None, backend: Backend) -> Array:
+    """Memory for a copy of the input: that of a batch, which is there and shared, or new memory for a large one."""
+    length, dtype = prod(response.shape), wire_dtype(response.dtype)
+    if length * dtype.itemsize > _KEPT_BYTES:
+        return _new((length,), response, entry, backend)
+    return backend.shared.buffer(length * dtype.itemsize).view(dtype)
 
 
 def _new(shape: tuple[int, ...], response: Response, entry: Entry | None, backend: Backend) -> Array:

@@ -85,8 +85,8 @@ class Response:
         cache_id: the number that identifies this response from now on; None: there is none. ``cached``: only the
             number is sent.
         requests: the requests that this answers, by rank; only on rank 0.
-        result: the elements of a small tensor's result, if they came with the response: those of all ranks, one after
-            the other, where each rank has rows of its own.
+        result: the elements of a small tensor's result, if they came with the response; for a reducescatter those of
+            the whole reduced tensor, for an alltoall what all ranks have sent, in the order of the ranks.
     """
 
     name: str

@@ -60,14 +60,13 @@ def view(tensor: torch.Tensor) -> Array:
 
 
 def fresh_like(like: torch.Tensor) -> torch.Tensor:
-    """As ``torch.empty_like``; a large one on the CPU in huge pages, which numpy asks the system for.
+    """As ``torch.empty_like`` of a contiguous tensor; a large one on the CPU in huge pages, which numpy asks for.
 
-    64 MiB are 16,384 pages of 4 KiB else, and to be given one takes longer than to fill it.
+    Without them, 64 MiB are 16,384 pages of 4 KiB, and the system needs longer to give a page than the copy to fill it.
     """
-    nbytes = like.numel() * like.element_size()
-    if nbytes < _LARGE_BYTES or like.device.type != "cpu" or not like.is_contiguous():
+    if like.numel() * like.element_size() < _LARGE_BYTES or like.device.type != "cpu":
         return torch.empty_like(like)
-    return torch.from_numpy(np.empty(nbytes, np.uint8)).view(like.dtype).view(like.shape)
+    return tensor_of(np.empty(like.shape, wire_dtype(dtype_name(like))), like)  # no view to autograd
 
 
 def tensor_of(array: Array, like: torch.Tensor) -> torch.Tensor:

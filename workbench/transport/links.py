@@ -75,10 +75,9 @@ class LinkCollectives:
 
     def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
         """Binomial tree: ceil(log2 n) rounds."""
-        traffic = tree_broadcast(self._link, array if source is None else source, root)
-        if source is not None:
+        if source is not None:  # what is sent is ours: after a failure the caller may write to the source at once
             array[...] = source
-        return traffic
+        return tree_broadcast(self._link, array, root)
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
         """Pairwise: n - 1 messages."""

@@ -53,8 +53,11 @@ def test_what_is_more_than_one_call_moves_is_read_in_several(at_once: int, monke
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_the_others_parts_are_read_in_their_memory(n: int) -> None:
+def test_the_others_parts_are_read_in_their_memory(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """allgather and broadcast bring every rank the right elements, empty parts too, also in a process set."""
+    monkeypatch.setattr(collectives, "_PUBLISHED_BYTES", 0)
+    used: list[int] = []
+    monkeypatch.setattr(cross_memory, "read", lambda *what: (used.append(1), read(*what)))
 
     def run(backend: Backend) -> bool:
         lengths = [40_000 * rank for rank in range(n)]
@@ -64,6 +67,10 @@ def test_the_others_parts_are_read_in_their_memory(n: int) -> None:
         copy = drawn(backend.rank, 30_000, "float32")
         backend.collectives.broadcast(copy, n - 1)
         right = (array == expected).all() and copy.tobytes() == drawn(n - 1, 30_000, "float32").tobytes()
+        given, copy[:] = drawn(0, 30_000, "float32"), 0
+        given.flags.writeable = False
+        backend.collectives.broadcast(copy, 0, given if backend.rank == 0 else None)
+        right = right and copy.tobytes() == given.tobytes()
         if backend.rank > 0:
             part = backend.life.subset(range(1, n))
             ones = np.ones(9000)
@@ -72,6 +79,7 @@ def test_the_others_parts_are_read_in_their_memory(n: int) -> None:
         return bool(right)
 
     assert backends(n, run, remote=True) == [True] * n
+    assert len(used) == (n - 1) * (n + 1)  # of each rank: the others' parts but the empty one, two broadcasts
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])

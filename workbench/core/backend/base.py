@@ -49,7 +49,13 @@ class Collectives(Protocol):
         """Fill ``array``; this rank's own part is in its place already."""
 
     def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
-        """Copy from ``root``, in place; or at the root from ``source``, which it keeps, to its own array too."""
+        """Copy from ``root``, in place.
+
+        Args:
+            array: this rank's.
+            root: which rank gives the values.
+            source: at the root, where the values are, if not in ``array``. It is copied there, too, and not changed.
+        """
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
         """Piece i of ``send`` goes to rank i; piece i of ``recv`` comes from it."""

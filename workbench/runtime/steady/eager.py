@@ -2,7 +2,8 @@
 
 So a lone small tensor costs one round to rank 0, and no second one in the data plane. Rank 0 does the reduction, in the
 order of the ranks; all get its bits, and take their rows of them where each rank has its own. A tensor that a rank
-announces without its values is moved by the data plane, for all. ``eager_bytes`` 0 turns it off.
+announces without its values, or of which it has no row, is moved by the data plane, for all; so is an alltoall of more
+than 64 KiB together. ``eager_bytes`` 0 turns it off.
 """
 
 from __future__ import annotations
@@ -150,12 +151,13 @@ def result_of(response: Response, values: dict[int, bytes], size: int) -> bytes:
         return values.get(response.root, b"")
     requests = response.requests
     ranks = sorted(requests)
+    if one.ragged:
+        if len(values) < size:
+            return b""
+        whole = b"".join(values[rank] for rank in ranks)
+        return whole if not one.splits or len(whole) <= MOST_BYTES else b""  # it goes to all, who need a part of it
     if any(rank not in values and not requests[rank].absent for rank in ranks):
         return b""
-    if one.ragged:
-        if len(ranks) < size or (one.splits and sum(map(len, values.values())) > MOST_BYTES):  # all of it goes to all
-            return b""
-        return b"".join(values[rank] for rank in ranks)
     dtype = wire_dtype(response.dtype)
     length = len(next(iter(values.values())))
     arrays: list[Array] = [np.frombuffer(values.get(rank, bytes(length)), dtype) for rank in ranks]

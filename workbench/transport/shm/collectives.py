@@ -30,7 +30,7 @@ from workbench.transport.shm.staged import SEGMENT_BYTES, Staged
 
 _SHORT_BYTES = 16 << 10
 _STAGED_BYTES = 16 << 20
-_PUBLISHED_BYTES = 2 << 20  # of a broadcast's or an allgather's result, which is read from the stage
+_PUBLISHED_BYTES = 2 << 20  # of a result that goes over the stage; benchmarks/verbs.py: 4 MiB take longer there
 _LEAST_BYTES = 8 << 10  # of an array, in the mean over a batch; smaller ones are packed in less time
 
 
@@ -57,10 +57,7 @@ class ShmCollectives:
         """Each rank its chunk; nothing is sent."""
         if self._size == 1 or reduction.op == "adasum" or not array.nbytes:
             return self._flat.allreduce(array, reduction)
-        if not offsets and (offset := self._node.offset(array)) in self._fusion:
-            offsets = [offset] * self._size
-            self._barrier()  # each has filled its own
-        if offsets:
+        if offsets := offsets or self._in_fusion_buffers(array):
             self._in_place(array, reduction, offsets)
         elif array.nbytes <= _SHORT_BYTES:
             self._short(array, reduction)
@@ -81,6 +78,7 @@ class ShmCollectives:
         self, array: Array, lengths: Sequence[int], reduction: Reduction, offsets: Sequence[int] = ()
     ) -> Traffic:
         """Each rank reduces its part, of arrays in shared memory or where they are."""
+        offsets = offsets or self._in_fusion_buffers(array)
         if self._size > 1 and not offsets and self._cross and array.nbytes > _SHORT_BYTES:
             self._cross.reducescatter(array, lengths, reduction)
             return Traffic()
@@ -102,15 +100,18 @@ class ShmCollectives:
         step = SEGMENT_BYTES // array.itemsize
         for low in range(0, max(lengths, default=0), step):
             pieces = [part[low : low + step] for part in parts]
-            self._publish(pieces, range(self._size))
+            self._publish(pieces)
         return Traffic()
 
     def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
         """The root copies to the stage, and all others from there; or they read it in its memory."""
+        if self._size == 1:
+            return self._flat.broadcast(array, root, source)
         if self._cross and array.nbytes > _PUBLISHED_BYTES:
             self._cross.broadcast(array, root, source)
             return Traffic()
-        step, given = SEGMENT_BYTES // array.itemsize, array if source is None else source
+        step = SEGMENT_BYTES // array.itemsize
+        given = array if source is None else source
         for low in range(0, len(array), step):
             mine, piece = array[low : low + step], given[low : low + step]
             stage = self._stage.next_slot()[root][: mine.nbytes].view(mine.dtype)
@@ -143,19 +144,26 @@ class ShmCollectives:
         self._barrier()
         fold(stages, reduction, array)
 
-    def _publish(self, pieces: Sequence[Array], roots: Sequence[int]) -> None:
-        """Give one's own piece to all, and get those of ``roots``."""
+    def _publish(self, pieces: Sequence[Array]) -> None:
+        """Give one's own piece to all, and get theirs."""
         stages = [
             stage[: piece.nbytes].view(piece.dtype)
             for stage, piece in zip(self._stage.next_slot(), pieces, strict=True)
         ]
         stages[self._rank][...] = pieces[self._rank]
         self._barrier()
-        for root in roots:
-            if root != self._rank:
-                pieces[root][...] = stages[root]
+        for rank, (piece, stage) in enumerate(zip(pieces, stages, strict=True)):
+            if rank != self._rank:
+                piece[...] = stage
 
     # --- memory -------------------------------------------------------------------------------------
+
+    def _in_fusion_buffers(self, array: Array) -> Sequence[int]:
+        """Where every rank has it, if this rank has it there, and each has filled its own; else nothing."""
+        if (offset := self._node.offset(array)) not in self._fusion:
+            return ()
+        self._barrier()
+        return [offset] * self._size
 
     def _arrays(self, array: Array, offsets: Sequence[int]) -> list[Array]:
         return [self._node.array(member, offset, array) for member, offset in zip(self._members, offsets, strict=True)]

@@ -71,7 +71,7 @@ class Values:
         return self._compound(value, blobs, depth + 1)
 
     def _array(self, value: Any, blobs: bytearray) -> dict[str, Any]:
-        _bounded(0, len(blobs) + value.nbytes)  # before it is copied: 300 MB take seconds
+        _bounded(len(blobs) + value.nbytes)  # before it is copied: 300 MB take seconds
         at, raw = len(blobs), np.ascontiguousarray(value).tobytes()
         blobs += raw
         tag = "array" if isinstance(value, np.ndarray) else "scalar"
@@ -79,7 +79,7 @@ class Values:
 
     def _compound(self, value: Any, blobs: bytearray, depth: int) -> Any:
         if isinstance(value, (bytes, bytearray)):
-            _bounded(0, len(blobs) + len(value))
+            _bounded(len(blobs) + len(value))
             blobs += value
             return {"t": "bytes", "v": [len(blobs) - len(value), len(value)]}
         if isinstance(value, complex):
@@ -145,7 +145,7 @@ def _short(value: Any) -> None:
         raise NotDataError(f"It has more than {_LONGEST:,} items.")
 
 
-def _bounded(text: int, size: int) -> None:
+def _bounded(size: int, text: int = 0) -> None:
     if text > MOST_TEXT or size > MOST_BYTES:
         raise NotDataError(f"It is larger than {MOST_BYTES >> 20} MiB, or than {MOST_TEXT >> 20} MiB as text.")
 
@@ -172,7 +172,7 @@ def send(wire: socket.socket, message: dict[str, Any], blobs: bytearray) -> None
         OSError: nobody is there any more.
     """
     text = json.dumps(message).encode()
-    _bounded(len(text), len(blobs))
+    _bounded(len(blobs), len(text))
     wire.sendall(_HEAD.pack(len(text), len(blobs)) + text + bytes(blobs))
 
 
