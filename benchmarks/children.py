@@ -104,7 +104,8 @@ def finish(job: Job, deadline_s: float) -> str:
     job.close()
     killed = re.search(r"Return code = 0, (signaled with \w+)", texts[1])  # MPICH's gforker ends with 0 then
     if code != 0 or killed:
-        how = f"ended with exit code {code}" if code is not None else f"was not done after {deadline_s:g} s"
+        how = f"ended with exit code {code}" if code is not None else "was not done in time"
+        how += f" ({deadline_s:g} s)" if code is None and deadline_s > 0 else ""
         how += f": a rank was {killed[1]}" if killed else ""
         raise ChildError(f"{job.name} {how}:\n{(texts[0] + texts[1])[-_TAIL:]}", texts[1])
     return texts[0]

@@ -162,7 +162,7 @@ def test_ranks_that_hang_are_ended(tmp_path: Path, new_children: Callable[[], li
     # One write for a line, whatever the buffering: two ranks share the pipe.
     script.write_text("import os, time\nos.write(1, b'here\\n')\ntime.sleep(600)\n")
     begun = time.monotonic()
-    with pytest.raises(children.ChildError, match=r"hangs\.py with 2 ranks was not done after 12 s:\n(here\n)+"):
+    with pytest.raises(children.ChildError, match=r"hangs\.py with 2 ranks was not done in time \(12 s\):\n(here\n)+"):
         children.run(2, script, [], 12.0)
     assert time.monotonic() - begun < 50
     assert new_children() == []
