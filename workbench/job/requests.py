@@ -82,6 +82,8 @@ def _check(kind: Kind, name: str, dtype: str, shape: tuple[int, ...], ranks: Seq
 def _refused(kind: Kind, name: str, dtype: str) -> str:
     known = ", ".join(sorted(verb(kind).dtypes))
     text = f"{name!r}: {kind.value} does not take dtype {dtype}. Convert it to one of {known}."
+    if dtype.startswith("complex"):
+        text += " In PyTorch torch.view_as_real(tensor) has the same numbers as pairs of floats; keep a parameter so."
     *most, last = sorted(other.value for other, one in VERBS.items() if one.moves and not one.reduces)
     return f"{text} Without conversion, {', '.join(most)} and {last} take it." if dtype in MOVED else text
 

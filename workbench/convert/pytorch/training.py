@@ -58,7 +58,8 @@ def training(script: Script) -> Training:
 def is_optimizer(meaning: str) -> bool:
     """Is this the full name of one of torch's optimizers?"""
     parts = meaning.split(".")
-    return parts[:2] == ["torch", "optim"] and parts[-1][:1].isupper() and "lr_scheduler" not in parts
+    beside = {"lr_scheduler", "swa_utils"}.intersection(parts)  # of schedules and averaged models
+    return parts[:2] == ["torch", "optim"] and parts[-1][:1].isupper() and not beside
 
 
 def _optimizer(script: Script) -> tuple[cst.Call, cst.CSTNode]:
