@@ -199,10 +199,12 @@ def test_arbitrary_json_is_an_event_or_a_value_error(rest: list[object], kind: s
 @example(Request("x", Kind.ALLREDUCE), 3, [float("inf")])
 @example(Request("x", Kind.ALLREDUCE), 7, 10**400)
 @example(Request("x", Kind.ALLREDUCE), 9, float("inf"))
+@example(Request("x", Kind.ALLREDUCE), 17, None)
+@example(Request("x", Kind.ALLREDUCE), 17, [0.1, [float("inf")]])
 def test_a_request_with_one_foreign_field_is_one_or_a_value_error(request: Request, index: int, junk: object) -> None:
     """A request with something else in one place is refused with ValueError, or is a well-formed request again."""
     plain = json.loads(encode_event(Announce(0, (request,))))
-    plain[2][0][index] = junk
+    plain[2][0][index : index + 1] = [junk]  # the last one is there for few
     try:
         event = decode_event(json.dumps(plain).encode())
     except ValueError:
