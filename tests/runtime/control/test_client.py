@@ -225,7 +225,6 @@ def test_a_caller_of_rank_0_that_sleeps_wakes_for_the_others(
             time.sleep(0.001)
         other.send(Announce(1, (ask("x"),)))
         assert caller.result(30) == takes[1]
-    job.server.turn.ring()
 
 
 def test_an_interrupt_in_a_wake_up_costs_no_later_one() -> None:
