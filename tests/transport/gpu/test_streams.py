@@ -134,8 +134,8 @@ class Player:
 
     def drops(self, number: int, stream: Any) -> None:
         """Nobody wants the result."""
-        for i in range(2):
-            begin(Kind.ALLGATHER, self.made(number, self.length(number), stream), f"drops {number} {i}")
+        for i, kind in enumerate((Kind.ALLGATHER, Kind.REDUCESCATTER)):
+            begin(kind, self.made(number, 2 * self.length(number), stream), f"drops {number} {i}")
             hvd.allreduce_async(self.made(number, self.length(number), stream), f"drops, too {number} {i}")
 
     def gathers(self, number: int, stream: Any) -> None:
