@@ -36,7 +36,7 @@ from workbench.errors import LaunchError
 from workbench.launch.function import run
 from workbench.launch.start.starters import free_port
 
-DEADLINE_S = 120.0
+DEADLINE_S = 90.0  # less than a cell of a lesson has in a test: who hangs is to be said
 _FIRST_SEED = 1
 _AFTER_OTHERS_S = 5.0
 
