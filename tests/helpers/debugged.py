@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from itertools import dropwhile
 from typing import Any
 
 from live_kernel import LiveKernel, Message
@@ -69,9 +70,8 @@ class Debugged:
         """Wait for an event of the debugger, which may have come since the cell began, or since another event."""
         while True:
             events = [each.content for each in self.messages if "event" in each.content]
-            while after and events and events.pop(0)["event"] != after:
-                pass
-            if found := [each for each in events if each["event"] == name]:
+            later = dropwhile(lambda each: after not in ("", each["event"]), events)
+            if found := [each for each in later if each["event"] == name]:
                 break
             self._next()
         body: Body = found[0]["body"]

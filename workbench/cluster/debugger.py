@@ -122,7 +122,7 @@ class RanksDebugger:
             )
         reply: dict[str, Any] = await self._process(message)
         if command in _GO:
-            self._again()
+            self._soon()  # the kernel's own cell goes on: JupyterLab clears what it shows, and ranks may stand now
         if command == "debugInfo" and self._stopped:
             reply["body"]["stoppedThreads"] = [_THREAD]
         if command == "setExceptionBreakpoints":
@@ -227,12 +227,7 @@ class RanksDebugger:
         """An event of the kernel's own debugger."""
         self._event(message)
         if message["event"] == "continued":
-            self._loop.add_callback(self._again)
-
-    def _again(self) -> None:
-        """The kernel's own cell goes on. JupyterLab then clears what it shows, though ranks may stand now."""
-        if self._stopped:
-            self._soon()
+            self._loop.add_callback(self._soon)  # as above, where that is heard late
 
     def _stands(self, content: dict[str, Any]) -> None:
         engine = content["engine"]

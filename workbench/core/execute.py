@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from workbench.collectives.reduction import Reduction, wire_dtype
+from workbench.collectives.ring import part
 from workbench.core.backend.base import Array, Backend
 from workbench.core.backend.memory import Memory
 from workbench.core.fusion import Batch, layout, nbytes
@@ -55,7 +56,6 @@ def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer
 def _eager(response: Response, entry: Entry | None, backend: Backend) -> Any:
     """The result came with the response: of an alltoall what all have sent, of a reducescatter the whole tensor."""
     found, one = np.frombuffer(response.result, wire_dtype(response.dtype)), verb(response.kind)
-    target = entry.target if entry else None
     if one.splits:
         splits = _splits(response, backend)
         theirs = splits[:, backend.rank]
@@ -64,16 +64,13 @@ def _eager(response: Response, entry: Entry | None, backend: Backend) -> Any:
         parts = [rows[end - length : end] for end, length in zip(ends, theirs, strict=True)]
         return np.concatenate(parts), _counts(theirs)
     found = found.reshape(-1, *response.shape[1:]) if one.ragged else found.reshape(response.shape)
+    target = place = entry.target if entry else None
     if one.reduces and one.by_rows:
-        low = sum(response.rows[: backend.rank])
-        part = slice(low, low + response.rows[backend.rank])
-        if target is None:
-            return found[part].copy()
-        target.reshape(response.shape)[part] = found[part]
-        return target
-    if target is None:
+        found = part(found, response.rows, backend.rank)
+        place = None if target is None else part(target.reshape(response.shape), response.rows, backend.rank)
+    if place is None:
         return found.copy()
-    target[...] = found
+    place[...] = found
     return target
 
 
@@ -140,8 +137,7 @@ def _allgather(response: Response, entry: Entry | None, backend: Backend, activi
         with activity("ALLOCATE_OUTPUT"):
             out = _new((sum(response.rows), *response.shape[1:]), response, entry, backend)
     if entry is not None and entry.source is not None:
-        start = sum(lengths[: backend.rank])
-        out.reshape(-1)[start : start + lengths[backend.rank]] = entry.source.reshape(-1)
+        part(out.reshape(-1), lengths, backend.rank)[...] = entry.source.reshape(-1)
     with activity(f"{backend.name}_ALLGATHER"):
         backend.collectives.allgather(out.reshape(-1), lengths)
     return out
@@ -183,9 +179,8 @@ def _reducescatter(response: Response, entry: Entry | None, backend: Backend, ac
     scratch[...] = 0 if entry is None or entry.source is None else entry.source.reshape(-1)
     with activity(f"{backend.name}_REDUCESCATTER"):
         backend.collectives.reducescatter(scratch, lengths, _reduction(response, backend))
-    start = sum(lengths[: backend.rank])
     mine = _new((response.rows[backend.rank], *response.shape[1:]), response, entry, backend)
-    mine.reshape(-1)[...] = scratch[start : start + lengths[backend.rank]]
+    mine.reshape(-1)[...] = part(scratch, lengths, backend.rank)
     return mine
 
 
