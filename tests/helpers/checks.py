@@ -442,6 +442,24 @@ def a_dtype_that_cannot_travel_is_refused(mode: Mode) -> None:
     everybody_is_in_step(mode)
 
 
+def unnamed_ones_are_in_step_after_a_caught_error(mode: Mode) -> None:
+    """One rank alone calls a collective, all catch the error; then unnamed tensors of each kind meet their own."""
+    rank, n = ours()
+    if n == 1:
+        return
+    if rank == 0:
+        mode.error(lambda hvd, x: [hvd.allreduce(x, op=Sum)], np.ones(3, np.float32))
+    else:
+        mode.error(lambda hvd, x: [hvd.allgather(x, name="next")], np.ones(2, np.float32))
+    for value in (1, 10, 100):
+        made = mode.run(
+            lambda hvd, x, y: [hvd.allreduce(x, op=Sum), *hvd.grouped_allreduce([x, y], op=Sum)],
+            *(np.full(2, value * k, np.float32) for k in (1, 2)),
+        )
+        assert [each.tolist() for each in made] == [[n * value * k] * 2 for k in (1, 1, 2)]
+    everybody_is_in_step(mode)
+
+
 # --- derivatives --------------------------------------------------------------------------------------
 
 

@@ -432,6 +432,38 @@ def test_another_order_of_two_waits(rank: int, n: int) -> None:
     works(n)
 
 
+UNNAMED: dict[str, Callable[[hvd.ProcessSet], Any]] = {
+    "allreduce": lambda everybody: hvd.allreduce(torch.ones(3)),
+    "allreduce of a process set": lambda everybody: hvd.allreduce(torch.ones(3), process_set=everybody),
+    "group": lambda everybody: hvd.grouped_allreduce([torch.ones(3), torch.ones(2)]),
+    "object": lambda everybody: hvd.allgather_object("x", process_set=everybody),
+    "barrier": lambda everybody: hvd.barrier(),
+}
+
+
+@pytest.mark.parametrize("extra", UNNAMED)
+def test_unnamed_tensors_after_an_error_that_all_caught(extra: str, rank: int, n: int) -> None:
+    """Each meets its own, in every process set, though one rank alone has called a collective before."""
+    sets = [hvd.global_process_set, hvd.ProcessSet(range(n - 1)), hvd.ProcessSet([n - 1, 0])]
+    added = [hvd.add_process_set(one) for one in sets[1:] if 1 < len(one.ranks or ()) < n]
+    mine = [one for one in (sets[0], *added) if one.included()]
+    call = UNNAMED[extra] if rank == 0 else lambda everybody: hvd.allreduce(torch.ones(3), name="next")
+    with pytest.raises(MissingRanksError):
+        call(mine[-1])
+    for _ in range(2):
+        handles = [
+            (each, v, hvd.allreduce_async(torch.full((3,), v), op=hvd.Sum, process_set=each))
+            for v in (1.0, 10.0, 100.0)
+            for each in mine
+        ]
+        for each, v, handle in handles:
+            assert handle.wait(WAIT_S).tolist() == [v * (each.size() or 0)] * 3
+        hvd.barrier()
+    works(n)
+    for one in added:
+        hvd.remove_process_set(one)
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("how", ["idle", "another name"])
 def test_a_rank_that_never_comes(how: str, rank: int, n: int) -> None:

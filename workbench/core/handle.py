@@ -19,7 +19,7 @@ _NOBODY = Owner()
 
 
 def _nothing() -> None:
-    """The default of :attr:`Handle.joins`."""
+    """The default of :attr:`Handle.joins` and :attr:`Handle.raises`."""
 
 
 class Handle:
@@ -29,6 +29,7 @@ class Handle:
         owner: finishes it.
         request: what was submitted.
         joins: makes the waiting thread's GPU stream wait for the result.
+        raises: called on the waiting thread before the error is raised there.
         tuned: autotune's latest choice when it was finished, see :attr:`workbench.core.engine.Engine.tuned`.
 
     Example:
@@ -40,7 +41,9 @@ class Handle:
         42
     """
 
-    __slots__ = ("_callbacks", "_done", "_error", "_value", "_waiters", "joins", "name", "owner", "request", "tuned")
+    __slots__ = (
+        "_callbacks", "_done", "_error", "_value", "_waiters", "joins", "name", "owner", "raises", "request", "tuned",
+    )  # fmt: skip
     _lock = threading.Lock()  # one for all: it is held for the length of an assignment
 
     def __init__(self, name: str) -> None:
@@ -48,6 +51,7 @@ class Handle:
         self.owner: Owner = _NOBODY
         self.request: Any = None
         self.joins: Callable[[], None] = _nothing
+        self.raises: Callable[[], None] = _nothing
         self.tuned: tuple[int, int] | None = None
         self._done = False
         self._value: Any = None
@@ -80,6 +84,7 @@ class Handle:
             if not self._wait(timeout_s):
                 raise WaitTimeoutError(f"{self.name!r} did not finish within {timeout_s} s on this rank.")
         if self._error is not None:
+            self.raises()
             # A new traceback each time, without the one of an earlier wait on the same handle.
             raise self._error.with_traceback(None)
         self.joins()

@@ -12,7 +12,7 @@ _REFUSED = (
     "A collective failed on this rank in an earlier cell, and this cell was sent before the notebook knew of it, so "
     "unnamed tensors may have other numbers on the other ranks. Run this cell again; or give its tensors names."
 )
-_COUNTED = re.compile(r"[.]noname[.](r\d+[.])?\d+\Z")
+_COUNTED = re.compile(r"[.]noname[.](r\d+[.])?(e\d+[.])?\d+\Z")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,14 @@ class Told:
 
 
 class Names:
-    """The counters of one rank in one job. All ranks begin anew at the same point: after a cell that failed.
+    """The counters of one rank in one job.
+
+    All ranks begin anew at the same point:
+
+    1. after a cell that failed on some rank: with the next cell;
+    2. after an error of a collective: where it is raised. One rank alone may have called what failed, and each may have
+       numbered unlike many tensors since. A rank to which the error is not raised, for it did not wait, counts on. Its
+       names are met by no other rank then, and that is an error again, and no wrong sum.
 
     Attributes:
         users: (name, process set) → who uses the name: which object, the how many-th to come, and the how many-th made;
@@ -45,10 +52,14 @@ class Names:
         >>> names = Names()
         >>> names.next("allreduce"), names.next("allreduce"), names.next("allgather")
         ('allreduce.noname.0', 'allreduce.noname.1', 'allgather.noname.0')
+        >>> names.heard(5, frozenset({0}))
+        >>> names.next("allreduce"), names.next("allreduce", process_set=1)
+        ('allreduce.noname.e5.0', 'allreduce.noname.0')
     """
 
     def __init__(self, failures: int = 0) -> None:
         self._counts: Counter[tuple[str, int]] = Counter()
+        self._heard: dict[int, int] = {}  # process set → the decision whose error was raised here last
         self.users: dict[tuple[str, int], dict[tuple[int, ...], tuple[int, int]]] = {}
         self.rates: dict[tuple[int, ...], Told] = {}
         self.failures = failures
@@ -73,6 +84,8 @@ class Names:
         if self.refused:
             raise CollectiveError(_REFUSED)
         since = f"r{self.failures}." if self.failures else ""
+        if process_set in self._heard:
+            since += f"e{self._heard[process_set]}."
         self._counts[kind, process_set] += 1
         return f"{kind}.noname.{since}{self._counts[kind, process_set] - 1}"
 
@@ -80,8 +93,22 @@ class Names:
         """The last name was not used, for the call was refused; the other ranks have not used it either."""
         self._counts[kind, process_set] -= 1
 
+    def heard(self, decision: int, sets: frozenset[int]) -> None:
+        """An error is raised here; see :attr:`workbench.core.engine.Engine.heard`. Once for all that one decision ends.
+
+        All its process sets begin anew, also where this rank waits for a tensor of one and another rank for one of
+        another: both have heard of both.
+        """
+        for each in sets:
+            if self._heard.get(each, 0) < decision:
+                self._heard[each] = decision
+                for kind, where in list(self._counts):
+                    if where == each:
+                        del self._counts[kind, where]
+
     def restart(self, failures: int | None = None) -> None:
         self._counts.clear()
+        self._heard.clear()
         self.users, self.rates = {}, {}
         if failures is not None:
             self.failures, self.refused = failures, False

@@ -255,6 +255,8 @@ def _engine(
 
 def _context(bootstrap: Bootstrap, ranks: _Ranks, control: _ControlPlane, engine: Engine) -> Context:
     assert isinstance(engine.waits, BlockedThreads)
+    names = Names(ranks.failures)
+    engine.heard = names.heard
     return Context(
         place(ranks.nodes, bootstrap.rank),
         engine,
@@ -268,7 +270,7 @@ def _context(bootstrap: Bootstrap, ranks: _Ranks, control: _ControlPlane, engine
         ranks.gpu_operations,
         control.tuning,
         frozenset(ranks.engines),
-        names=Names(ranks.failures),
+        names=names,
     )
 
 
