@@ -90,9 +90,13 @@ class Draw:
             units.append(grouped([request(name, process_set, dice.choice([0, 0, 0, -2])) for name in names]))
         return units
 
+    def of_rank(self, units: Sequence[tuple[Request, ...]], rank: int) -> list[tuple[Request, ...]]:
+        """What a rank may submit of them: those of its process sets, for others are refused where it calls."""
+        return [unit for unit in units if rank in self.sets.get(unit[0].process_set, range(self.size))]
+
     def step(self, units: Sequence[tuple[Request, ...]], rank: int) -> Step:
         """One rank's way through a step: all is submitted, and some is waited for before the rest is."""
-        mine = [unit for unit in units if rank in self.sets.get(unit[0].process_set, range(self.size))]
+        mine = self.of_rank(units, rank)
         self.dice.shuffle(mine)
         ops: Step = [Submit(unit) for unit in mine]
         waits: Step = [Wait(each.key) for unit in mine for each in unit]
@@ -461,7 +465,7 @@ def draw_job(seed: int, right: bool) -> SimulatedJob:
         rank, number = dice.randrange(draw.size), dice.randrange(len(plan))
         step = scripts[rank][first + number]
         if any(isinstance(op, Submit) for op in step):
-            scripts[rank][first + number] = dice.choice(MISTAKES)(draw, step, plan[number])
+            scripts[rank][first + number] = dice.choice(MISTAKES)(draw, step, draw.of_rank(plan[number], rank))
     settings, cells = dice.choice(SETTINGS), not right and dice.random() < 0.4
     react = ["raises", "catches", "goes on", "drops"]
     ranks = [SimulatedRank(i, scripts[i], settings, dice.choice(react), cells) for i in everybody]

@@ -313,6 +313,8 @@ class CountingCoordinator:
 
     def _complete_joined(self) -> list[Response]:
         """A rank has no more data: names may now be complete without it; when all have joined, tell the last."""
+        if JOIN not in self.waiting:
+            return []  # it was in a group, and the group has failed
         if not self.waiting.missing(JOIN):
             last = list(self.waiting.pop(JOIN).requests)[-1]
             return [Response(JOIN[1], Kind.JOIN, root=last)]
