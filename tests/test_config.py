@@ -200,18 +200,18 @@ def node_lists(draw: st.DrawFn) -> tuple[str, list[str]]:
     """A Slurm node list and the hosts that it stands for, written out one by one."""
     texts, hosts = [], []
     for _ in range(draw(st.integers(1, 3))):
-        prefix, width = draw(HOST), draw(st.integers(1, 4))
-        if draw(st.booleans()):
-            texts.append(prefix)
-            hosts.append(prefix)
-            continue
-        parts = []
-        for _ in range(draw(st.integers(1, 3))):
-            low = draw(st.integers(0, 10**width - 1))
-            high = min(low + draw(st.integers(0, 3)), 10**width - 1)
-            parts.append(f"{low:0{width}}" if low == high else f"{low:0{width}}-{high:0{width}}")
-            hosts += [f"{prefix}{number:0{width}}" for number in range(low, high + 1)]
-        texts.append(f"{prefix}[{','.join(parts)}]")
+        text, names = "", [""]
+        for _ in range(draw(st.integers(1, 3))):  # a name may count racks, nodes and more, each between brackets
+            word, numbers, width = draw(HOST), [], draw(st.integers(1, 4))
+            for _ in range(draw(st.integers(0, 3))):
+                low = draw(st.integers(0, 10**width - 1))
+                high = min(low + draw(st.integers(0, 3)), 10**width - 1)
+                numbers += [(f"{low:0{width}}" if low == high else f"{low:0{width}}-{high:0{width}}", low, high)]
+            text += word + (f"[{','.join(part for part, _, _ in numbers)}]" if numbers else "")
+            ends = [f"{one:0{width}}" for _, low, high in numbers for one in range(low, high + 1)] or [""]
+            names = [f"{name}{word}{end}" for name in names for end in ends]
+        texts.append(text)
+        hosts += names
     return ",".join(texts), hosts
 
 

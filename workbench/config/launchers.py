@@ -146,14 +146,10 @@ def first_host(nodelist: str) -> str:
     """The first host of a Slurm node list.
 
     Example:
-        >>> first_host("gpu[003-005,9],login1"), first_host("iris-179,iris-180")
-        ('gpu003', 'iris-179')
+        >>> first_host("rack[1-2]node[03-05,9],login1"), first_host("iris-179,iris-180")
+        ('rack1node03', 'iris-179')
     """
-    head, bracket, rest = nodelist.partition("[")
-    if not bracket or "," in head:
-        return nodelist.split(",")[0]
-    number = rest.split("]")[0].split(",")[0].split("-")[0]
-    return f"{head}{number}{rest.partition(']')[2].split(',')[0]}"
+    return re.sub(r"\[(\d+)[^\]]*\]|,.*", r"\1", nodelist)
 
 
 def batch_hosts(env: Mapping[str, str] | None = None) -> tuple[int, str]:
