@@ -10,7 +10,17 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as check
 from hypothesis import strategies as st
 
-from workbench.config import HOROVOD_NAMES, Launch, Settings, batch_hosts, cache_dir, first_host, launch, settings
+from workbench.config import (
+    HOROVOD_NAMES,
+    BatchPart,
+    Launch,
+    Settings,
+    batch_parts,
+    cache_dir,
+    first_host,
+    launch,
+    settings,
+)
 from workbench.errors import LaunchError
 from workbench.transport.select import find_ranks
 
@@ -224,8 +234,13 @@ def test_first_host_is_the_first_of_the_written_out_list(case: tuple[str, list[s
 
 
 def test_the_hosts_of_a_batch_job() -> None:
-    """Slurm says how many hosts a job has and which; elsewhere, and with one host, there is nothing to say."""
+    """Slurm says how many hosts a job has and which, of each component of a heterogeneous one; none elsewhere."""
     two = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "gpu[03-04]"}
-    assert batch_hosts(two) == (2, "gpu[03-04]")
-    assert batch_hosts({"SLURM_NNODES": "3", "SLURM_NODELIST": "a,b,c"}) == (3, "a,b,c")  # as older versions say it
-    assert batch_hosts({}) == (1, "")
+    assert batch_parts(two) == [BatchPart(2, "gpu[03-04]")]
+    old = {"SLURM_NNODES": "3", "SLURM_NODELIST": "a,b,c"}  # as older versions say it
+    assert batch_parts(old) == [BatchPart(3, "a,b,c")]
+    assert batch_parts({}) == []
+    second = {"SLURM_JOB_NODELIST_HET_GROUP_1": "c1", "SLURM_TASKS_PER_NODE_HET_GROUP_1": "8"}
+    first = {"SLURM_JOB_NODELIST_HET_GROUP_0": "gpu[03-04]", "SLURM_JOB_NUM_NODES_HET_GROUP_0": "2"}
+    assert batch_parts({"SLURM_HET_SIZE": "2"} | first | second) == [*batch_parts(two), BatchPart(1, "c1", "8")]
+    assert batch_parts({"SLURM_HET_SIZE": "2"} | two) == batch_parts(two)  # in a step over all components
