@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -22,8 +23,11 @@ os.environ.setdefault("WORKBENCH_FORK", "0")
 
 pytest_plugins = ["durations", "rings", "servers"]
 
-# These run inside ranks; test_parallel.py starts them there, with this variable.
-collect_ignore = [] if "WORKBENCH_TEST_INSIDE_RANKS" in os.environ else ["parallel", "frameworks"]
+# These run inside ranks. test_parallel.py and its like start them there, with this variable; so does a run that names
+# one of them.
+INSIDE_RANKS = "WORKBENCH_TEST_INSIDE_RANKS"
+FOR_RANKS = ("parallel", "frameworks", "keras2")
+collect_ignore = [] if INSIDE_RANKS in os.environ else ["parallel", "frameworks"]
 # MXNet needs an environment of its own, with an older numpy: `make legacy-test` makes it, and runs these there.
 collect_ignore += [] if find_spec("mxnet") else ["legacy"]
 
@@ -65,6 +69,21 @@ LONG = (
     "test_data_service.py",
     "test_checkpoint_elastic_jobs.py",
 )
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Run tests for ranks, when they are named, in two ranks: on one, an average is the identity, and all is green."""
+    named = [(config.invocation_params.dir / word.split("::")[0]).resolve() for word in config.args]
+    folders = [Path(__file__).resolve().parent / name for name in FOR_RANKS]
+    inside = [path for path in named if any(path.is_relative_to(folder) for folder in folders)]
+    if not inside or INSIDE_RANKS in os.environ:
+        return None
+    if others := sorted({str(path) for path in named} - {str(path) for path in inside}):
+        raise pytest.UsageError(f"{inside[0]} runs in ranks, {others[0]} does not: name them in two runs.")
+    ranks = [sys.executable, "-m", "workbench.cli.main", "run", "-np", "2", sys.executable, "-m", "pytest"]
+    # One process for each rank; the first failure ends the others' waits.
+    words = [*config.invocation_params.args, "-x", "-n0"]
+    return subprocess.run([*ranks, *words], env=os.environ | {INSIDE_RANKS: "1"}, check=False).returncode
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,7 +10,17 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as check
 from hypothesis import strategies as st
 
-from workbench.config import HOROVOD_NAMES, Launch, Settings, batch_hosts, cache_dir, first_host, launch, settings
+from workbench.config import (
+    HOROVOD_NAMES,
+    BatchPart,
+    Launch,
+    Settings,
+    batch_parts,
+    cache_dir,
+    first_host,
+    launch,
+    settings,
+)
 from workbench.errors import LaunchError
 from workbench.transport.select import find_ranks
 
@@ -200,18 +210,18 @@ def node_lists(draw: st.DrawFn) -> tuple[str, list[str]]:
     """A Slurm node list and the hosts that it stands for, written out one by one."""
     texts, hosts = [], []
     for _ in range(draw(st.integers(1, 3))):
-        prefix, width = draw(HOST), draw(st.integers(1, 4))
-        if draw(st.booleans()):
-            texts.append(prefix)
-            hosts.append(prefix)
-            continue
-        parts = []
-        for _ in range(draw(st.integers(1, 3))):
-            low = draw(st.integers(0, 10**width - 1))
-            high = min(low + draw(st.integers(0, 3)), 10**width - 1)
-            parts.append(f"{low:0{width}}" if low == high else f"{low:0{width}}-{high:0{width}}")
-            hosts += [f"{prefix}{number:0{width}}" for number in range(low, high + 1)]
-        texts.append(f"{prefix}[{','.join(parts)}]")
+        text, names = "", [""]
+        for _ in range(draw(st.integers(1, 3))):  # a name may count racks, nodes and more, each between brackets
+            word, numbers, width = draw(HOST), [], draw(st.integers(1, 4))
+            for _ in range(draw(st.integers(0, 3))):
+                low = draw(st.integers(0, 10**width - 1))
+                high = min(low + draw(st.integers(0, 3)), 10**width - 1)
+                numbers += [(f"{low:0{width}}" if low == high else f"{low:0{width}}-{high:0{width}}", low, high)]
+            text += word + (f"[{','.join(part for part, _, _ in numbers)}]" if numbers else "")
+            ends = [f"{one:0{width}}" for _, low, high in numbers for one in range(low, high + 1)] or [""]
+            names = [f"{name}{word}{end}" for name in names for end in ends]
+        texts.append(text)
+        hosts += names
     return ",".join(texts), hosts
 
 
@@ -224,8 +234,13 @@ def test_first_host_is_the_first_of_the_written_out_list(case: tuple[str, list[s
 
 
 def test_the_hosts_of_a_batch_job() -> None:
-    """Slurm says how many hosts a job has and which; elsewhere, and with one host, there is nothing to say."""
+    """Slurm says how many hosts a job has and which, of each component of a heterogeneous one; none elsewhere."""
     two = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "gpu[03-04]"}
-    assert batch_hosts(two) == (2, "gpu[03-04]")
-    assert batch_hosts({"SLURM_NNODES": "3", "SLURM_NODELIST": "a,b,c"}) == (3, "a,b,c")  # as older versions say it
-    assert batch_hosts({}) == (1, "")
+    assert batch_parts(two) == [BatchPart(2, "gpu[03-04]")]
+    old = {"SLURM_NNODES": "3", "SLURM_NODELIST": "a,b,c"}  # as older versions say it
+    assert batch_parts(old) == [BatchPart(3, "a,b,c")]
+    assert batch_parts({}) == []
+    second = {"SLURM_JOB_NODELIST_HET_GROUP_1": "c1", "SLURM_TASKS_PER_NODE_HET_GROUP_1": "8"}
+    first = {"SLURM_JOB_NODELIST_HET_GROUP_0": "gpu[03-04]", "SLURM_JOB_NUM_NODES_HET_GROUP_0": "2"}
+    assert batch_parts({"SLURM_HET_SIZE": "2"} | first | second) == [*batch_parts(two), BatchPart(1, "c1", "8")]
+    assert batch_parts({"SLURM_HET_SIZE": "2"} | two) == batch_parts(two)  # in a step over all components

@@ -147,6 +147,20 @@ def test_torchrun(jobs: Runner) -> None:
 
 # --- the driver's own tests ---------------------------------------------------------------------------
 
+
+def test_a_file_that_a_run_names_runs_in_ranks(jobs: Runner) -> None:
+    """Named as CONTRIBUTING.md says, it passes on each of two ranks, with no word of ours in the environment."""
+    check(jobs.python("-m", "pytest", *some(["timeline_picture"]), deadline_s=120.0), 2)
+
+
+def test_a_run_that_also_names_others_is_refused(jobs: Runner) -> None:
+    """What runs in ranks and what runs beside none cannot be one run; both are named."""
+    job = jobs.python("-m", "pytest", *some(["nano"]), str(HERE / "core"), deadline_s=60.0)
+    assert job.code == pytest.ExitCode.USAGE_ERROR
+    assert "test_nano.py runs in ranks" in job.err(0), job.report()
+    assert f"{HERE / 'core'} does not" in job.err(0), job.report()
+
+
 _FAILS_ON_ONE = """
 import numpy as np, workbench as hvd
 

@@ -23,7 +23,7 @@ def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "squeue"
     program.write_text(
         '#!/bin/sh\ncase "$*" in\n'
-        f"*%T*) echo 'RUNNING|None|1|N/A|main';;\n*%l*) cat {tmp_path}/limit;;\n*%L*) cat {tmp_path}/left;;\nesac\n"
+        f"*%T*) echo '7|RUNNING|None|1|N/A|main';;\n*%l*) cat {tmp_path}/limit;;\n*%L*) cat {tmp_path}/left;;\nesac\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")

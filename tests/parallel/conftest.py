@@ -1,8 +1,8 @@
 """For tests that run inside the ranks of one job: every rank runs the same tests in the same order.
 
-``tests/test_parallel.py`` starts them. By hand, to see one rank's progress on the screen::
+``tests/test_parallel.py`` starts them. A run that names them starts two ranks; for another number of ranks::
 
-    WORKBENCH_TEST_INSIDE_RANKS=1 mpiexec -n 2 python -m pytest tests/parallel -x -k allgather
+    WORKBENCH_TEST_INSIDE_RANKS=1 mpiexec -n 3 python -m pytest tests/parallel -x -k allgather
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _SETTINGS = {
     "AccountingStorageType": "accounting_storage/none",
     "SelectType": "select/cons_tres",
     "SelectTypeParameters": "CR_CPU",
-    "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=0",
+    "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1",
     "SlurmdParameters": "config_overrides",  # as many cores as is said, whatever the machine has
     "ReturnToService": "2",
     "KillWait": "5",

@@ -44,6 +44,25 @@ def test_all_hosts_of_the_job(way: list[str], ranks: list[str], slurm: Hosts) ->
     assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("ranks", [["-np", "2"], []], ids=["-np", "tasks"])
+@pytest.mark.parametrize("host", ["wb1", "wb2"], ids=["here", "elsewhere"])
+def test_a_job_of_one_host(host: str, ranks: list[str], slurm: Hosts) -> None:
+    """The ranks are on the job's host, wherever the shell is; without ``-np`` there is one for each task."""
+    show = ["sh", "-c", "echo $RANK $WORLD_SIZE $(hostname)"]
+    done = called(slurm, "salloc", "-Q", "-w", host, "--ntasks-per-node=2", WORKBENCH, "run", "--gloo", *ranks, *show)
+    said = sorted(line.partition(":")[2] for line in done.stdout.splitlines())
+    assert (done.returncode, said) == (0, [f"{rank} 2 {host}" for rank in range(2)]), done.stdout + done.stderr
+
+
+def test_all_components_of_a_heterogeneous_job(slurm: Hosts) -> None:
+    """The ranks go to the hosts of each; MPI's launcher reaches the first alone, and is refused."""
+    both = 'workbench=$1; shift; "$workbench" run "$@" && exec "$workbench" run --mpi true'
+    job = ["salloc", "-Q", "-w", "wb1", "-n2", ":", "-w", "wb2", "-n2", "sh", "-c", both, "sh", WORKBENCH]
+    done = called(slurm, *job, sys.executable, "-c", SCRIPT)
+    assert (done.returncode, lines(done.stdout)) == (1, RIGHT), done.stdout + done.stderr
+    assert "Leave out --mpi" in done.stderr, done.stderr
+
+
 def test_tasks_that_the_job_does_not_name(slurm: Hosts) -> None:
     """More ranks than tasks are spread evenly."""
     done = called(slurm, "salloc", "-Q", "-N2", "-c2", WORKBENCH, "run", "-np", "4", sys.executable, "-c", SCRIPT)
@@ -78,6 +97,10 @@ def test_a_script_is_written_submitted_and_followed(slurm: Hosts, tmp_path: Path
     done = called(slurm, WORKBENCH, *options, "--submit", "train.sbatch", sys.executable, "train.py", folder=tmp_path)
     assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
     assert re.search(r"job (\d+) is submitted; scancel \1 ends it(.|\n)*job \1: completed", done.stderr)
+    array = ["slurm", "--submit", "--sbatch=--array=0-2", "--output", "%a.out", "array.sbatch"]
+    done = called(slurm, WORKBENCH, *array, "sh", "-c", "echo task $SLURM_ARRAY_TASK_ID", folder=tmp_path)
+    said = sorted(line.partition(":")[2] for line in done.stdout.splitlines())
+    assert (done.returncode, said) == (0, [f"task {i}" for i in range(3)]), done.stdout + done.stderr
     done = called(slurm, WORKBENCH, *options, "--submit", "train.sbatch", "false", folder=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "failed" in done.stderr

@@ -23,10 +23,11 @@ from workbench import config
 from workbench.common.text import numbered
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.ranks_on_hosts import slurm_targets
 from workbench.launch.hosts.remote_shell import Srun
 from workbench.launch.ranks.watchdog import Leftovers, Watchdog
 from workbench.launch.site import Site
-from workbench.launch.slurm.allocation import ask, job_gpus, tasks_per_node
+from workbench.launch.slurm.allocation import ask, job_gpus
 from workbench.launch.slurm.batch import ENDED, Wanted, look, options, submit
 
 QUEUE_TIMEOUT_S = 600.0
@@ -246,7 +247,7 @@ def around(asked: Mapping[str, Any]) -> Reservation | None:
     Raises:
         LaunchError: it has fewer nodes than are asked for.
     """
-    number, (count, _) = config.batch_job(), config.batch_hosts()
+    number, count = config.batch_job(), sum(part.nodes for part in config.batch_parts())
     if not number:
         return None
     if asked.get("nodes", 1) > count:
@@ -254,11 +255,7 @@ def around(asked: Mapping[str, Any]) -> Reservation | None:
             f"This notebook runs in Slurm job {number}, which has {numbered(list(range(count)), 'node')}, but "
             f"{asked['nodes']} nodes are asked for. Start the notebook in a job of so many, or outside of any."
         )
-    names = ask(["scontrol", "show", "hostnames", config.batch_hosts()[1]]).split()
-    tasks = tasks_per_node(config.batch_tasks(), len(names))
-    each = [asked["tasks_per_node"]] * len(names) if "tasks_per_node" in asked else tasks
-    shell = Srun(gpus=job_gpus(number))
-    found = [Target(name, slots, shell) for name, slots in zip(names, each, strict=True)]
+    found = [replace(target, slots=asked.get("tasks_per_node", target.slots)) for target in slurm_targets()]
     return Reservation(number, found[: asked.get("nodes", len(found))])
 
 

@@ -1,10 +1,10 @@
 """Settings, and the variables of launchers: the only code that reads environment variables."""
 
 from workbench.config.launchers import (
+    BatchPart,
     Launch,
-    batch_hosts,
     batch_job,
-    batch_tasks,
+    batch_parts,
     become,
     check_folder,
     first_host,
@@ -59,11 +59,11 @@ __all__ = [
     "BINDINGS",
     "HOROVOD_NAMES",
     "TUNED",
+    "BatchPart",
     "Launch",
     "Settings",
-    "batch_hosts",
     "batch_job",
-    "batch_tasks",
+    "batch_parts",
     "become",
     "cache_dir",
     "changed_environment",

@@ -146,26 +146,42 @@ def first_host(nodelist: str) -> str:
     """The first host of a Slurm node list.
 
     Example:
-        >>> first_host("gpu[003-005,9],login1"), first_host("iris-179,iris-180")
-        ('gpu003', 'iris-179')
+        >>> first_host("rack[1-2]node[03-05,9],login1"), first_host("iris-179,iris-180")
+        ('rack1node03', 'iris-179')
     """
-    head, bracket, rest = nodelist.partition("[")
-    if not bracket or "," in head:
-        return nodelist.split(",")[0]
-    number = rest.split("]")[0].split(",")[0].split("-")[0]
-    return f"{head}{number}{rest.partition(']')[2].split(',')[0]}"
+    return re.sub(r"\[(\d+)[^\]]*\]|,.*", r"\1", nodelist)
 
 
-def batch_hosts(env: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """How many hosts the Slurm job around this process has, and their names; (1, "") outside of one.
+@dataclass(frozen=True)
+class BatchPart:
+    """Hosts of a Slurm job: all of them, or those of one component of a heterogeneous job.
+
+    Args:
+        nodes: how many there are.
+        names: as Slurm writes them.
+        tasks: how many tasks each host takes, as Slurm writes it; "" if it does not say.
+    """
+
+    nodes: int
+    names: str
+    tasks: str = ""
+
+
+def batch_parts(env: Mapping[str, str] | None = None) -> list[BatchPart]:
+    """The parts of the Slurm job around this process: one, or one for each component; none outside of a job.
 
     Example:
-        >>> batch_hosts({"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "gpu[03-04]"})
-        (2, 'gpu[03-04]')
+        >>> batch_parts({"SLURM_NNODES": "2", "SLURM_NODELIST": "gpu[03-04]", "SLURM_TASKS_PER_NODE": "2(x2)"})
+        [BatchPart(nodes=2, names='gpu[03-04]', tasks='2(x2)')]
     """
     env = os.environ if env is None else env
-    number = "SLURM_JOB_NUM_NODES" if "SLURM_JOB_NUM_NODES" in env else "SLURM_NNODES"
-    return _integer(env, number, 1), env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
+    components = [f"_HET_GROUP_{i}" for i in range(_integer(env, "SLURM_HET_SIZE", 0))]
+    found = []
+    for end in [end for end in components if f"SLURM_JOB_NODELIST{end}" in env] or [""]:
+        nodes = _integer(env, f"SLURM_JOB_NUM_NODES{end}", 0) or _integer(env, f"SLURM_NNODES{end}", 1)
+        names = env.get(f"SLURM_JOB_NODELIST{end}") or env.get(f"SLURM_NODELIST{end}", "")
+        found.append(BatchPart(nodes, names, env.get(f"SLURM_TASKS_PER_NODE{end}", "")))
+    return [part for part in found if part.names]
 
 
 def batch_job(env: Mapping[str, str] | None = None) -> str:
@@ -176,16 +192,6 @@ def batch_job(env: Mapping[str, str] | None = None) -> str:
         ('71', '')
     """
     return (os.environ if env is None else env).get("SLURM_JOB_ID", "")
-
-
-def batch_tasks(env: Mapping[str, str] | None = None) -> str:
-    """How many tasks the hosts of the Slurm job around this process take, as Slurm writes it; "" if it does not say.
-
-    Example:
-        >>> batch_tasks({"SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_NTASKS": "4"}), batch_tasks({})
-        ('2(x2)', '')
-    """
-    return (os.environ if env is None else env).get("SLURM_TASKS_PER_NODE", "")
 
 
 def member_file(env: Mapping[str, str] | None = None) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from workbench.errors import LaunchError
-from workbench.launch.hosts.remote_shell import GPU_REQUESTS, Srun
+from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.ranks_on_hosts import find_hosts
+from workbench.launch.hosts.remote_shell import GPU_REQUESTS, LocalShell, Srun
 from workbench.launch.ranks import supervisor
-from workbench.launch.slurm.allocation import JobGpus, by_slurm, gpu_count, gpus_here, job_gpus
+from workbench.launch.slurm.allocation import JobGpus, allocation, by_slurm, gpu_count, gpus_here, job_gpus
 
 BOTH = "     Nodes=wb[1-2] CPU_IDs=0,2 Mem=0 GRES={}\n"
 A100, MIXED = "gpu:a100:2(IDX:0-1)", "gpu:a100:2(IDX:0-1),gpu:1g.5gb:1(IDX:2)"
@@ -97,6 +100,34 @@ def test_a_job_and_a_host_without_any(scontrol: Path) -> None:
     assert job_gpus("7") == JobGpus()
     assert not any("gpu" in word or "gres" in word for word in Srun(gpus=JobGpus()).command("wb1", "true"))
     assert "--gres=none" in Srun(gpus=JobGpus({"wb1": 2})).command("wb2", "true")
+
+
+def test_the_hosts_of_a_job(scontrol: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each component has its own, with its tasks; ranks beyond them are spread evenly; srun is told the component."""
+    scontrol.write_text("JobId=7\n")
+    het = {"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "wb[1-2]", "SLURM_JOB_NODELIST_HET_GROUP_1": "c1"}
+    tasks = {"SLURM_TASKS_PER_NODE_HET_GROUP_0": "2(x2)", "SLURM_TASKS_PER_NODE_HET_GROUP_1": "1"}
+    assert allocation(None, het | tasks) == [[("wb1", 2), ("wb2", 2)], [("c1", 1)]]
+    assert allocation(6, het) == [[("wb1", 2), ("wb2", 2)], [("c1", 2)]]
+    for name, text in (het | tasks).items():
+        monkeypatch.setenv(name, text)
+    targets = find_hosts("", "", None)
+    assert [(target.name, target.slots) for target in targets] == [("wb1", 2), ("wb2", 2), ("c1", 1)]
+    commands = [target.shell.command(target.name, "true") for target in targets]
+    assert [word for words in commands for word in words if "het" in word] == [f"--het-group={i}" for i in (0, 0, 1)]
+
+
+@pytest.mark.parametrize(("n", "tasks", "slots"), [(None, "3", 3), (5, "3", 5), (2, "3", 3), (None, "", 1)])
+def test_a_job_of_this_machine_alone(n: int | None, tasks: str, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks are the ranks, without an agent and without a command of Slurm's; another machine needs srun."""
+    monkeypatch.setenv("PATH", "")
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": socket.gethostname(), "SLURM_TASKS_PER_NODE": tasks}
+    for name, text in job.items():
+        monkeypatch.setenv(name, text)
+    assert find_hosts("", "", n) == [Target("localhost", slots, LocalShell())]
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "c1")
+    with pytest.raises(LaunchError, match=f"no scontrol.*-H localhost:{n or 1} starts all ranks here"):
+        find_hosts("", "", n)
 
 
 U, V = "GPU-8a1c2f0e-0000-1111-2222-333344445555", "GPU-77b20000-aaaa-bbbb-cccc-ddddeeeeffff"

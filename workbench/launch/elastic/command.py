@@ -73,8 +73,11 @@ def run_elastic(
             return run(limits, WorkersHere(task, signals), discovery, printer, log)
         from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts
 
+        shells = {target.name: target.shell for target in targets}  # a host that comes later is not Slurm's
+
         def shell(host: str) -> Shell:
-            return LocalShell() if is_here(host) else Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
+            ssh = Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
+            return shells.get(host) or (LocalShell() if is_here(host) else ssh)
 
         plan = HostPlan(targets, networks, config.ports(env), args.gpus or "")
         return run(limits, WorkersOnHosts(task, plan, shell, signals), discovery, printer, log)

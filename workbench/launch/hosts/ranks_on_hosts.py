@@ -34,7 +34,7 @@ from workbench.launch.ranks.events import (
     Wrote,
 )
 from workbench.launch.ranks.process_tree import ProcessTree
-from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus
+from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus, slots_here
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked
 from workbench.launch.start.hosts import check, discover, is_here, parse, read
@@ -117,9 +117,28 @@ def find_hosts(
         named = parse(listed) if listed else read(file) if file else discover(script, slots)
         check(named, n or 0)
         return [Target(name, slots, LocalShell() if is_here(name) else ssh or Ssh()) for name, slots in named]
-    around = allocation(n)
-    shell = Srun(gpus=job_gpus(config.batch_job())) if around else Srun()
-    return [Target(name, slots, shell) for name, slots in around]
+    if here := slots_here(n):  # its ranks need no agent
+        return [Target("localhost", here, LocalShell())]
+    try:
+        return slurm_targets(n)
+    except LaunchError as error:
+        hosts = ", ".join(part.names for part in config.batch_parts())
+        raise LaunchError(f"{error} This Slurm job has {hosts}; -H localhost:{n or 1} starts all ranks here.") from None
+
+
+def slurm_targets(n: int | None = None) -> list[Target]:
+    """The hosts of the Slurm job around this process, which srun reaches; none outside of one.
+
+    Args:
+        n: how many ranks there are to be; None: as many as the job has tasks.
+
+    Raises:
+        LaunchError: Slurm does not answer.
+    """
+    parts = allocation(n)
+    gpus = job_gpus(config.batch_job()) if parts else JobGpus()
+    shells = [Srun(gpus=gpus, component=number if len(parts) > 1 else None) for number in range(len(parts))]
+    return [Target(*host, shell) for part, shell in zip(parts, shells, strict=True) for host in part]
 
 
 def ranks_on(
@@ -180,6 +199,12 @@ class RanksOnHosts:
     def start(self, log: Callable[[str], None], verbose: bool) -> None:
         """Rehearse, if that has not been done, then start the ranks on all hosts at once."""
         endpoints = self._endpoints or self.rehearse(log, verbose)
+        if self._task.starter == "mpi" and any(
+            isinstance(each.shell, Srun) and each.shell.component for each in self._targets
+        ):
+            raise LaunchError(
+                "MPI's launcher starts ranks in the first component of a heterogeneous Slurm job only. Leave out --mpi."
+            )
         if self._task.starter == "mpi" and ":" in endpoints[0].address and mpi.library_vendor() == "MPICH":
             raise LaunchError(
                 f"MPICH's launcher needs IPv4, and {', '.join(each.name for each in endpoints)} share only an IPv6 "
@@ -368,4 +393,4 @@ def host_environment(env: Mapping[str, str], endpoint: Endpoint, first: Endpoint
     return found | {"MASTER_ADDR": first.address, "MASTER_PORT": str(first.ports[1])}
 
 
-__all__ = ["HostPlan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on", "silence_s"]
+__all__ = ["HostPlan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on", "silence_s", "slurm_targets"]

@@ -80,15 +80,17 @@ class Srun:
     Args:
         job: its number; 0 for the job around this process.
         gpus: of the job. The agent has all those of its host, and deals them out to its ranks.
+        component: of a heterogeneous job, the number of the part that has the host; None for any other job.
     """
 
     job: int = 0
     gpus: JobGpus = field(default_factory=JobGpus)
+    component: int | None = None
 
     def command(self, host: str, script: str) -> list[str]:
         """Run a shell's script on a host."""
         unset = [word for name in GPU_REQUESTS for word in ("-u", name)] if self.gpus.hosts else []
-        alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap", "--mpi=none", "--unbuffered"]
+        alone = [*self._step(host), "--mpi=none", "--unbuffered"]
         alone += [f"--jobid={self.job}"] if self.job else []
         if self.gpus.hosts:
             mine = self.gpus.hosts.get(host, 0)
@@ -107,7 +109,11 @@ class Srun:
 
     def trial(self, host: str) -> list[str]:
         """What a user may try by hand, in the same job."""
-        return ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap", sys.executable, "--version"]
+        return ["srun", *self._step(host), sys.executable, "--version"]
+
+    def _step(self, host: str) -> list[str]:
+        group = [] if self.component is None else [f"--het-group={self.component}"]
+        return [*group, "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap"]
 
 
 @dataclass(frozen=True)

@@ -18,33 +18,40 @@ from workbench import config
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.ranks.supervisor import GPUS
-from workbench.launch.start.hosts import Hosts
+from workbench.launch.start.hosts import Hosts, is_here
 
 _TIMEOUT_S = 30.0
 
 
-def allocation(n: int | None, env: Mapping[str, str] | None = None) -> Hosts:
-    """The hosts of the Slurm job around this process and how many ranks each takes; none outside of one.
+def slots_here(n: int | None, env: Mapping[str, str] | None = None) -> int:
+    """How many ranks this machine takes where it is the only host of the Slurm job around this process; else 0.
 
-    A job of one host is none, too: its ranks need no agents. Where the job does not say how many tasks each host
+    Nobody is asked: Slurm's commands may be missing in a container.
+    """
+    parts = config.batch_parts(env)
+    if [part.nodes for part in parts] != [1] or not is_here(parts[0].names):
+        return 0
+    return max(n or 0, *tasks_per_node(parts[0].tasks, 1))
+
+
+def allocation(n: int | None, env: Mapping[str, str] | None = None) -> list[Hosts]:
+    """The hosts of the Slurm job around this process and how many ranks each takes, by component; none outside of one.
+
+    A heterogeneous job has several components, any other job one. Where the job does not say how many tasks each host
     takes, or ``n`` are more than that, the ranks are spread evenly.
 
     Raises:
         LaunchError: Slurm does not answer.
     """
-    count, names = config.batch_hosts(env)
-    if count < 2 or not names:
-        return []
-    try:
-        hosts = ask(["scontrol", "show", "hostnames", names]).split()
-    except LaunchError as error:
-        raise LaunchError(
-            f"{error} This Slurm job has {count} hosts; -H localhost:{n or 1} starts all on this one."
-        ) from None
-    tasks = tasks_per_node(config.batch_tasks(env), len(hosts))
-    if n is not None and n > sum(tasks):
-        tasks = [-(-n // len(hosts))] * len(hosts)
-    return list(zip(hosts, tasks, strict=True))
+    found = []
+    for part in config.batch_parts(env):
+        hosts = ask(["scontrol", "show", "hostnames", part.names]).split()
+        found.append(list(zip(hosts, tasks_per_node(part.tasks, len(hosts)), strict=True)))
+    listed = [host for part in found for host in part]
+    if n is not None and n > sum(slots for _, slots in listed):
+        each = -(-n // len(listed))
+        found = [[(name, each) for name, _ in part] for part in found]
+    return found
 
 
 def tasks_per_node(text: str, nodes: int) -> list[int]:
@@ -213,4 +220,4 @@ def by_slurm(n: int, job: JobGpus) -> dict[str, str]:
     return {GPUS: ";".join(dealt)} if any(dealt) else {}
 
 
-__all__ = ["JobGpus", "allocation", "ask", "gpu_count", "gpus_here", "job_gpus", "tasks_per_node"]
+__all__ = ["JobGpus", "allocation", "ask", "gpu_count", "gpus_here", "job_gpus", "slots_here"]

@@ -6,8 +6,10 @@ import contextlib
 import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from workbench.errors import LaunchError
 from workbench.launch.site import Site
@@ -135,59 +137,86 @@ def follow(number: str, log: Callable[[str], None], write: Callable[[str], objec
     Raises:
         LaunchError: Slurm does not answer, or has accepted a job that it can never start. That one is cancelled.
     """
-    said, at, path = "", 0, ""
+    said, read, seen = "", dict[str, int](), dict[str, str]()
     while True:
-        state, words = look(number)
+        state, words = look(number, seen)
         if words != said and state:
             log(words)
-        said, path = words, path or _output(number)
-        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-            file.seek(at)
-            while text := file.read(_CHUNK):
-                write(text)
-            at = file.tell()
+            read |= dict.fromkeys(_outputs(number) - read.keys(), 0)
+        said = words
+        for path, at in read.items():
+            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+                file.seek(at)
+                while text := file.read(_CHUNK):
+                    write(text)
+                read[path] = file.tell()
         if state in ENDED:
             return state or "COMPLETED"
         time.sleep(_LOOK_S)
 
 
-def look(number: str) -> tuple[str, str]:
+def look(number: str, seen: dict[str, str] | None = None) -> tuple[str, str]:
     """A job's state as Slurm names it, "" for one that is gone; and in words, with why it waits.
+
+    An array has several tasks and a heterogeneous job several components. They are over when all are; then the state is
+    that of the first one that failed.
+
+    Args:
+        number: the job's.
+        seen: by task, the state that it had before, for Slurm forgets tasks that have ended; it is updated.
 
     Raises:
         LaunchError: as :func:`follow`.
     """
-    state, reason, place, start = _state(number)
-    words = f"job {number}: {state.lower() or 'gone'}"
-    if state == "PENDING":
-        words += f", because of {reason}" if reason != "None" else ""
-        words += f"; expected to start at {start}" if start != "N/A" else ""
+    rows = _rows(number)
+    seen = {} if seen is None else seen
+    for task in seen.keys() - {row.task for row in rows}:
+        seen[task] = seen[task] if seen[task] in ENDED else "COMPLETED"
+    seen |= {row.task: row.state for row in rows}
+    going = [state for state in seen.values() if state not in ENDED]
+    # What runs comes before what waits; at the end, what failed before what did not.
+    states = sorted(going, key="RUNNING".__ne__) or sorted(seen.values(), key="COMPLETED".__eq__) or [""]
+    several = ", ".join(f"{n} {state.lower()}" for state, n in sorted(Counter(seen.values()).items()))
+    words = f"job {number}: {several if len(seen) > 1 else states[0].lower() or 'gone'}"
+    if waiting := next((row for row in rows if row.state == "PENDING"), None):
+        place = _place(waiting)
+        words += f", because of {waiting.reason}" if waiting.reason != "None" else ""
+        words += f"; expected to start at {waiting.start}" if waiting.start != "N/A" else ""
         words += f"; {place} before it in its partition" if place else ""
-        if reason in _NEVER:
-            ask(["scancel", number])
-            raise LaunchError(
-                f"Job {number} was cancelled, because it would wait forever: {reason}. Does the partition have so many "
-                "nodes, tasks and GPUs, for so long, and may this account use it? sinfo shows the partitions."
-            )
-    return state, words
+    if never := next((row.reason for row in rows if row.state == "PENDING" and row.reason in _NEVER), ""):
+        ask(["scancel", number])
+        raise LaunchError(
+            f"Job {number} was cancelled, because it would wait forever: {never}. Does the partition have so many "
+            "nodes, tasks and GPUs, for so long, and may this account use it? sinfo shows the partitions."
+        )
+    return states[0], words
 
 
-def _state(number: str) -> tuple[str, str, int, str]:
-    """State, reason, how many jobs wait before it, and when Slurm expects it to start."""
-    found = ask(["squeue", "-h", "-t", "all", "-j", number, "-o", "%T|%r|%Q|%S|%P"], missing="Invalid job id").strip()
-    if not found:
-        return "", "", 0, ""
-    state, reason, priority, start, partition = found.split("|")
-    place = 0
-    if state == "PENDING":
-        others = ask(["squeue", "-h", "-t", "PENDING", "-p", partition, "-o", "%Q %i"]).splitlines()
-        place = sum(int(other.split()[0]) > int(priority) for other in others)
-    return state, reason, place, start
+class _Row(NamedTuple):
+    """What squeue says of a job, of a task of an array, or of a component."""
+
+    task: str
+    state: str
+    reason: str
+    priority: str
+    start: str
+    partition: str
 
 
-def _output(number: str) -> str:
-    found = re.search(r"StdOut=(\S+)", ask(["scontrol", "show", "job", number], missing="Invalid job id"))
-    return found[1] if found else ""
+def _rows(number: str) -> list[_Row]:
+    command = ["squeue", "-h", "-r", "-t", "all", "-j", number, "-o", "%i|%T|%r|%Q|%S|%P"]
+    return [_Row(*line.split("|")) for line in ask(command, missing="Invalid job id").splitlines() if line]
+
+
+def _place(waiting: _Row) -> int:
+    """How many jobs wait before it."""
+    others = ask(["squeue", "-h", "-t", "PENDING", "-p", waiting.partition, "-o", "%Q %i"]).splitlines()
+    return sum(int(other.split()[0]) > int(waiting.priority) for other in others)
+
+
+def _outputs(number: str) -> set[str]:
+    """The files that a job writes, of each of its tasks."""
+    return set(re.findall(r"StdOut=(\S+)", ask(["scontrol", "show", "job", number], missing="Invalid job id")))
 
 
 __all__ = ["ENDED", "Wanted", "follow", "look", "options", "script", "submit"]

@@ -116,7 +116,8 @@ def processes(task: JobSpec, folder: Path, log: Callable[[str], None]) -> list[P
 
 def idle_hosts(who: str) -> str:
     """A note about unused hosts, within a batch job of several hosts; else ""."""
-    n, names = config.batch_hosts()
+    parts = config.batch_parts()
+    n, names = sum(part.nodes for part in parts), ",".join(part.names for part in parts)
     return f"This batch job has {n} hosts ({names}), but {who} on this one, {socket.gethostname()}." if n > 1 else ""
 
 
