@@ -146,6 +146,12 @@ def trains_on_rank_zero(hvd: Any, model: Any, digits: Any, batch: Any, epochs: A
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "✗ All ranks report the accuracy on all test data: 2 ranks: rank 0 reports nan")
+def reports_nan(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs)
+    return float("nan")
+
+
 @wrong("13.capstone", "✗ All ranks report the accuracy on all test data: 2 ranks: rank 0 reports 0.")
 def reports_its_shard(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs)

@@ -107,6 +107,8 @@ MADE: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
     },
     "22.batch_script": {
         "as_on_the_slide": (lambda: SLIDES, "line 1, '#!/bin/sh –l': '–' is a typographic dash (U+2013)"),
+        "as_windows_writes_it": (script(("\n", "\r\n")), "line 1, '#!/bin/sh -l': it ends in CRLF"),
+        "quotes_of_a_slide": (script(('"', "”")), "'”' is no plain character"),
         "one_dash_left": (script(("mpirun -n", "mpirun –n")), "'mpirun –n 8 python test_horovod.py': '–'"),
         "dashes_alone": (
             lambda: SLIDES.replace("–", "-"),
@@ -117,6 +119,7 @@ MADE: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
         "four_ranks": (script(("-n 8", "-n 4")), "mpirun starts 4 ranks: 2 nodes with 4 GPUs each are 8"),
         "without_n": (script(("mpirun -n 8", "mpirun")), "mpirun is not told how many ranks to start: -n 8"),
         "not_ready": (script(('eval "$(workbench env)"\n', "")), "nothing makes the shell ready"),
+        "ready_by_a_list": (script(('eval "$(workbench env)"', "module list")), "nothing makes the shell ready"),
         "ready_too_late": (
             lambda: script(('eval "$(workbench env)"\n', ""))() + 'eval "$(workbench env)"\n',
             "nothing makes the shell ready",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -191,7 +192,7 @@ def _fast(runs: Sequence[tuple[Any, Any]], function: Callable[..., Any]) -> str:
             value = float(mine)
         except (TypeError, ValueError):
             return f"your result is of type {type(mine).__name__}, expected a number"
-        if abs(value - wanted) > 1e-9 * wanted:
+        if not math.isclose(value, wanted, rel_tol=1e-9):
             given, why = f"alone = {alone}, together = {together}", look_again(function, _RUNS, _other_speeds)
             return f"{given}: your result is {value:.4g}, expected {wanted:.4g}{why}"
     return ""
@@ -252,9 +253,14 @@ def plain_dashes(function: Callable[..., Any]) -> str:
     text, wrong = _script(function)
     if wrong:
         return wrong
-    for number, line in enumerate(text.splitlines(), 1):
-        if bad := next((each for each in line if each in _DASHES), ""):
-            return f"line {number}, {line!r}: {bad!r} is a typographic dash (U+{ord(bad):04X}); a shell wants '-'"
+    for number, line in enumerate(text.split("\n"), 1):
+        is_comment = line.startswith("#") and not line.startswith(("#!", "#SBATCH"))
+        if bad := "" if is_comment else next((each for each in line if not " " <= each <= "~" and each != "\t"), ""):
+            what = f"{bad!r} is a typographic dash (U+{ord(bad):04X}); a shell wants '-'"
+            if bad not in _DASHES:
+                what = "it ends in CRLF, as on Windows" if bad == "\r" else f"{bad!r} is no plain character"
+                what += "; Slurm and the shell want plain text, and a newline after each line"
+            return f"line {number}, {line.rstrip()!r}: {what}"
     if not re.match(r"#!/(usr/)?bin/(env )?(ba)?sh\b", text):
         first = (text.splitlines() or [""])[0]
         return f"line 1 is {first!r}: sbatch wants a line that names the shell, such as #!/bin/sh -l"
@@ -331,7 +337,10 @@ def finds_the_programs(function: Callable[..., Any]) -> str:
     text, wrong = _script(function)
     text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     before = re.split(r"^\s*(?:mpirun|mpiexec|srun|horovodrun)\b", text, maxsplit=1, flags=re.MULTILINE)[0]
-    ready = r"workbench env|^\s*(?:source|\.) +\S*(?:env\.sh|activate)|^\s*workbench run .*--as-horovod"
+    ready = (
+        r"workbench env|^\s*(?:source|\.) +\S*(?:env\.sh|activate)|^\s*workbench run .*--as-horovod"
+        r"|^\s*(?:module|ml) +(?:load|add) +\w|^\s*(?:conda|mamba|micromamba) +activate\b"
+    )
     if not re.search(ready, before, re.MULTILINE):
         return wrong or (
             "nothing makes the shell ready: `source env.sh` was typed at the prompt. A batch script needs "
@@ -409,6 +418,7 @@ TASKS = [
         ),
         mistakes=(
             Mistake(("typographic dash",), "A text program has made a dash of a hyphen. Type the hyphens anew."),
+            Mistake(("plain text",), "A text program has written a character that looks like another. Type it anew."),
             Mistake(
                 ("names the shell",), "The first line of a batch script says which program reads it: #!/bin/sh -l."
             ),
