@@ -332,7 +332,8 @@ figures.speedup(table)
 
 # %% [markdown]
 # In each round, divide the time alone by the time together. The **speed-up** is the median of these ratios, so a busy
-# moment affects both sides. It need not be the quotient of the two medians in the table. **Efficiency** is the speed-up
+# moment affects both sides. (Where other programs use the cores all the time, two engines may be no faster than one:
+# look with `top`.) It need not be the quotient of the two medians in the table. **Efficiency** is the speed-up
 # divided by the number of engines: the part of each engine's time that was used for training. The rest was
 # communication and waiting. Here the network is small and the batch is large, so there is little to send and much to
 # compute (the network is 1.5 times as wide as above). Lesson 08 shows when this is not the case.

@@ -230,6 +230,10 @@ for name, (times, efficiency) in measured.items():
     print(f"{name:13}  alone {alone:6.2f} ms per step,  2 ranks: speed-up {times:.2f}, efficiency {efficiency:.0%}")
 
 # %% [markdown]
+# The convolutional network is clearly faster on two ranks, if each rank has a core for itself. Where other programs use
+# the cores, two ranks may be no faster than one, a speed-up of 1.0: that says nothing about the ranks. Look with `top`
+# before you believe a figure, and measure again when the machine is quiet. The predictions below suffer as well.
+#
 # Compared with what? "Alone" is one rank with its share of the cores. One process without ranks uses all cores. The
 # process of this notebook does that here:
 

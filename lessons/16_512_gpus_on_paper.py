@@ -267,9 +267,9 @@ for ranks, seconds in measured.items():
 
 # %% [markdown]
 # How close was your prediction? If a prediction is wrong, name what the model leaves out, before you add a constant for
-# it. On a laptop, the most frequent causes are: other programs that ran during only one of the measurements, ranks that
-# share a core and must be woken up, the memory bandwidth that all ranks share, and the time that an optimizer needs
-# besides its arithmetic.
+# it. On a laptop, the most frequent causes are: other programs that ran during only one of the measurements
+# (`measure()` sees its own times alone, and may miss them: look with `top`), ranks that share a core and must be woken
+# up, the memory bandwidth that all ranks share, and the time that an optimizer needs besides its arithmetic.
 #
 # One machine says little. `benchmarks/prediction.py` has done the same between two hosts whose link was slowed down on
 # purpose: three bandwidths, two numbers of ranks, four models, three ways to send the gradients. None of the trainings

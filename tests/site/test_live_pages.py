@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wrong_answers import FOLDER
+from wrong_answers import FOLDER, as_a_cell
 
 from workbench.course.browser.session import Session
 from workbench.course.tasks import names, task
@@ -503,11 +503,10 @@ def test_without_stacks_simulated_ranks_are_run_again(open_in: Callable[..., Liv
 def cells(lesson: str, hvd: bool) -> Iterator[str]:
     """Cells that judge every answer of a lesson that is known, and print a line of JSON for each."""
     some = [name for name in names() if name[:2] == lesson and name not in TORCH and (hvd or name not in WITH_HVD)]
-    for kind, pick in (("wrong", "answer, _"), ("right", "answer")):
-        path = FOLDER.parent / kind / f"{kind[0]}{lesson}.py"
-        if some and path.exists():
-            loop = f"for name in {some}:\n    for {pick} in {kind.upper()}.get(name, []):\n"
-            yield f"{path.read_text(encoding='utf-8')}{JUDGE}{loop}        tell(name, {kind!r}, answer)"
+    for kind, found in (("wrong", "[one for at, one, _ in wrong if at == name]"), ("right", "RIGHT.get(name, [])")):
+        if some and (FOLDER.parent / kind / f"{kind[0]}{lesson}.py").exists():
+            loop = f"for name in {some}:\n    for answer in {found}:\n        tell(name, {kind!r}, answer)"
+            yield f"{as_a_cell(kind, lesson)}{JUDGE}{loop}"
     if some:
         yield f"{JUDGE}{BLANKS}for name in {some}:\n    tell(name, 'blank', blank(name))\n    " + (
             "tell(name, 'official', task(name).reference)"

@@ -10,6 +10,9 @@ The learner's cell of an exercise is the line ``# exercise: 03.ring_allreduce``;
 reference solution (``tasks/``). What differs between two runs (times of execution, ids, how a stream was cut) is left
 out, and figures that ``lessons/sanitize.cfg`` names stay as they were. So a rebuilt notebook shows a change only where
 the lesson or its outputs changed.
+
+A lesson that measures has bounds in ``lessons/bounds.cfg``. It is not built while other processes use the machine, and
+not written if a figure is outside its bounds.
 """
 
 from __future__ import annotations
@@ -18,22 +21,26 @@ import argparse
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 from nbclient import NotebookClient
 from traitlets.config import Config
 
 from workbench.config import child_environment
 from workbench.course import contents
 from workbench.course.links import course, navigation
-from workbench.course.outputs import joined, keep_equal, patterns
+from workbench.course.outputs import Bound, bounds, joined, keep_equal, outside, patterns
 from workbench.course.tasks import task
 
 ROOT = Path(__file__).resolve().parents[2]
 CELL_TIMEOUT_S = 180
 DIFFERS = ROOT / "lessons" / "sanitize.cfg"
+BOUNDS = ROOT / "lessons" / "bounds.cfg"
+_BUSY_PERCENT, _LOOK_S = 10.0, 2.0
 _NO_CACHE = shutil.ignore_patterns("__pycache__")
 KINDS = ("notebooks", "exercises", "solutions")
 _EXAMPLES = ROOT / "examples"
@@ -167,11 +174,33 @@ def execute(notebook: Any, folder: Path, **hooks: Any) -> Any:
     return notebook
 
 
-def write(notebook: Any, target: Path) -> None:
-    """Write a notebook; outputs that differ only in what differs from run to run stay as they were."""
-    if target.exists():
-        keep_equal(notebook, nbformat.read(target, as_version=4), patterns(DIFFERS))
+def write(notebook: Any, target: Path, expected: Sequence[Bound] = ()) -> None:
+    """Write a notebook; outputs that differ only in what differs from run to run stay as they were.
+
+    Raises:
+        SystemExit: a figure is outside its bounds.
+    """
+    if wrong := outside(notebook, expected):
+        raise SystemExit("\n  ".join([f"{target.name} is not written. Was the machine busy?", *wrong]))
+    if target.exists() and not outside(before := nbformat.read(target, as_version=4), expected):
+        keep_equal(notebook, before, patterns(DIFFERS))
     nbformat.write(notebook, target)
+
+
+def refuse_if_busy(taken_percent: float) -> None:
+    """Times are measured on a machine that does nothing else.
+
+    Args:
+        taken_percent: of all cores' time, what is taken before a lesson begins.
+
+    Raises:
+        SystemExit: it is too much.
+    """
+    if taken_percent > _BUSY_PERCENT:
+        raise SystemExit(
+            f"Other processes take {taken_percent:.0f} % of this machine's processor time; at most {_BUSY_PERCENT:g} % "
+            "are allowed, for this lesson measures times. End them or wait, then build again."
+        )
 
 
 def lessons(names: list[str]) -> list[Path]:
@@ -183,8 +212,17 @@ def lessons(names: list[str]) -> list[Path]:
     return chosen
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Build, execute and write."""
+def _taken_percent() -> float:
+    return float(psutil.cpu_percent(_LOOK_S))
+
+
+def main(arguments: list[str] | None = None, taken_percent: Callable[[], float] = _taken_percent) -> None:
+    """Build, execute and write.
+
+    Args:
+        arguments: of the command line.
+        taken_percent: looks at the machine, see :func:`refuse_if_busy`.
+    """
     parser = argparse.ArgumentParser(description="Build notebooks/, exercises/ and solutions/ from lessons/.")
     parser.add_argument("names", nargs="*", help="numbers or names of lessons; default: all")
     parser.add_argument("--kind", choices=KINDS, help="only one kind of notebook")
@@ -202,7 +240,13 @@ def main(arguments: list[str] | None = None) -> None:
             target = ROOT / kind / f"{lesson.stem}.ipynb"
             print(f"{lesson.relative_to(ROOT)} → {target.relative_to(ROOT)}", flush=True)
             target.parent.mkdir(exist_ok=True)
-            write(notebook if kind == "exercises" else execute(notebook, target.parent), target)
+            if kind == "exercises":
+                write(notebook, target)
+                continue
+            expected = bounds(BOUNDS, lesson.stem) if kind == "notebooks" else []
+            if expected:
+                refuse_if_busy(taken_percent())
+            write(execute(notebook, target.parent), target, expected)
     if options.kind in (None, "exercises"):  # for the AI assistants of those who do the exercises
         shutil.copyfile(ROOT / "instructors" / "ai-policy.md", ROOT / "exercises" / "AGENTS.md")
     if contents.FILE.is_relative_to(ROOT):

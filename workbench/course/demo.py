@@ -18,6 +18,7 @@ from nbclient.exceptions import CellExecutionError
 
 from workbench.cli.learn import built
 from workbench.course.build import execute
+from workbench.course.outputs import printed
 
 NAME = "notebooks/00_quickstart.ipynb"
 PROOFS = {
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     except CellExecutionError as error:
         print(error, file=sys.stderr)
         return _verdict(notebook, output, ["a cell raised (see above)"])
-    text = _printed(notebook)
+    text = printed(notebook)
     print(_table(text))
     shown = [line for line in text.splitlines() if line.startswith(tuple(PROOFS))]
     print("\n".join(dict.fromkeys(shown)))
@@ -55,12 +56,6 @@ def _print_cell(cell: Any, cell_index: int) -> None:
     """Print the headings, as the run comes to them."""
     if cell.cell_type == "markdown" and cell.source.startswith("#"):
         print(f"  {cell.source.splitlines()[0].lstrip('# ')}", flush=True)
-
-
-def _printed(notebook: Any) -> str:
-    """Everything that the cells printed, and their results in words."""
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    return "".join(output.get("text") or output.get("data", {}).get("text/plain", "") + "\n" for output in outputs)
 
 
 def _table(text: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from right_answers import right_answers
 from submissions import imports
-from wrong_answers import wrong_answers
+from wrong_answers import as_a_cell, wrong_answers
 
 from workbench.course.grading.apart.process import NotebookProcess
 from workbench.course.grading.apart.values import NotDataError, Values
@@ -23,7 +23,6 @@ from workbench.course.judging import judge
 from workbench.course.tasks import names, task
 
 WRONG = [one for one in wrong_answers() if not task(one[0]).live]
-HERE = Path(__file__).resolve().parents[1] / "wrong"
 LESSONS = sorted({name[:2] for name, *_ in WRONG})
 
 
@@ -91,7 +90,7 @@ def function(process: NotebookProcess, name: str) -> LearnersFunction:
 def test_wrong_answers_fail_as_they_do_in_one_process(lesson: str, tmp_path: Path) -> None:
     """For every wrong answer of the suite the first red line is of the same stage."""
     wrong = [one for one in WRONG if one[0].startswith(lesson)]
-    source = (HERE / f"w{lesson}.py").read_text()
+    source = as_a_cell("wrong", lesson)
     anchor = 'from workbench.course.exercise import exercise\n@exercise("02.shift_right")\ndef anchor(): pass'
     unlike = []
     with notebook(tmp_path, source, anchor) as process:
@@ -117,7 +116,7 @@ def test_right_answers_pass_as_they_do_in_one_process(lesson: str, tmp_path: Pat
     left_out = LONG | {"05.shard"}  # thousands of calls for each answer
     right = [(name, one) for name, one in right_answers() if name.startswith(lesson) and name not in left_out]
     right = [(name, one) for name, one in right if not task(name).live]
-    source = (HERE.parent / "right" / f"r{lesson}.py").read_text()
+    source = as_a_cell("right", lesson)
     anchor = 'from workbench.course.exercise import exercise\n@exercise("02.shift_right")\ndef anchor(): pass'
     with notebook(tmp_path, source, anchor) as process:
         known = function(process, "02.shift_right").__globals__

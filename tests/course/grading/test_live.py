@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from right_answers import right_answers
 from submissions import graded, state
-from wrong_answers import wrong_answers
+from wrong_answers import as_a_cell, wrong_answers
 
 from workbench.course.grading.live import verdict
 from workbench.course.grading.live.training import JudgedTraining
@@ -22,7 +22,6 @@ IMPORTS = (
     "from workbench.data.sampler import ShardedSampler, batches, epoch_order\n"
     "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch.utils.data import DataLoader"
 )
-HERE = Path(__file__).resolve().parents[1]
 
 
 def judged(folder: Path, name: str, *cells: str, limit_s: float = 50.0) -> tuple[str, ...]:
@@ -59,7 +58,7 @@ def answers(kind: str) -> list[Any]:
 
 def source(kind: str, name: str, function: Any) -> str:
     """The cells of an answer of the suite, handed in by its name."""
-    text = (HERE / kind / f"{kind[0]}{name[:2]}.py").read_text()
+    text = as_a_cell(kind, name[:2])
     return text + f'\n@exercise("{name}")\ndef mine(*args):\n    return {function.__name__}(*args)\n'
 
 

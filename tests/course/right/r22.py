@@ -105,6 +105,11 @@ workbench run --as-horovod python test_horovod.py
 """
 
 
+def ready_by(line: str) -> Any:
+    """A cluster has modules or an environment of conda, instead of env.sh."""
+    return lambda: long_options().replace("source env.sh", line)
+
+
 def gpus_by(line: str) -> Any:
     """Slurm has four ways to ask for GPUs."""
     return lambda: by_workbench_run().replace("--gpus-per-node a100:4", line)
@@ -114,5 +119,6 @@ RIGHT = {
     "22.six_steps": [by_reading, as_numbers_of_numpy, in_another_order, by_a_search],
     "22.speed_up": [by_numpy, as_an_array, by_loops, without_the_first],
     "22.batch_script": [with_srun, all_tasks, long_options, by_workbench_run]
-    + [gpus_by(line) for line in ("--gres=gpu:4", "--gres gpu:a100:4", "--gpus-per-task=1", "--gpus 8", "-G8")],
+    + [gpus_by(line) for line in ("--gres=gpu:4", "--gres gpu:a100:4", "--gpus-per-task=1", "--gpus 8", "-G8")]
+    + [ready_by(line) for line in ("module load horovod/0.28 openmpi", "ml load horovod", "conda activate horovod")],
 }

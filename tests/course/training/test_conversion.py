@@ -77,6 +77,8 @@ def test_samples_and_steps() -> None:
     assert "order of epoch 0" in behaviour.each_sample_once(alone, again)
     summed = [_seen(rank, 2, gradient=2 * np.arange(3.0)) for rank in range(2)]
     assert "a sum, not an average" in behaviour.same_gradients(alone, summed)
+    diverged = [_seen(rank, 2, reported=float("nan")) for rank in range(2)]
+    assert "rank 0 reports nan" in behaviour.same_accuracy(alone, diverged)
     nobody = [_seen(rank, 2, files=[]) for rank in range(2)]
     assert behaviour.one_rank_writes(alone, nobody) == "no rank saves"
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from wrong_answers import Answers
 
+wrong = Answers()
+
+
+@wrong("02.tree_broadcast", "✗ right: the tree begins at rank 0, and not at root")
 def takes_rank_0_for_the_root(comm: Any, value: Any, root: int) -> Any:
     step = 1
     while step < comm.size:
@@ -16,6 +21,7 @@ def takes_rank_0_for_the_root(comm: Any, value: Any, root: int) -> Any:
     return value
 
 
+@wrong("02.tree_broadcast", "✗ score: 7 rounds; the limit is 3")
 def root_sends_to_everybody(comm: Any, value: Any, root: int) -> Any:
     if comm.rank != root:
         return comm.recv(source=root)
@@ -25,6 +31,7 @@ def root_sends_to_everybody(comm: Any, value: Any, root: int) -> Any:
     return value
 
 
+@wrong("02.tree_broadcast", "✗ score: 7 rounds; the limit is 3")
 def neighbour_to_neighbour(comm: Any, value: Any, root: int) -> Any:
     place = (comm.rank - root) % comm.size
     if place > 0:
@@ -34,6 +41,7 @@ def neighbour_to_neighbour(comm: Any, value: Any, root: int) -> Any:
     return value
 
 
+@wrong("02.tree_broadcast", "that nobody received")
 def only_powers_of_two(comm: Any, value: Any, root: int) -> Any:
     place, step = (comm.rank - root) % comm.size, 1
     while step < comm.size:
@@ -45,6 +53,7 @@ def only_powers_of_two(comm: Any, value: Any, root: int) -> Any:
     return value
 
 
+@wrong("02.tree_broadcast", "✗ right: n = 2: rank 0 returns the value of rank 0, expected that of rank 1")
 def one_round_short(comm: Any, value: Any, root: int) -> Any:
     place, step = (comm.rank - root) % comm.size, 1
     while step < comm.size // 2:
@@ -56,6 +65,7 @@ def one_round_short(comm: Any, value: Any, root: int) -> Any:
     return value
 
 
+@wrong("02.tree_broadcast", "✗ right: the root returns nothing: it receives no value, because it has it from")
 def forgets_the_root_s_return(comm: Any, value: Any, root: int) -> Any:
     if comm.rank == root:
         for rank in range(comm.size):
@@ -65,6 +75,7 @@ def forgets_the_root_s_return(comm: Any, value: Any, root: int) -> Any:
     return comm.recv(source=root)
 
 
+@wrong("02.tree_broadcast", "✗ no deadlock: n = 3")
 def receives_before_it_may(comm: Any, value: Any, root: int) -> Any:
     place, step = (comm.rank - root) % comm.size, 1
     while step < comm.size:
@@ -76,10 +87,12 @@ def receives_before_it_may(comm: Any, value: Any, root: int) -> Any:
     return value
 
 
+@wrong("02.tree_broadcast", "✗ score: 7 messages of ready-made collectives")
 def ready_made(comm: Any, value: Any, root: int) -> Any:
     return comm.bcast(value, root)
 
 
+@wrong("02.tree_broadcast", "n = 2: rank 0 returns 2 times the value of rank 1, expected it as it is")
 def doubles_the_value(comm: Any, value: Any, root: int) -> Any:
     place, step = (comm.rank - root) % comm.size, 1
     while step < comm.size:
@@ -91,6 +104,7 @@ def doubles_the_value(comm: Any, value: Any, root: int) -> Any:
     return value
 
 
+@wrong("02.tree_broadcast", "✗ no deadlock: a place is used as a rank: place p belongs to rank (p + root) % comm.size")
 def sends_to_places(comm: Any, value: Any, root: int) -> Any:
     place, step = (comm.rank - root) % comm.size, 1
     while step < comm.size:
@@ -102,6 +116,7 @@ def sends_to_places(comm: Any, value: Any, root: int) -> Any:
     return value
 
 
+@wrong("02.shift_right", "✗ no deadlock: n = 1, length 100,000")
 def forgets_a_rank_alone(comm: Any, x: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     if comm.rank % 2 == 0:
@@ -112,25 +127,32 @@ def forgets_a_rank_alone(comm: Any, x: Any) -> Any:
     return got
 
 
+@wrong("02.shift_right", "They wait in a circle: 0 → 1 → 0")
 def sends_first(comm: Any, x: Any) -> Any:
     comm.send(x, dest=(comm.rank + 1) % comm.size)
     return comm.recv(source=(comm.rank - 1) % comm.size)
 
 
+@wrong("02.shift_right", "✗ no deadlock: all ranks receive first, so nobody sends")
 def receives_first(comm: Any, x: Any) -> Any:
     received = comm.recv(source=(comm.rank - 1) % comm.size)
     comm.send(x, dest=(comm.rank + 1) % comm.size)
     return received
 
 
+@wrong(
+    "02.shift_right", "✗ right: x was sent to the left neighbour, and the right one's was received: the other way round"
+)
 def the_other_way_round(comm: Any, x: Any) -> Any:
     return comm.sendrecv(x, dest=(comm.rank - 1) % comm.size, source=(comm.rank + 1) % comm.size)
 
 
+@wrong("02.shift_right", "In a ring: % comm.size")
 def not_round_the_corner(comm: Any, x: Any) -> Any:
     return comm.sendrecv(x, dest=comm.rank + 1, source=comm.rank - 1)
 
 
+@wrong("02.shift_right", "✗ score: 4 rounds; the limit is 2")
 def one_rank_receives_first(comm: Any, x: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     if comm.size == 1:
@@ -143,10 +165,12 @@ def one_rank_receives_first(comm: Any, x: Any) -> Any:
     return comm.recv(source=left)
 
 
+@wrong("02.shift_right", "✗ right: n = 2, length 1: rank 0: your result is None")
 def forgets_to_return(comm: Any, x: Any) -> None:
     comm.sendrecv(x, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
 
 
+@wrong("02.shift_right", "never waited for its Isend()")
 def never_waits(comm: Any, x: Any) -> Any:
     right, left, got = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, x.copy()
     comm.Isend(x, dest=right)
@@ -154,11 +178,13 @@ def never_waits(comm: Any, x: Any) -> Any:
     return got
 
 
+@wrong("02.shift_right", "must not lie in the same memory")
 def one_memory_for_both(comm: Any, x: Any) -> Any:
     comm.Sendrecv(x, dest=(comm.rank + 1) % comm.size, recvbuf=x, source=(comm.rank - 1) % comm.size)
     return x
 
 
+@wrong("02.tree_broadcast", "✗ score: 8 messages; the limit is 7, the best possible 7. Every rank but the root")
 def rank_0_gets_it_first(comm: Any, value: Any, root: int) -> Any:
     if root != 0:
         if comm.rank == root:
@@ -168,6 +194,7 @@ def rank_0_gets_it_first(comm: Any, value: Any, root: int) -> Any:
     return takes_rank_0_for_the_root(comm, value, root)
 
 
+@wrong("02.tree_broadcast", "✗ no deadlock: places are counted in the wrong direction")
 def places_the_other_way(comm: Any, value: Any, root: int) -> Any:
     place, step = (comm.rank + root) % comm.size, 1
     while step < comm.size:
@@ -179,6 +206,7 @@ def places_the_other_way(comm: Any, value: Any, root: int) -> Any:
     return value
 
 
+@wrong("02.shift_right", "there is no rank -1 among 2. In a ring: % comm.size")
 def left_of_rank_0_is_minus_1(comm: Any, x: Any) -> Any:
     sent = comm.isend(x, dest=(comm.rank + 1) % comm.size)
     got = comm.recv(source=comm.rank - 1)
@@ -186,6 +214,7 @@ def left_of_rank_0_is_minus_1(comm: Any, x: Any) -> Any:
     return got
 
 
+@wrong("02.tree_broadcast", "✗ right: the root returns nothing: it receives no value, because it has it")
 def returns_only_what_came(comm: Any, value: Any, root: int) -> Any:
     place, step, got = (comm.rank - root) % comm.size, 1, None
     while step < comm.size:
@@ -195,37 +224,3 @@ def returns_only_what_came(comm: Any, value: Any, root: int) -> Any:
             value = got = comm.recv(source=(comm.rank - step) % comm.size)
         step *= 2
     return got
-
-
-WRONG = {
-    "02.tree_broadcast": [
-        (returns_only_what_came, "✗ right: the root returns nothing: it receives no value, because it has it"),
-        (takes_rank_0_for_the_root, "✗ right: the tree begins at rank 0, and not at root"),
-        (root_sends_to_everybody, "✗ score: 7 rounds; the limit is 3"),
-        (neighbour_to_neighbour, "✗ score: 7 rounds; the limit is 3"),
-        (only_powers_of_two, "that nobody received"),
-        (one_round_short, "✗ right: n = 2: rank 0 returns the value of rank 0, expected that of rank 1"),
-        (forgets_the_root_s_return, "✗ right: the root returns nothing: it receives no value, because it has it from"),
-        (receives_before_it_may, "✗ no deadlock: n = 3"),
-        (doubles_the_value, "n = 2: rank 0 returns 2 times the value of rank 1, expected it as it is"),
-        (sends_to_places, "✗ no deadlock: a place is used as a rank: place p belongs to rank (p + root) % comm.size"),
-        (ready_made, "✗ score: 7 messages of ready-made collectives"),
-        (rank_0_gets_it_first, "✗ score: 8 messages; the limit is 7, the best possible 7. Every rank but the root"),
-        (places_the_other_way, "✗ no deadlock: places are counted in the wrong direction"),
-    ],
-    "02.shift_right": [
-        (never_waits, "never waited for its Isend()"),
-        (one_memory_for_both, "must not lie in the same memory"),
-        (sends_first, "They wait in a circle: 0 → 1 → 0"),
-        (receives_first, "✗ no deadlock: all ranks receive first, so nobody sends"),
-        (
-            the_other_way_round,
-            "✗ right: x was sent to the left neighbour, and the right one's was received: the other way round",
-        ),
-        (not_round_the_corner, "In a ring: % comm.size"),
-        (one_rank_receives_first, "✗ score: 4 rounds; the limit is 2"),
-        (forgets_to_return, "✗ right: n = 2, length 1: rank 0: your result is None"),
-        (forgets_a_rank_alone, "✗ no deadlock: n = 1, length 100,000"),
-        (left_of_rank_0_is_minus_1, "there is no rank -1 among 2. In a ring: % comm.size"),
-    ],
-}

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from wrong_answers import Answers
+
+wrong = Answers()
 
 
+@wrong("03.reduce_scatter", "✗ right: the chunk that comes replaces this rank's own: add it")
 def forgets_to_add(comm: Any, chunks: Any) -> Any:
     n, rank = comm.size, comm.rank
     chunks = list(chunks)
@@ -17,6 +21,7 @@ def forgets_to_add(comm: Any, chunks: Any) -> Any:
     return chunks[(rank + 1) % n]
 
 
+@wrong("03.reduce_scatter", "n = 2, length 1: rank 1 changes its own chunks, which belongs to the caller")
 def adds_into_what_it_was_given(comm: Any, chunks: Any) -> Any:
     n, rank = comm.size, comm.rank
     for step in range(n - 1):
@@ -26,6 +31,7 @@ def adds_into_what_it_was_given(comm: Any, chunks: Any) -> Any:
     return chunks[(rank + 1) % n]
 
 
+@wrong("03.reduce_scatter", "✗ right: one step is missing: a chunk must visit all n - 1 other ranks")
 def one_step_short(comm: Any, chunks: Any) -> Any:
     n, rank = comm.size, comm.rank
     chunks = [chunk.copy() for chunk in chunks]
@@ -36,6 +42,7 @@ def one_step_short(comm: Any, chunks: Any) -> Any:
     return chunks[(rank + 1) % n]
 
 
+@wrong("03.reduce_scatter", "first wrong in step 1, on rank 0: chunk 2 comes into the place of chunk 1")
 def adds_to_the_next_chunk(comm: Any, chunks: Any) -> Any:
     n, rank = comm.size, comm.rank
     chunks = [chunk.copy() for chunk in chunks]
@@ -46,11 +53,13 @@ def adds_to_the_next_chunk(comm: Any, chunks: Any) -> Any:
     return chunks[(rank + 1) % n]
 
 
+@wrong("03.reduce_scatter", "bytes per rank; the limit")
 def gathers_everything(comm: Any, chunks: Any) -> Any:
     everything = comm.allgather(chunks)
     return sum(each[(comm.rank + 1) % comm.size] for each in everything)
 
 
+@wrong("03.ring_allreduce", "n = 2, length 1: rank 0 changes its own x, which belongs to the caller")
 def works_in_place(comm: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n
@@ -62,6 +71,12 @@ def works_in_place(comm: Any, x: Any) -> Any:
     return x
 
 
+@wrong(
+    "03.ring_allreduce",
+    "✗ right: n = 2: rank 0, chunk 0: your result = chunk 1 of rank 1; ranks 0 and 1 missing\n"
+    "      first wrong in step 2, on rank 0: chunk 1 comes into the place of chunk 0\n"
+    "          in line 9 of your function: chunks[(rank - step) % n] = comm.sendrecv(",
+)
 def sends_the_chunk_of_the_first_half_again(comm: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n
@@ -74,6 +89,7 @@ def sends_the_chunk_of_the_first_half_again(comm: Any, x: Any) -> Any:
     return np.concatenate(chunks)
 
 
+@wrong("03.ring_allreduce", "✗ right: the second half adds what comes: a complete chunk replaces the one that is there")
 def adds_in_the_second_half_too(comm: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n
@@ -86,6 +102,7 @@ def adds_in_the_second_half_too(comm: Any, x: Any) -> Any:
     return np.concatenate(chunks)
 
 
+@wrong("03.ring_allreduce", "first wrong in step 1, on rank 0: what was there of rank 0 is lost")
 def replaces_in_the_first_half(comm: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n
@@ -95,6 +112,7 @@ def replaces_in_the_first_half(comm: Any, x: Any) -> Any:
     return np.concatenate(chunks)
 
 
+@wrong("03.ring_allreduce", "no step brings what is missing")
 def each_half_a_step_short(comm: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
     right, left = (rank + 1) % n, (rank - 1) % n
@@ -107,22 +125,27 @@ def each_half_a_step_short(comm: Any, x: Any) -> Any:
     return np.concatenate(chunks)
 
 
+@wrong("03.ring_allreduce", "✗ right: the result is the mean: allreduce gives the sum")
 def takes_the_mean(comm: Any, x: Any) -> Any:
     return comm.allreduce(x) / comm.size
 
 
+@wrong("03.ring_allreduce", "✗ right: n = 2: n times the right number")
 def adds_up_what_is_added_up(comm: Any, x: Any) -> Any:
     return comm.allreduce(comm.allreduce(x))
 
 
+@wrong("03.ring_allreduce", "your result is None")
 def returns_nothing(comm: Any, x: Any) -> None:
     comm.allreduce(x)
 
 
+@wrong("03.ring_allreduce", "✗ score")
 def tree_for_large_arrays(comm: Any, x: Any) -> Any:
     return comm.allreduce(x)
 
 
+@wrong("03.ring_allreduce", "the chunks cannot all be equally long, unless n divides the length")
 def only_even_lengths(comm: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
     chunks = list(x.copy().reshape(n, len(x) // n))
@@ -138,6 +161,7 @@ def only_even_lengths(comm: Any, x: Any) -> Any:
     return np.concatenate(chunks)
 
 
+@wrong("03.ring_allreduce", "They wait in a circle")
 def everybody_sends_first(comm: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
     total = x.copy()
@@ -150,22 +174,27 @@ def everybody_sends_first(comm: Any, x: Any) -> Any:
     return total
 
 
+@wrong("03.ring_allreduce", "✗ score: n = 4, length 100,000: the smaller cases were right, this one is wrong")
 def only_small_arrays(comm: Any, x: Any) -> Any:
     return x if len(x) > 1000 else comm.allreduce(x)
 
 
+@wrong("03.ring_allreduce", "your result has dtype float16, expected float64")
 def half_precision(comm: Any, x: Any) -> Any:
     return comm.allreduce(x.astype("f2"))
 
 
+@wrong("03.ring_allreduce", "All of your numbers fit into 16 bits: they were rounded")
 def half_on_the_way(comm: Any, x: Any) -> Any:
     return comm.allreduce(x.astype("f2")).astype(float)
 
 
+@wrong("03.ring_allreduce", "it ends the whole process (SystemExit: done); a function ends by return")
 def leaves_the_process(comm: Any, x: Any) -> Any:
     raise SystemExit("done")
 
 
+@wrong("03.ring_allreduce", "✗ right: all chunks have len(x) // n elements, so the last len(x) % n")
 def leaves_out_the_rest(comm: Any, x: Any) -> Any:
     n, rank, k, x = comm.size, comm.rank, len(x) // comm.size, x.copy()
     right, left = (rank + 1) % n, (rank - 1) % n
@@ -174,43 +203,3 @@ def leaves_out_the_rest(comm: Any, x: Any) -> Any:
         got = comm.sendrecv(x[i * k : (i + 1) * k], dest=right, source=left)
         x[j * k : (j + 1) * k] = got + x[j * k : (j + 1) * k] if step < n - 1 else got
     return x
-
-
-WRONG = {
-    "03.reduce_scatter": [
-        (forgets_to_add, "✗ right: the chunk that comes replaces this rank's own: add it"),
-        (adds_into_what_it_was_given, "n = 2, length 1: rank 1 changes its own chunks, which belongs to the caller"),
-        (one_step_short, "✗ right: one step is missing: a chunk must visit all n - 1 other ranks"),
-        (adds_to_the_next_chunk, "first wrong in step 1, on rank 0: chunk 2 comes into the place of chunk 1"),
-        (gathers_everything, "bytes per rank; the limit"),
-    ],
-    "03.ring_allreduce": [
-        (
-            sends_the_chunk_of_the_first_half_again,
-            "✗ right: n = 2: rank 0, chunk 0: your result = chunk 1 of rank 1; ranks 0 and 1 missing\n"
-            "      first wrong in step 2, on rank 0: chunk 1 comes into the place of chunk 0\n"
-            "          in line 9 of your function: chunks[(rank - step) % n] = comm.sendrecv(",
-        ),
-        (
-            adds_in_the_second_half_too,
-            "✗ right: the second half adds what comes: a complete chunk replaces the one that is there",
-        ),
-        (replaces_in_the_first_half, "first wrong in step 1, on rank 0: what was there of rank 0 is lost"),
-        (each_half_a_step_short, "no step brings what is missing"),
-        (takes_the_mean, "✗ right: the result is the mean: allreduce gives the sum"),
-        (adds_up_what_is_added_up, "✗ right: n = 2: n times the right number"),
-        (returns_nothing, "your result is None"),
-        (works_in_place, "n = 2, length 1: rank 0 changes its own x, which belongs to the caller"),
-        (only_small_arrays, "✗ score: n = 4, length 100,000: the smaller cases were right, this one is wrong"),
-        (half_precision, "your result has dtype float16, expected float64"),
-        (half_on_the_way, "All of your numbers fit into 16 bits: they were rounded"),
-        (leaves_the_process, "it ends the whole process (SystemExit: done); a function ends by return"),
-        (tree_for_large_arrays, "✗ score"),
-        (only_even_lengths, "the chunks cannot all be equally long, unless n divides the length"),
-        (everybody_sends_first, "They wait in a circle"),
-        (
-            leaves_out_the_rest,
-            "✗ right: all chunks have len(x) // n elements, so the last len(x) % n",
-        ),
-    ],
-}

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from wrong_answers import Answers
 
 from workbench.course.tasks.t06_distributed_optimizer import overlap
 
+wrong = Answers()
 
+
+@wrong("06.overlap", "✗ score: 4 ms in which a gradient is ready and none is being sent")
 def first_computes_then_sends(comm: Any, layers: Any) -> Any:
     other = 1 - comm.rank
     for seconds, _ in layers:
@@ -16,6 +20,7 @@ def first_computes_then_sends(comm: Any, layers: Any) -> Any:
     return [(mine + comm.sendrecv(mine, dest=other, source=other)) / 2 for _, mine in layers]
 
 
+@wrong("06.overlap", "3.04 ms in which backward waits for a message; there must be none. The next layer's backward")
 def waits_in_every_layer(comm: Any, layers: Any) -> Any:
     other, averages = 1 - comm.rank, []
     for seconds, mine in layers:
@@ -26,6 +31,7 @@ def waits_in_every_layer(comm: Any, layers: Any) -> Any:
     return averages
 
 
+@wrong("06.overlap", "✗ score: 4 ms in which a gradient is ready and none is being sent")
 def starts_to_receive_at_the_end(comm: Any, layers: Any) -> Any:
     other, sends = 1 - comm.rank, []
     for seconds, mine in layers:
@@ -37,6 +43,7 @@ def starts_to_receive_at_the_end(comm: Any, layers: Any) -> Any:
     return averages
 
 
+@wrong("06.overlap", "n times the right number: a sum over the ranks was not divided by n")
 def forgets_to_divide(comm: Any, layers: Any) -> Any:
     other, requests = 1 - comm.rank, []
     for seconds, mine in layers:
@@ -45,6 +52,7 @@ def forgets_to_divide(comm: Any, layers: Any) -> Any:
     return [mine + received.wait() for (_, mine), (_, received) in zip(layers, requests, strict=True)]
 
 
+@wrong("06.overlap", "never waited for its isend()")
 def sends_before_it_computes(comm: Any, layers: Any) -> Any:
     other, requests = 1 - comm.rank, []
     for seconds, mine in layers:
@@ -53,6 +61,7 @@ def sends_before_it_computes(comm: Any, layers: Any) -> Any:
     return [(mine + received.wait()) / 2 for (_, mine), (_, received) in zip(layers, requests, strict=True)]
 
 
+@wrong("06.overlap", "never waited for its isend()")
 def never_computes(comm: Any, layers: Any) -> Any:
     other, requests = 1 - comm.rank, []
     for _, mine in layers:
@@ -60,6 +69,7 @@ def never_computes(comm: Any, layers: Any) -> Any:
     return [(mine + received.wait()) / 2 for (_, mine), (_, received) in zip(layers, requests, strict=True)]
 
 
+@wrong("06.overlap", "They wait in a circle")
 def both_send_first(comm: Any, layers: Any) -> Any:
     other, averages = 1 - comm.rank, []
     for seconds, mine in layers:
@@ -69,6 +79,7 @@ def both_send_first(comm: Any, layers: Any) -> Any:
     return averages
 
 
+@wrong("06.overlap", "ms until all averages are there; the limit")
 def one_message_for_all(comm: Any, layers: Any) -> Any:
     other = 1 - comm.rank
     for seconds, _ in layers:
@@ -77,6 +88,7 @@ def one_message_for_all(comm: Any, layers: Any) -> Any:
     return [(mine + their) / 2 for (_, mine), their in zip(layers, theirs, strict=True)]
 
 
+@wrong("06.overlap", "irecv returns a request, not the message: its wait() returns the message; TypeError")
 def forgets_to_wait(comm: Any, layers: Any) -> Any:
     other, averages = 1 - comm.rank, []
     for seconds, mine in layers:
@@ -86,19 +98,23 @@ def forgets_to_wait(comm: Any, layers: Any) -> Any:
     return averages
 
 
+@wrong("06.overlap", "only the other rank's gradient is halved: (a + b) / 2; rank 0, item 0")
 def halves_the_other_alone(comm: Any, layers: Any) -> Any:
     return [mean + mine / 2 for mean, (_, mine) in zip(overlap(comm, layers), layers, strict=True)]
 
 
+@wrong("06.overlap", "each rank returns its own gradients; rank 0, item 0")
 def keeps_its_own(comm: Any, layers: Any) -> Any:
     overlap(comm, layers)
     return [mine for _, mine in layers]
 
 
+@wrong("06.overlap", "✗ right: the averages are in reverse order")
 def last_layer_first(comm: Any, layers: Any) -> Any:
     return overlap(comm, layers)[::-1]
 
 
+@wrong("06.overlap", "✗ score: 0.22 ms in which backward waits for a message")
 def one_layer_late(comm: Any, layers: Any) -> Any:
     other, averages, before = 1 - comm.rank, [], []
     for seconds, mine in [*layers, (0.0, None)]:
@@ -110,46 +126,59 @@ def one_layer_late(comm: Any, layers: Any) -> Any:
     return averages
 
 
+@wrong("06.in_order", "clipping (A) comes before synchronize() (F)")
 def clips_before_it_synchronizes() -> str:
     return "DEBAFC"
 
 
+@wrong("06.in_order", "the gradients are being sent, and the optimizer raises an AssertionError")
 def zeroes_what_is_on_its_way() -> str:
     return "EBDFAC"
 
 
+@wrong("06.in_order", "step() has no averages any more")
 def zeroes_the_averages() -> list[str]:
     return list("EBFADC")
 
 
+@wrong("06.in_order", "step() (C) comes before clipping (A)")
 def steps_before_it_clips() -> str:
     return "DEBFCA"
 
 
+@wrong("06.in_order", "synchronize() (F) comes before backward() (B)")
 def synchronizes_first() -> str:
     return "FDEBAC"
 
 
+@wrong("06.in_order", "the forward pass (E) comes after it")
 def backward_before_forward() -> str:
     return "DBEFAC"
 
 
+@wrong("06.in_order", "A is missing")
 def leaves_one_out() -> str:
     return "DEBFC"
 
 
+@wrong(
+    "06.in_order", 'the six lines stands there once: your result is 451613. Six letters are asked for, such as "ABCDEF"'
+)
 def as_a_number() -> int:
     return 451613
 
 
+@wrong("06.in_order", "the forward pass (E) comes after it")
 def as_they_stand() -> str:
     return "ABCDEF"
 
 
+@wrong("06.in_order", "',' is none of the letters A to F")
 def with_commas() -> str:
     return "D, E, B, F, A, C"
 
 
+@wrong("06.overlap", "n = 2, no layers, rank 0: a value is None here: it has no other value yet, or")
 def keeps_no_layer(comm: Any, layers: Any) -> Any:
     other, pending, before = 1 - comm.rank, [], None
     for seconds, gradient in layers:
@@ -163,41 +192,3 @@ def keeps_no_layer(comm: Any, layers: Any) -> Any:
         averages.append((mine + received.wait()) / 2)
         sent.wait()
     return averages
-
-
-WRONG = {
-    "06.overlap": [
-        (first_computes_then_sends, "✗ score: 4 ms in which a gradient is ready and none is being sent"),
-        (
-            waits_in_every_layer,
-            "3.04 ms in which backward waits for a message; there must be none. The next layer's backward",
-        ),
-        (starts_to_receive_at_the_end, "✗ score: 4 ms in which a gradient is ready and none is being sent"),
-        (one_layer_late, "✗ score: 0.22 ms in which backward waits for a message"),
-        (one_message_for_all, "ms until all averages are there; the limit"),
-        (forgets_to_divide, "n times the right number: a sum over the ranks was not divided by n"),
-        (halves_the_other_alone, "only the other rank's gradient is halved: (a + b) / 2; rank 0, item 0"),
-        (keeps_its_own, "each rank returns its own gradients; rank 0, item 0"),
-        (last_layer_first, "✗ right: the averages are in reverse order"),
-        (sends_before_it_computes, "never waited for its isend()"),
-        (never_computes, "never waited for its isend()"),
-        (both_send_first, "They wait in a circle"),
-        (forgets_to_wait, "irecv returns a request, not the message: its wait() returns the message; TypeError"),
-        (keeps_no_layer, "n = 2, no layers, rank 0: a value is None here: it has no other value yet, or"),
-    ],
-    "06.in_order": [
-        (clips_before_it_synchronizes, "clipping (A) comes before synchronize() (F)"),
-        (zeroes_what_is_on_its_way, "the gradients are being sent, and the optimizer raises an AssertionError"),
-        (zeroes_the_averages, "step() has no averages any more"),
-        (steps_before_it_clips, "step() (C) comes before clipping (A)"),
-        (synchronizes_first, "synchronize() (F) comes before backward() (B)"),
-        (backward_before_forward, "the forward pass (E) comes after it"),
-        (leaves_one_out, "A is missing"),
-        (as_they_stand, "the forward pass (E) comes after it"),
-        (
-            as_a_number,
-            'the six lines stands there once: your result is 451613. Six letters are asked for, such as "ABCDEF"',
-        ),
-        (with_commas, "',' is none of the letters A to F"),
-    ],
-}

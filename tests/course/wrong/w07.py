@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from wrong_answers import Answers
 
 from workbench.course.tasks.t07_fusion import finish_time, plan_buckets
 
+wrong = Answers()
 
+
+@wrong(
+    "07.plan_buckets", "in the old order, and no bucket is empty: the last bucket is missing: add it when the loop ends"
+)
 def forgets_the_last_bucket(sizes: Any, threshold: Any) -> Any:
     buckets, bucket = [], []
     for size in sizes:
@@ -19,6 +25,7 @@ def forgets_the_last_bucket(sizes: Any, threshold: Any) -> Any:
     return buckets
 
 
+@wrong("07.plan_buckets", "with an empty bucket")
 def opens_with_an_empty_bucket(sizes: Any, threshold: Any) -> Any:
     buckets: list[list[int]] = [[]]
     for size in sizes:
@@ -28,6 +35,7 @@ def opens_with_an_empty_bucket(sizes: Any, threshold: Any) -> Any:
     return buckets
 
 
+@wrong("07.plan_buckets", "sizes [1, 1], threshold 1: your result has the bucket [1, 1], together 2")
 def fills_until_it_is_over(sizes: Any, threshold: Any) -> Any:
     buckets: list[list[int]] = []
     for size in sizes:
@@ -38,6 +46,7 @@ def fills_until_it_is_over(sizes: Any, threshold: Any) -> Any:
     return buckets
 
 
+@wrong("07.plan_buckets", "sizes [1, 1], threshold 2: your result has 2 buckets, [[1], [1]], expected 1")
 def below_the_threshold_only(sizes: Any, threshold: Any) -> Any:
     buckets: list[list[int]] = []
     for size in sizes:
@@ -48,14 +57,22 @@ def below_the_threshold_only(sizes: Any, threshold: Any) -> Any:
     return buckets
 
 
+@wrong(
+    "07.plan_buckets", "and no bucket is empty: the smallest tensors come first: keep the order in which they are given"
+)
 def sorts_them(sizes: Any, threshold: Any) -> Any:
     return plan_buckets(sorted(sizes), threshold)
 
 
+@wrong("07.plan_buckets", "sizes [1, 1], threshold 2: your result has 2 buckets")
 def never_packs(sizes: Any, threshold: Any) -> Any:
     return [[size] for size in sizes]
 
 
+@wrong(
+    "07.plan_buckets",
+    "tensor was cut in pieces, or several became one number: a bucket lists whole tensors, by their sizes",
+)
 def splits_large_tensors(sizes: Any, threshold: Any) -> Any:
     buckets: list[list[int]] = []
     for size in sizes:
@@ -66,6 +83,7 @@ def splits_large_tensors(sizes: Any, threshold: Any) -> Any:
     return buckets
 
 
+@wrong("07.plan_buckets", "changes the list of sizes")
 def takes_from_the_list(sizes: Any, threshold: Any) -> Any:
     buckets: list[list[int]] = []
     while sizes:
@@ -76,105 +94,80 @@ def takes_from_the_list(sizes: Any, threshold: Any) -> Any:
     return buckets
 
 
+@wrong("07.plan_buckets", "your result has the bucket")
 def counts_tensors_instead_of_sizes(sizes: Any, threshold: Any) -> Any:
     step = max(1, threshold)
     return [sizes[i : i + step] for i in range(0, len(sizes), step)]
 
 
+@wrong(
+    "07.best_threshold",
+    "at once: one message for all is best: sizes [5], ready [0.0], α = 4.0, β = 1.0: your result is [",
+)
 def returns_the_plan(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return [list(sizes)]
 
 
+@wrong("07.best_threshold", "with your threshold")
 def everything_at_once(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return sum(sizes)
 
 
+@wrong("07.best_threshold", "✗ All tensors ready at once")
 def everything_alone(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return 0
 
 
+@wrong("07.best_threshold", "✗ All tensors ready at once")
 def half_of_all(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return sum(sizes) / 2
 
 
+@wrong("07.best_threshold", "✗ All tensors ready at once")
 def latency_equals_transfer(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return alpha / beta
 
 
+@wrong("07.best_threshold", "✗ As early as with the best of all thresholds")
 def only_sizes_of_single_tensors(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     tried = [0, *sizes, sum(sizes)]
     return min(tried, key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
 
 
+@wrong("07.best_threshold", "✗ As early as with the best of all thresholds")
 def only_powers_of_two(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     tried = [2**i for i in range(10)]
     return min(tried, key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
 
 
+@wrong("07.best_threshold", "✗ As early as with the best of all thresholds")
 def only_sums_from_the_first_on(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     tried = [0, *(sum(sizes[:i]) for i in range(1, len(sizes) + 1))]
     return min(tried, key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
 
 
+@wrong("07.best_threshold", "✗ Without latency")
 def fewest_messages(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return min(range(sum(sizes) + 1), key=lambda one: len(plan_buckets(sizes, one)))
 
 
+@wrong("07.best_threshold", "✗ As early as with the best of all thresholds")
 def ready_does_not_matter(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     zeros = [0.0] * len(sizes)
     return min(range(sum(sizes) + 1), key=lambda one: finish_time(plan_buckets(sizes, one), zeros, alpha, beta))
 
 
+@wrong("07.best_threshold", "✗ All tensors ready at once")
 def returns_the_time(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return min(finish_time(plan_buckets(sizes, one), ready, alpha, beta) for one in range(sum(sizes) + 1))
 
 
+@wrong("07.best_threshold", "✗ All tensors ready at once")
 def stops_below_the_sum(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return min(range(sum(sizes)), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
 
 
+@wrong("07.best_threshold", "Do you try only some of the thresholds?")
 def tries_a_hundred(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     tried = np.linspace(0, sum(sizes), 100)
     return min(tried, key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
-
-
-WRONG = {
-    "07.plan_buckets": [
-        (
-            forgets_the_last_bucket,
-            "in the old order, and no bucket is empty: the last bucket is missing: add it when the loop ends",
-        ),
-        (opens_with_an_empty_bucket, "with an empty bucket"),
-        (fills_until_it_is_over, "sizes [1, 1], threshold 1: your result has the bucket [1, 1], together 2"),
-        (below_the_threshold_only, "sizes [1, 1], threshold 2: your result has 2 buckets, [[1], [1]], expected 1"),
-        (
-            sorts_them,
-            "and no bucket is empty: the smallest tensors come first: keep the order in which they are given",
-        ),
-        (never_packs, "sizes [1, 1], threshold 2: your result has 2 buckets"),
-        (
-            splits_large_tensors,
-            "tensor was cut in pieces, or several became one number: a bucket lists whole tensors, by their sizes",
-        ),
-        (takes_from_the_list, "changes the list of sizes"),
-        (counts_tensors_instead_of_sizes, "your result has the bucket"),
-    ],
-    "07.best_threshold": [
-        (
-            returns_the_plan,
-            "at once: one message for all is best: sizes [5], ready [0.0], α = 4.0, β = 1.0: your result is [",
-        ),
-        (everything_at_once, "with your threshold"),
-        (everything_alone, "✗ All tensors ready at once"),
-        (half_of_all, "✗ All tensors ready at once"),
-        (latency_equals_transfer, "✗ All tensors ready at once"),
-        (only_sizes_of_single_tensors, "✗ As early as with the best of all thresholds"),
-        (only_powers_of_two, "✗ As early as with the best of all thresholds"),
-        (only_sums_from_the_first_on, "✗ As early as with the best of all thresholds"),
-        (fewest_messages, "✗ Without latency"),
-        (ready_does_not_matter, "✗ As early as with the best of all thresholds"),
-        (returns_the_time, "✗ All tensors ready at once"),
-        (stops_below_the_sum, "✗ All tensors ready at once"),
-        (tries_a_hundred, "Do you try only some of the thresholds?"),
-    ],
-}

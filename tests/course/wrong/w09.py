@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from wrong_answers import Answers
 
+wrong = Answers()
+
+
+@wrong("09.learning_rate", "one n-th of the right number: the rate was not multiplied by the number of ranks")
 def never_scaled(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
     warmup_steps = warmup_epochs * steps_per_epoch
     if step < warmup_steps:
@@ -13,6 +18,7 @@ def never_scaled(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epoc
     return base * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)
 
 
+@wrong("09.learning_rate", "the warm-up begins at 0")
 def warms_up_from_zero(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
     warmup_steps = warmup_epochs * steps_per_epoch
     if step < warmup_steps:
@@ -20,6 +26,7 @@ def warms_up_from_zero(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmu
     return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)
 
 
+@wrong("09.learning_rate", "the warm-up grows with each epoch")
 def warms_up_by_epochs(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
     epoch = step // steps_per_epoch
     if epoch < warmup_epochs:
@@ -27,11 +34,13 @@ def warms_up_by_epochs(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmu
     return base * n * 0.1 ** sum(epoch >= drop for drop in drops)
 
 
+@wrong("09.learning_rate", "a warm-up of 0 epochs has 0 steps, and your function divides by them; ZeroDivisionError")
 def divides_by_zero(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
     factor = min(n, 1 + (n - 1) * step / (warmup_epochs * steps_per_epoch))
     return base * factor * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)
 
 
+@wrong("09.learning_rate", "each drop comes one step too late")
 def drops_one_step_late(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
     warmup_steps = warmup_epochs * steps_per_epoch
     if step < warmup_steps:
@@ -39,6 +48,7 @@ def drops_one_step_late(step: Any, base: Any, n: Any, steps_per_epoch: Any, warm
     return base * n * 0.1 ** sum(step > epoch * steps_per_epoch for epoch in drops)
 
 
+@wrong("09.learning_rate", "it falls once")
 def drops_once(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
     warmup_steps = warmup_epochs * steps_per_epoch
     if step < warmup_steps:
@@ -46,6 +56,7 @@ def drops_once(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs
     return base * n * (0.1 if any(step >= epoch * steps_per_epoch for epoch in drops) else 1.0)
 
 
+@wrong("09.learning_rate", "the epochs in drops are counted from the end of the warm-up")
 def counts_epochs_after_the_warmup(
     step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any
 ) -> Any:
@@ -55,14 +66,17 @@ def counts_epochs_after_the_warmup(
     return base * n * 0.1 ** sum(step - warmup_steps >= epoch * steps_per_epoch for epoch in drops)
 
 
+@wrong("09.learning_rate", "base times the square root of n")
 def scales_by_the_root(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
     return base * math.sqrt(n)
 
 
+@wrong("09.learning_rate", "n times the right number: the rate was multiplied by the number of ranks twice")
 def scaled_twice(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
     return n * n * base
 
 
+@wrong("09.learning_rate", "That is a tenth: one drop too many. Drops are epochs")
 def drops_are_steps(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
     warmup_steps = warmup_epochs * steps_per_epoch
     if step < warmup_steps:
@@ -70,6 +84,7 @@ def drops_are_steps(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_e
     return base * n * 0.1 ** sum(step >= drop for drop in drops)
 
 
+@wrong("09.learning_rate", "That is ten times as much: the last drop that has begun is missing")
 def forgets_the_last_drop(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
     warmup_steps = warmup_epochs * steps_per_epoch
     if step < warmup_steps:
@@ -77,67 +92,47 @@ def forgets_the_last_drop(step: Any, base: Any, n: Any, steps_per_epoch: Any, wa
     return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops[:-1])
 
 
+@wrong("09.local_batches", "global batch 9, n = 2: your sizes [4, 4], expected [5, 4]. The sum of your sizes is 8")
 def loses_the_remainder(global_batch: Any, n: Any) -> Any:
     return [global_batch // n] * n, [1 / n] * n
 
 
+@wrong("09.local_batches", "your sizes [4, 5], expected [5, 4]. The same sizes, but the first ranks have")
 def last_one_takes_the_rest(global_batch: Any, n: Any) -> Any:
     sizes = [global_batch // n] * (n - 1)
     sizes.append(global_batch - sum(sizes))
     return sizes, [size / global_batch for size in sizes]
 
 
+@wrong("09.local_batches", "your sizes [5, 5], expected [5, 4]. The sum of your sizes is 10, and not 9")
 def rounds_up(global_batch: Any, n: Any) -> Any:
     sizes = [-(-global_batch // n)] * n
     return sizes, [1 / n] * n
 
 
+@wrong(
+    "09.local_batches",
+    "that of the whole batch: each rank has the weight 1/n: a rank with more samples must count for more",
+)
 def plain_average(global_batch: Any, n: Any) -> Any:
     sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]
     return sizes, [1 / n] * n
 
 
+@wrong("09.local_batches", "Your weights add up to 2; those of a mean add up to 1")
 def sums_instead(global_batch: Any, n: Any) -> Any:
     sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]
     return sizes, [1.0] * n
 
 
+@wrong(
+    "09.local_batches", "is that of the whole batch: the weights are the sizes themselves: those of a mean add up to 1"
+)
 def weights_are_sizes(global_batch: Any, n: Any) -> Any:
     sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]
     return sizes, sizes
 
 
+@wrong("09.local_batches", "✗ Equal parts, where the global batch can be divided")
 def sizes_alone(global_batch: Any, n: Any) -> Any:
     return [global_batch // n + (rank < global_batch % n) for rank in range(n)]
-
-
-WRONG = {
-    "09.learning_rate": [
-        (never_scaled, "one n-th of the right number: the rate was not multiplied by the number of ranks"),
-        (warms_up_from_zero, "the warm-up begins at 0"),
-        (warms_up_by_epochs, "the warm-up grows with each epoch"),
-        (divides_by_zero, "a warm-up of 0 epochs has 0 steps, and your function divides by them; ZeroDivisionError"),
-        (drops_one_step_late, "each drop comes one step too late"),
-        (drops_once, "it falls once"),
-        (counts_epochs_after_the_warmup, "the epochs in drops are counted from the end of the warm-up"),
-        (scaled_twice, "n times the right number: the rate was multiplied by the number of ranks twice"),
-        (drops_are_steps, "That is a tenth: one drop too many. Drops are epochs"),
-        (forgets_the_last_drop, "That is ten times as much: the last drop that has begun is missing"),
-        (scales_by_the_root, "base times the square root of n"),
-    ],
-    "09.local_batches": [
-        (loses_the_remainder, "global batch 9, n = 2: your sizes [4, 4], expected [5, 4]. The sum of your sizes is 8"),
-        (last_one_takes_the_rest, "your sizes [4, 5], expected [5, 4]. The same sizes, but the first ranks have"),
-        (rounds_up, "your sizes [5, 5], expected [5, 4]. The sum of your sizes is 10, and not 9"),
-        (
-            plain_average,
-            "that of the whole batch: each rank has the weight 1/n: a rank with more samples must count for more",
-        ),
-        (sums_instead, "Your weights add up to 2; those of a mean add up to 1"),
-        (
-            weights_are_sizes,
-            "is that of the whole batch: the weights are the sizes themselves: those of a mean add up to 1",
-        ),
-        (sizes_alone, "✗ Equal parts, where the global batch can be divided"),
-    ],
-}

@@ -8,10 +8,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
+from wrong_answers import Answers
 
 from workbench.course.tasks.t10_conversion import checkpoint_hangs
 from workbench.course.training.trial import train_alone
 from workbench.data.sampler import ShardedSampler
+
+wrong = Answers()
 
 
 def _trained(hvd: Any, job: Any, without: str = "", **options: Any) -> Any:
@@ -66,70 +69,86 @@ def _saved(hvd: Any, job: Any, accuracy: float) -> float:
     return accuracy
 
 
+@wrong("10.convert", "✗ The ranks know each other: rank 0 of 2 is rank 0 of 1 to itself")
 def takes_no_step(hvd: Any, job: Any) -> Any:
     return train_alone(job)
 
 
+@wrong(
+    "10.convert", "✗ It runs, alone and together: on one rank: NotInitializedError: hvd.local_rank() before hvd.init()"
+)
 def forgets_init(hvd: Any, job: Any) -> Any:
     _trained(hvd, job, "init")
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "✗ Each rank has the device of its local rank: rank 0 took no device")
 def forgets_to_pin(hvd: Any, job: Any) -> Any:
     _trained(hvd, job, "pin")
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "rank 1 took GPU 1, but its machine has only GPU 0")
 def pins_by_rank(hvd: Any, job: Any) -> Any:
     _trained(hvd, job, device=lambda: hvd.rank())
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "✗ Each sample once per epoch, in a new order: epoch 0: sample ")
 def forgets_to_shard(hvd: Any, job: Any) -> Any:
     _trained(hvd, job, "shard")
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "epoch 1 has the order of epoch 0")
 def forgets_set_epoch(hvd: Any, job: Any) -> Any:
     _trained(hvd, job, "set_epoch")
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "step 0 takes 48 samples on all ranks, 24 in one process")
 def keeps_the_batch_per_rank(hvd: Any, job: Any) -> Any:
     _trained(hvd, job, "batch")
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "✗ The ranks begin with the same weights: rank 1 begins with other weights than rank 0")
 def forgets_the_weights(hvd: Any, job: Any) -> Any:
     _trained(hvd, job, "weights")
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "rank 1 begins with another optimizer state (momentum) than rank 0")
 def forgets_the_state(hvd: Any, job: Any) -> Any:
     _trained(hvd, job, "state")
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "rank 1 makes its first step with another gradient than rank 0")
 def forgets_the_optimizer(hvd: Any, job: Any) -> Any:
     _trained(hvd, job, "gradients")
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "the first gradient is 2 times that of one process: a sum, not an average")
 def sums_the_gradients(hvd: Any, job: Any) -> Any:
     _trained(hvd, job, op=hvd.Sum)
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "✗ All ranks report the accuracy on all test data: rank 0 reports 0.")
 def reports_its_own_shard(hvd: Any, job: Any) -> Any:
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job, "own"))
 
 
+@wrong("10.convert", "✗ All ranks report the accuracy on all test data: rank 0 reports 0.")
 def averages_without_counts(hvd: Any, job: Any) -> Any:
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job, "mean"))
 
 
+@wrong("10.convert", "✗ Rank 0 saves and prints, and nobody else: ranks 0 and 1 save; rank 0 alone should")
 def everybody_saves(hvd: Any, job: Any) -> Any:
     _trained(hvd, job)
     accuracy = _accuracy(hvd, job)
@@ -138,6 +157,7 @@ def everybody_saves(hvd: Any, job: Any) -> Any:
     return accuracy
 
 
+@wrong("10.convert", "ranks 0 and 1 print; rank 0 alone should")
 def prints_on_all(hvd: Any, job: Any) -> Any:
     _trained(hvd, job)
     accuracy = _accuracy(hvd, job)
@@ -147,11 +167,13 @@ def prints_on_all(hvd: Any, job: Any) -> Any:
     return accuracy
 
 
+@wrong("10.convert", "Rank 1 has left the job")
 def evaluates_on_rank_zero(hvd: Any, job: Any) -> Any:
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job)) if hvd.rank() == 0 else None
 
 
+@wrong("10.convert", "✗ The weights at the end are those of one process: rank 0: a weight differs by")
 def scales_the_rate(hvd: Any, job: Any) -> Any:
     hvd.init()
     for group in job.optimizer.param_groups:
@@ -160,6 +182,7 @@ def scales_the_rate(hvd: Any, job: Any) -> Any:
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "✗ Each step is one of the job's own optimizer, on the mean loss of its samples: one ")
 def takes_another_rate(hvd: Any, job: Any) -> Any:
     for group in job.optimizer.param_groups:
         group["lr"] *= 0.5
@@ -167,6 +190,7 @@ def takes_another_rate(hvd: Any, job: Any) -> Any:
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+@wrong("10.convert", "rank 0 reports None, not a number")
 def returns_nothing(hvd: Any, job: Any) -> None:
     _trained(hvd, job)
     _saved(hvd, job, _accuracy(hvd, job))
@@ -175,6 +199,7 @@ def returns_nothing(hvd: Any, job: Any) -> None:
 # --- 10.rank_zero -----------------------------------------------------------------------------------------
 
 
+@wrong("10.rank_zero", "rank 0 waits in allreduce() for rank 1")
 def returns_early(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
     if comm.rank != 0:
         return None
@@ -182,22 +207,26 @@ def returns_early(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> 
     return total / samples, [step, total / samples, weights]
 
 
+@wrong("10.rank_zero", "that is the mean of the ranks' means: a rank with more samples counts for more")
 def without_counts(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
     mean = comm.allreduce(loss) / comm.size
     return mean, [step, mean, weights] if comm.rank == 0 else None
 
 
+@wrong("10.rank_zero", "✗ right: every rank has something to save: only rank 0 is to save")
 def saves_everywhere(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
     total, samples = comm.allreduce(np.array([loss * count, count]))
     return float(total / samples), [step, float(total / samples), weights]
 
 
+@wrong("10.rank_zero", "what is saved: your result is None")
 def the_last_rank_saves(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
     total, samples = comm.allreduce(np.array([loss * count, count]))
     mean = float(total / samples)
     return mean, [step, mean, weights] if comm.rank == comm.size - 1 else None
 
 
+@wrong("10.rank_zero", "bytes; the limit is 1,200, the best possible 96")
 def gathers_the_weights(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
     everything = comm.gather((loss, count, weights))
     mean = None
@@ -207,6 +236,7 @@ def gathers_the_weights(comm: Any, step: Any, loss: Any, count: Any, weights: An
     return mean, [step, mean, weights] if comm.rank == 0 else None
 
 
+@wrong("10.rank_zero", "✗ right: rank 0 alone has the mean: all ranks return it")
 def only_rank_zero_knows(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
     total = comm.reduce(np.array([loss * count, count]))
     if comm.rank == 0:
@@ -214,38 +244,4 @@ def only_rank_zero_knows(comm: Any, step: Any, loss: Any, count: Any, weights: A
     return None, None
 
 
-WRONG = {
-    "10.convert": [
-        (takes_no_step, "✗ The ranks know each other: rank 0 of 2 is rank 0 of 1 to itself"),
-        (
-            forgets_init,
-            "✗ It runs, alone and together: on one rank: NotInitializedError: hvd.local_rank() before hvd.init()",
-        ),
-        (forgets_to_pin, "✗ Each rank has the device of its local rank: rank 0 took no device"),
-        (pins_by_rank, "rank 1 took GPU 1, but its machine has only GPU 0"),
-        (forgets_to_shard, "✗ Each sample once per epoch, in a new order: epoch 0: sample "),
-        (forgets_set_epoch, "epoch 1 has the order of epoch 0"),
-        (keeps_the_batch_per_rank, "step 0 takes 48 samples on all ranks, 24 in one process"),
-        (forgets_the_weights, "✗ The ranks begin with the same weights: rank 1 begins with other weights than rank 0"),
-        (forgets_the_state, "rank 1 begins with another optimizer state (momentum) than rank 0"),
-        (forgets_the_optimizer, "rank 1 makes its first step with another gradient than rank 0"),
-        (sums_the_gradients, "the first gradient is 2 times that of one process: a sum, not an average"),
-        (reports_its_own_shard, "✗ All ranks report the accuracy on all test data: rank 0 reports 0."),
-        (averages_without_counts, "✗ All ranks report the accuracy on all test data: rank 0 reports 0."),
-        (everybody_saves, "✗ Rank 0 saves and prints, and nobody else: ranks 0 and 1 save; rank 0 alone should"),
-        (prints_on_all, "ranks 0 and 1 print; rank 0 alone should"),
-        (evaluates_on_rank_zero, "Rank 1 has left the job"),
-        (scales_the_rate, "✗ The weights at the end are those of one process: rank 0: a weight differs by"),
-        (takes_another_rate, "✗ Each step is one of the job's own optimizer, on the mean loss of its samples: one "),
-        (returns_nothing, "rank 0 reports None, not a number"),
-    ],
-    "10.rank_zero": [
-        (checkpoint_hangs, "what is saved is returned alone, without the mean"),
-        (returns_early, "rank 0 waits in allreduce() for rank 1"),
-        (without_counts, "that is the mean of the ranks' means: a rank with more samples counts for more"),
-        (saves_everywhere, "✗ right: every rank has something to save: only rank 0 is to save"),
-        (the_last_rank_saves, "what is saved: your result is None"),
-        (gathers_the_weights, "bytes; the limit is 1,200, the best possible 96"),
-        (only_rank_zero_knows, "✗ right: rank 0 alone has the mean: all ranks return it"),
-    ],
-}
+wrong("10.rank_zero", "what is saved is returned alone, without the mean")(checkpoint_hangs)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from wrong_answers import Answers
 
 from workbench.course.judging.card import Card
 from workbench.course.tasks import task
 from workbench.errors import WorkbenchError
+
+wrong = Answers()
 
 
 def broken(name: str) -> Any:
@@ -20,6 +23,9 @@ def broken(name: str) -> Any:
 # --- 11.epoch -------------------------------------------------------------------------------------------
 
 
+@wrong(
+    "11.epoch", "5, 4 and 4 batches: each rank returns its own number of batches, not that of the steps; rank 0, the "
+)
 def returns_its_own_number(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     steps = int(hvd.allreduce(np.array(len(batches)), name="steps", op=hvd.Min))
     for x, y in batches[:steps]:
@@ -28,6 +34,9 @@ def returns_its_own_number(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     return w, len(batches)
 
 
+@wrong(
+    "11.epoch", "5, 4 and 4 batches: ranks with more batches go on: what is left over is kept for the next epoch; ran"
+)
 def joins_at_the_end(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     for x, y in batches:
         gradient = 2 * x.T @ (x @ w - y) / len(y)
@@ -36,6 +45,7 @@ def joins_at_the_end(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     return w, len(batches)
 
 
+@wrong("11.epoch", "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete")
 def takes_rank_0s_number(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     steps = int(hvd.broadcast(np.array(len(batches)), root_rank=0, name="steps"))
     for x, y in batches[:steps]:
@@ -44,6 +54,7 @@ def takes_rank_0s_number(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     return w, min(steps, len(batches))
 
 
+@wrong("11.epoch", "n = 3, 5, 1 and 3 batches: MissingRanksError: Rank 1 is idle")
 def agrees_on_the_mean(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     steps = int(hvd.allreduce(np.array(float(len(batches))), name="steps"))
     for x, y in batches[:steps]:
@@ -52,6 +63,7 @@ def agrees_on_the_mean(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     return w, steps
 
 
+@wrong("11.epoch", "Ranks 1, 2 are idle")
 def drops_the_last_everywhere(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     steps = len(batches) - 1
     for x, y in batches[:steps]:
@@ -60,6 +72,7 @@ def drops_the_last_everywhere(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     return w, steps
 
 
+@wrong("11.epoch", "A collective failed on rank 0, and the function caught the error")
 def catches_the_error(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     steps = 0
     for x, y in batches:
@@ -75,6 +88,7 @@ def catches_the_error(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
 # --- 11.validate ----------------------------------------------------------------------------------------
 
 
+@wrong("11.validate", "each rank returns the share of its own answers; rank 0, the accuracy")
 def nobody_reduces(hvd: Any, right: Any, log: Any) -> Any:
     accuracy = np.mean(right)
     if hvd.rank() == 0:
@@ -82,12 +96,14 @@ def nobody_reduces(hvd: Any, right: Any, log: Any) -> Any:
     return accuracy, log
 
 
+@wrong("11.validate", "every rank writes into the log, and only rank 0 may; rank 1, the log")
 def everybody_logs(hvd: Any, right: Any, log: Any) -> Any:
     accuracy = hvd.allreduce(np.mean(right), name="accuracy")
     log.append(f"accuracy {accuracy:.2f}")
     return accuracy, log
 
 
+@wrong("11.validate", "✗ runs: n = 2, 4 samples each: MissingRanksError: The ranks wait for each")
 def the_others_wait_in_a_barrier(hvd: Any, right: Any, log: Any) -> Any:
     accuracy = np.mean(right)
     if hvd.rank() == 0:
@@ -98,6 +114,7 @@ def the_others_wait_in_a_barrier(hvd: Any, right: Any, log: Any) -> Any:
     return accuracy, log
 
 
+@wrong("11.validate", "rank 0 has the share over all ranks, and the others their own; rank 1")
 def the_others_throw_it_away(hvd: Any, right: Any, log: Any) -> Any:
     accuracy = np.mean(right)
     if hvd.rank() == 0:
@@ -111,6 +128,10 @@ def the_others_throw_it_away(hvd: Any, right: Any, log: Any) -> Any:
 # --- 11.gradients ---------------------------------------------------------------------------------------
 
 
+@wrong(
+    "11.gradients",
+    "finished as ab and ba: different gradients were added to each other: without a name, the first one o",
+)
 def drops_the_names(hvd: Any, found: Any) -> Any:
     averages = {}
     for name, gradient in found.items():
@@ -118,6 +139,7 @@ def drops_the_names(hvd: Any, found: Any) -> Any:
     return [averages[name] for name in sorted(averages)]
 
 
+@wrong("11.gradients", "The ranks wait for each other")
 def goes_backwards(hvd: Any, found: Any) -> Any:
     averages = {}
     for name in reversed(list(found)):
@@ -125,6 +147,7 @@ def goes_backwards(hvd: Any, found: Any) -> Any:
     return [averages[name] for name in sorted(averages)]
 
 
+@wrong("11.gradients", "The ranks wait for each other")
 def waits_at_once_for_what_it_submits(hvd: Any, found: Any) -> Any:
     averages = {}
     for name, gradient in found.items():
@@ -135,6 +158,7 @@ def waits_at_once_for_what_it_submits(hvd: Any, found: Any) -> Any:
 # --- 11.two_heads ---------------------------------------------------------------------------------------
 
 
+@wrong("11.two_heads", "MissingRanksError")
 def zeros_that_are_not_submitted(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
     for name in sorted(weights):
         if found[name] is None:
@@ -144,6 +168,7 @@ def zeros_that_are_not_submitted(hvd: Any, weights: Any, found: Any, lr: Any) ->
     return [weights[name] for name in sorted(weights)]
 
 
+@wrong("11.two_heads", "MismatchError: Mismatched allreduce tensor shapes")
 def one_zero(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
     for name in sorted(weights):
         gradient = np.zeros(1) if found[name] is None else found[name]
@@ -151,6 +176,10 @@ def one_zero(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
     return [weights[name] for name in sorted(weights)]
 
 
+@wrong(
+    "11.two_heads",
+    "heads a, ab: the weights themselves were sent in place of None: a missing gradient counts as zero; r",
+)
 def the_weights_themselves(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
     for name in sorted(weights):
         gradient = weights[name] if found[name] is None else found[name]
@@ -158,6 +187,10 @@ def the_weights_themselves(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
     return [weights[name] for name in sorted(weights)]
 
 
+@wrong(
+    "11.two_heads",
+    "heads a, ab: a rank without a gradient of its own made no step: all ranks take the average; rank 0, ",
+)
 def no_step_without_a_gradient(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
     for name in sorted(weights):
         unused = found[name] is None
@@ -170,6 +203,7 @@ def no_step_without_a_gradient(hvd: Any, weights: Any, found: Any, lr: Any) -> A
 # --- 11.restore -----------------------------------------------------------------------------------------
 
 
+@wrong("11.restore", "✗ float32 on every rank: n = 2, 4 weights: rank 0 returns float64")
 def float64_everywhere(hvd: Any, weights: Any, path: Any) -> Any:
     weights = weights.astype(float)
     if hvd.rank() == 0:
@@ -177,17 +211,20 @@ def float64_everywhere(hvd: Any, weights: Any, path: Any) -> Any:
     return hvd.broadcast(weights, root_rank=0, name="weights")
 
 
+@wrong("11.restore", "MismatchError: Mismatched data types")
 def casts_too_late(hvd: Any, weights: Any, path: Any) -> Any:
     if hvd.rank() == 0:
         weights = np.array(path.read_text().split(), dtype=float)
     return hvd.broadcast(weights, root_rank=0, name="weights").astype(np.float32)
 
 
+@wrong("11.restore", "FileNotFoundError: weights.txt is on rank 0 only")
 def everybody_reads(hvd: Any, weights: Any, path: Any) -> Any:
     weights = np.array(path.read_text().split(), dtype=float)
     return hvd.broadcast(weights, root_rank=0, name="weights")
 
 
+@wrong("11.restore", "Rank 1 is idle, so 'broadcast.weights'")
 def only_rank_0_broadcasts(hvd: Any, weights: Any, path: Any) -> Any:
     if hvd.rank() == 0:
         weights = np.array(path.read_text().split(), dtype=np.float32)
@@ -198,14 +235,17 @@ def only_rank_0_broadcasts(hvd: Any, weights: Any, path: Any) -> Any:
 # --- 11.start -------------------------------------------------------------------------------------------
 
 
+@wrong("11.start", "all ranks had one seed, so their noise was the same")
 def one_seed_for_all(hvd: Any, seed: Any, batches: Any) -> Any:
     return broken("11.start")(hvd, 0, batches)
 
 
+@wrong("11.start", "all ranks have rank 0's weights, but only since the end of the training")
 def broadcasts_at_the_end(hvd: Any, seed: Any, batches: Any) -> Any:
     return hvd.broadcast(broken("11.start")(hvd, seed, batches), root_rank=0, name="w")
 
 
+@wrong("11.start", "✗ one model on all ranks: n = 2, 0 steps")
 def broadcasts_and_forgets(hvd: Any, seed: Any, batches: Any) -> Any:
     random = np.random.default_rng(seed)
     w = random.normal(size=2)
@@ -217,6 +257,7 @@ def broadcasts_and_forgets(hvd: Any, seed: Any, batches: Any) -> Any:
     return w
 
 
+@wrong("11.start", "training began at the ranks' average")
 def starts_from_the_average(hvd: Any, seed: Any, batches: Any) -> Any:
     random = np.random.default_rng(seed)
     w = hvd.allreduce(random.normal(size=2), name="w")
@@ -230,6 +271,7 @@ def starts_from_the_average(hvd: Any, seed: Any, batches: Any) -> Any:
 # --- 11.clip --------------------------------------------------------------------------------------------
 
 
+@wrong("11.clip", "the program as it came gives this, too: its mistake is still there. Which of the four causes fits?")
 def clips_twice(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
     length = np.linalg.norm(gradient)
     if length > longest:
@@ -239,12 +281,14 @@ def clips_twice(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
     return w - gradient * min(1.0, longest / length)
 
 
+@wrong("11.clip", "the limit was held against the average of the ranks' lengths")
 def by_the_average_length(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
     length = comm.allreduce(np.linalg.norm(gradient)) / comm.size
     gradient = comm.allreduce(gradient) / comm.size
     return w - gradient * min(1.0, longest / length)
 
 
+@wrong("11.clip", "✗ right")
 def clips_the_sum(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
     gradient = comm.allreduce(gradient)
     length = np.linalg.norm(gradient)
@@ -253,6 +297,7 @@ def clips_the_sum(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
     return w - gradient / comm.size
 
 
+@wrong("11.clip", "the average is longer than the limit, and was not clipped")
 def does_not_clip(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
     return w - comm.allreduce(gradient) / comm.size
 
@@ -260,23 +305,28 @@ def does_not_clip(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
 # --- 11.shards ------------------------------------------------------------------------------------------
 
 
+@wrong("11.shards", "✗ another order in every epoch")
 def one_seed_for_ever(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
     return np.random.default_rng(0).permutation(n)[rank::size]
 
 
+@wrong("11.shards", "10 samples, 3 ranks, epoch 0: no rank has 1 sample (")
 def whole_pieces_only(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
     order = np.random.default_rng(epoch).permutation(n)
     return order[rank * (n // size) : (rank + 1) * (n // size)]
 
 
+@wrong("11.shards", "epoch 0: more than one rank has 4 samples (0, 1, 2, 3)")
 def every_rank_has_all(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
     return np.random.default_rng(epoch).permutation(n)
 
 
+@wrong("11.shards", "✗ another order in every epoch")
 def shuffles_its_own_shard(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
     return np.random.default_rng([epoch, rank]).permutation(np.arange(rank, n, size))
 
 
+@wrong("11.shards", "✗ all samples, each once")
 def no_seed_at_all(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
     return np.random.default_rng().permutation(n)[rank::size]
 
@@ -284,6 +334,7 @@ def no_seed_at_all(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
 # --- 11.seconds -----------------------------------------------------------------------------------------
 
 
+@wrong("11.seconds", "train for 10 and 30 and 20 ms: rank 0 says 20.1 ms, expected 30.0 ms")
 def the_mean(comm: Any, train: Any) -> Any:
     comm.barrier()
     begin = comm.now
@@ -291,12 +342,14 @@ def the_mean(comm: Any, train: Any) -> Any:
     return comm.allreduce(comm.now - begin) / comm.size
 
 
+@wrong("11.seconds", "✗ not the time before, in which ranks come late")
 def no_barrier(comm: Any, train: Any) -> Any:
     begin = comm.now
     train(comm)
     return comm.allreduce(comm.now - begin, max)
 
 
+@wrong("11.seconds", "✗ not the time before, in which ranks come late")
 def begins_before_the_barrier(comm: Any, train: Any) -> Any:
     begin = comm.now
     comm.barrier()
@@ -304,6 +357,7 @@ def begins_before_the_barrier(comm: Any, train: Any) -> Any:
     return comm.allreduce(comm.now - begin, max)
 
 
+@wrong("11.seconds", "rank 1 says None")
 def only_rank_0_knows(comm: Any, train: Any) -> Any:
     comm.barrier()
     begin = comm.now
@@ -314,15 +368,21 @@ def only_rank_0_knows(comm: Any, train: Any) -> Any:
 # --- 11.accuracy ----------------------------------------------------------------------------------------
 
 
+@wrong(
+    "11.accuracy",
+    "0 of 1 and 3 of 3 right: that is a mean of means, without the ranks that have no samples: count samp",
+)
 def skips_empty_ranks(comm: Any, right: Any) -> Any:
     share = np.mean(right) if len(right) else 0.0
     return comm.allreduce(share) / comm.allreduce(int(len(right) > 0))
 
 
+@wrong("11.accuracy", "rank 0's number of samples was taken for that of every rank")
 def rank_0s_number_for_all(comm: Any, right: Any) -> Any:
     return comm.allreduce(np.sum(right)) / (comm.bcast(len(right)) * comm.size)
 
 
+@wrong("11.accuracy", "rank 0 has the share over all ranks, and the others their own")
 def only_the_root_knows(comm: Any, right: Any) -> Any:
     good, count = comm.reduce(np.sum(right)), comm.reduce(len(right))
     return good / count if comm.rank == 0 else np.mean(right)
@@ -331,6 +391,7 @@ def only_the_root_knows(comm: Any, right: Any) -> Any:
 # --- 11.pipeline ----------------------------------------------------------------------------------------
 
 
+@wrong("11.pipeline", "n = 3, 3 rows of 20,000: ranks 0, 1 and 2 wait for each other")
 def waits_for_each(comm: Any, rows: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     got, row = np.empty_like(rows), np.empty_like(rows[0])
@@ -342,6 +403,7 @@ def waits_for_each(comm: Any, rows: Any) -> Any:
     return got
 
 
+@wrong("11.pipeline", "messages were never waited for")
 def never_waits(comm: Any, rows: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     got, row = np.empty_like(rows), np.empty_like(rows[0])
@@ -353,6 +415,7 @@ def never_waits(comm: Any, rows: Any) -> Any:
     return got
 
 
+@wrong("11.pipeline", "messages were never waited for")
 def waits_for_the_last(comm: Any, rows: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     got, row, pending = np.empty_like(rows), np.empty_like(rows[0]), []
@@ -365,6 +428,7 @@ def waits_for_the_last(comm: Any, rows: Any) -> Any:
     return got
 
 
+@wrong("11.pipeline", "the array given to Isend(dest=1) was changed before wait()")
 def doubles_in_the_callers_array(comm: Any, rows: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     pending = []
@@ -382,6 +446,7 @@ def doubles_in_the_callers_array(comm: Any, rows: Any) -> Any:
 # --- 11.ring --------------------------------------------------------------------------------------------
 
 
+@wrong("11.ring", "✗ no deadlock: n = 2, length 10")
 def everybody_receives_first(comm: Any, x: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     total = x
@@ -392,6 +457,7 @@ def everybody_receives_first(comm: Any, x: Any) -> Any:
     return total
 
 
+@wrong("11.ring", "✗ no deadlock: n = 4, length 100,000, where no message leaves before its receiver is")
 def sends_small_pieces(comm: Any, x: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     total = x
@@ -404,6 +470,9 @@ def sends_small_pieces(comm: Any, x: Any) -> Any:
     return total
 
 
+@wrong(
+    "11.ring", "length 10: the sum so far is passed on, so some x are counted several times: pass on the x that came"
+)
 def passes_the_total_on(comm: Any, x: Any) -> Any:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     total = x
@@ -412,155 +481,59 @@ def passes_the_total_on(comm: Any, x: Any) -> Any:
     return total
 
 
+@wrong("11.clip", "the gradients were added up, not averaged")
 def clips_and_keeps_the_sum(comm: Any, w: Any, gradient: Any, longest: float) -> Any:
     gradient = comm.allreduce(gradient)
     length = np.linalg.norm(gradient)
     return w - (gradient * longest / length if length > longest else gradient)
 
 
+@wrong("11.clip", "each number was limited, and not the gradient's length")
 def clips_each_number(comm: Any, w: Any, gradient: Any, longest: float) -> Any:
     return w - np.clip(comm.allreduce(gradient) / comm.size, -longest, longest)
 
 
+@wrong("11.clip", "a short gradient was made longer")
 def makes_short_ones_longer(comm: Any, w: Any, gradient: Any, longest: float) -> Any:
     gradient = comm.allreduce(gradient) / comm.size
     return w - gradient * longest / np.linalg.norm(gradient)
 
 
+@wrong("11.accuracy", "each rank took its own number of samples for that of every rank")
 def by_my_own_number(comm: Any, right: Any) -> Any:
     return comm.allreduce(np.sum(right)) / max(1, len(right)) / comm.size
 
 
+@wrong("11.accuracy", "a rank without samples counts as 0 now, and the program's own mistake is still there")
 def empty_ranks_are_wrong(comm: Any, right: Any) -> Any:
     return comm.allreduce(np.mean(right) if len(right) else 0.0) / comm.size
 
 
+@wrong("11.accuracy", "that is the share of the wrong answers")
 def share_of_the_wrong_ones(comm: Any, right: Any) -> Any:
     return comm.allreduce(np.sum(~right)) / comm.allreduce(len(right))
 
 
-WRONG = {
-    "11.epoch": [
-        (broken("11.epoch"), "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
-        (
-            returns_its_own_number,
-            "5, 4 and 4 batches: each rank returns its own number of batches, not that of the steps; rank 0, the ",
-        ),
-        (
-            joins_at_the_end,
-            "5, 4 and 4 batches: ranks with more batches go on: what is left over is kept for the next epoch; ran",
-        ),
-        (takes_rank_0s_number, "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
-        (drops_the_last_everywhere, "Ranks 1, 2 are idle"),
-        (agrees_on_the_mean, "n = 3, 5, 1 and 3 batches: MissingRanksError: Rank 1 is idle"),
-        (catches_the_error, "A collective failed on rank 0, and the function caught the error"),
-    ],
-    "11.validate": [
-        (broken("11.validate"), "Rank 1 is idle, so 'allreduce.accuracy', submitted by rank 0, can never complete"),
-        (nobody_reduces, "each rank returns the share of its own answers; rank 0, the accuracy"),
-        (everybody_logs, "every rank writes into the log, and only rank 0 may; rank 1, the log"),
-        (the_others_wait_in_a_barrier, "✗ runs: n = 2, 4 samples each: MissingRanksError: The ranks wait for each"),
-        (the_others_throw_it_away, "rank 0 has the share over all ranks, and the others their own; rank 1"),
-    ],
-    "11.gradients": [
-        (broken("11.gradients"), "The ranks wait for each other, so 'allreduce.a', submitted by rank 0"),
-        (
-            drops_the_names,
-            "finished as ab and ba: different gradients were added to each other: without a name, the first one o",
-        ),
-        (goes_backwards, "The ranks wait for each other"),
-        (waits_at_once_for_what_it_submits, "The ranks wait for each other"),
-    ],
-    "11.two_heads": [
-        (broken("11.two_heads"), "✗ runs: n = 2, heads a, ab: MissingRanksError: The ranks wait for each other"),
-        (zeros_that_are_not_submitted, "MissingRanksError"),
-        (one_zero, "MismatchError: Mismatched allreduce tensor shapes"),
-        (
-            the_weights_themselves,
-            "heads a, ab: the weights themselves were sent in place of None: a missing gradient counts as zero; r",
-        ),
-        (
-            no_step_without_a_gradient,
-            "heads a, ab: a rank without a gradient of its own made no step: all ranks take the average; rank 0, ",
-        ),
-    ],
-    "11.restore": [
-        (broken("11.restore"), "MismatchError: Mismatched data types"),
-        (float64_everywhere, "✗ float32 on every rank: n = 2, 4 weights: rank 0 returns float64"),
-        (casts_too_late, "MismatchError: Mismatched data types"),
-        (everybody_reads, "FileNotFoundError: weights.txt is on rank 0 only"),
-        (only_rank_0_broadcasts, "Rank 1 is idle, so 'broadcast.weights'"),
-    ],
-    "11.start": [
-        (broken("11.start"), "✗ one model on all ranks: n = 2, 0 steps: the fingerprints differ"),
-        (one_seed_for_all, "all ranks had one seed, so their noise was the same"),
-        (broadcasts_at_the_end, "all ranks have rank 0's weights, but only since the end of the training"),
-        (broadcasts_and_forgets, "✗ one model on all ranks: n = 2, 0 steps"),
-        (starts_from_the_average, "training began at the ranks' average"),
-    ],
-    "11.clip": [
-        (broken("11.clip"), "its mistake is still there. Which of the four causes fits?"),
-        (
-            clips_twice,
-            "the program as it came gives this, too: its mistake is still there. Which of the four causes fits?",
-        ),
-        (by_the_average_length, "the limit was held against the average of the ranks' lengths"),
-        (clips_the_sum, "✗ right"),
-        (does_not_clip, "the average is longer than the limit, and was not clipped"),
-        (clips_and_keeps_the_sum, "the gradients were added up, not averaged"),
-        (clips_each_number, "each number was limited, and not the gradient's length"),
-        (makes_short_ones_longer, "a short gradient was made longer"),
-    ],
-    "11.shards": [
-        (
-            broken("11.shards"),
-            "4 samples, 2 ranks, epoch 0: no rank has 1 sample (3); more than one rank has 1 sample (",
-        ),
-        (one_seed_for_ever, "✗ another order in every epoch"),
-        (whole_pieces_only, "10 samples, 3 ranks, epoch 0: no rank has 1 sample ("),
-        (every_rank_has_all, "epoch 0: more than one rank has 4 samples (0, 1, 2, 3)"),
-        (shuffles_its_own_shard, "✗ another order in every epoch"),
-        (no_seed_at_all, "✗ all samples, each once"),
-    ],
-    "11.seconds": [
-        (broken("11.seconds"), "train for 10 and 30 and 20 ms: rank 0 says 10.1 ms, expected 30.0 ms"),
-        (the_mean, "train for 10 and 30 and 20 ms: rank 0 says 20.1 ms, expected 30.0 ms"),
-        (no_barrier, "✗ not the time before, in which ranks come late"),
-        (begins_before_the_barrier, "✗ not the time before, in which ranks come late"),
-        (only_rank_0_knows, "rank 1 says None"),
-    ],
-    "11.accuracy": [
-        (
-            broken("11.accuracy"),
-            "its mistake is still there. Which of the four causes fits?",
-        ),
-        (empty_ranks_are_wrong, "a rank without samples counts as 0 now, and the program's own mistake is still there"),
-        (share_of_the_wrong_ones, "that is the share of the wrong answers"),
-        (
-            skips_empty_ranks,
-            "0 of 1 and 3 of 3 right: that is a mean of means, without the ranks that have no samples: count samp",
-        ),
-        (rank_0s_number_for_all, "rank 0's number of samples was taken for that of every rank"),
-        (only_the_root_knows, "rank 0 has the share over all ranks, and the others their own"),
-        (by_my_own_number, "each rank took its own number of samples for that of every rank"),
-    ],
-    "11.pipeline": [
-        (broken("11.pipeline"), "the array given to Isend(dest=1) was changed before wait()"),
-        (waits_for_each, "n = 3, 3 rows of 20,000: ranks 0, 1 and 2 wait for each other"),
-        (never_waits, "messages were never waited for"),
-        (waits_for_the_last, "messages were never waited for"),
-        (doubles_in_the_callers_array, "the array given to Isend(dest=1) was changed before wait()"),
-    ],
-    "11.ring": [
-        (broken("11.ring"), "They wait in a circle: 0 → 1 → 0"),
-        (everybody_receives_first, "✗ no deadlock: n = 2, length 10"),
-        (sends_small_pieces, "✗ no deadlock: n = 4, length 100,000, where no message leaves before its receiver is"),
-        (
-            passes_the_total_on,
-            "length 10: the sum so far is passed on, so some x are counted several times: pass on the x that came",
-        ),
-    ],
-}
+wrong("11.epoch", "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete")(
+    broken("11.epoch")
+)
+wrong("11.validate", "Rank 1 is idle, so 'allreduce.accuracy', submitted by rank 0, can never complete")(
+    broken("11.validate")
+)
+wrong("11.gradients", "The ranks wait for each other, so 'allreduce.a', submitted by rank 0")(broken("11.gradients"))
+wrong("11.two_heads", "✗ runs: n = 2, heads a, ab: MissingRanksError: The ranks wait for each other")(
+    broken("11.two_heads")
+)
+wrong("11.restore", "MismatchError: Mismatched data types")(broken("11.restore"))
+wrong("11.start", "✗ one model on all ranks: n = 2, 0 steps: the fingerprints differ")(broken("11.start"))
+wrong("11.clip", "its mistake is still there. Which of the four causes fits?")(broken("11.clip"))
+wrong("11.shards", "4 samples, 2 ranks, epoch 0: no rank has 1 sample (3); more than one rank has 1 sample (")(
+    broken("11.shards")
+)
+wrong("11.seconds", "train for 10 and 30 and 20 ms: rank 0 says 10.1 ms, expected 30.0 ms")(broken("11.seconds"))
+wrong("11.accuracy", "its mistake is still there. Which of the four causes fits?")(broken("11.accuracy"))
+wrong("11.pipeline", "the array given to Isend(dest=1) was changed before wait()")(broken("11.pipeline"))
+wrong("11.ring", "They wait in a circle: 0 → 1 → 0")(broken("11.ring"))
 
 SAID = {
     "11.epoch": (

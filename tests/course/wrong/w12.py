@@ -5,15 +5,24 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+from wrong_answers import Answers
+
 from workbench.course.simulator.topology import ring_among
 
+wrong = Answers()
 
+
+@wrong(
+    "12.local_ranks",
+    "✗ Ranks that are placed on the nodes in turns: hosts = ['a', 'b', 'a', 'b'], rank 1: local_rank is 1",
+)
 def modulo(hosts: Any) -> Any:
     names = list(dict.fromkeys(hosts))
     per = len(hosts) // len(names)
     return [(rank % per, per, rank // per, len(names)) for rank in range(len(hosts))]
 
 
+@wrong("12.local_ranks", "✗ Nodes with different numbers of ranks, in any order: hosts = ['a', 'a', 'b'], rank 1")
 def number_of_the_node(hosts: Any) -> Any:
     names = list(dict.fromkeys(hosts))
     return [
@@ -21,6 +30,7 @@ def number_of_the_node(hosts: Any) -> Any:
     ]
 
 
+@wrong("12.local_ranks", "✗ cross_rank and cross_size, node after node: hosts = ['b', 'b', 'a', 'a'], rank 0")
 def sorted_names(hosts: Any) -> Any:
     names = sorted(set(hosts))
     return [
@@ -28,6 +38,7 @@ def sorted_names(hosts: Any) -> Any:
     ]
 
 
+@wrong("12.local_ranks", "rank 0: local_size is 1 in your result, expected 2")
 def neighbours_only(hosts: Any) -> Any:
     found: list[Any] = []
     groups = [list(group) for _, group in groupby(hosts)]
@@ -36,11 +47,13 @@ def neighbours_only(hosts: Any) -> Any:
     return found
 
 
+@wrong("12.local_ranks", "✗ local_rank and local_size, node after node: hosts = ['a'], rank 0: local_rank is 1")
 def counts_from_one(hosts: Any) -> Any:
     local = [hosts[: rank + 1].count(host) for rank, host in enumerate(hosts)]
     return [(local[rank], hosts.count(host), 0, 1) for rank, host in enumerate(hosts)]
 
 
+@wrong("12.local_ranks", "✗ local_rank and local_size, node after node: hosts = ['a', 'a'], rank 0: local_size is 1")
 def swapped(hosts: Any) -> Any:
     names = list(dict.fromkeys(hosts))
     return [
@@ -48,18 +61,22 @@ def swapped(hosts: Any) -> Any:
     ]
 
 
+@wrong("12.local_ranks", "✗ local_rank and local_size, node after node: hosts = ['a']: your result is of type dict")
 def a_table_by_rank(hosts: Any) -> Any:
     return {rank: (hosts[:rank].count(host), hosts.count(host), 0, 1) for rank, host in enumerate(hosts)}
 
 
+@wrong("12.hierarchical", "bytes out of a node; the limit")
 def flat_ring(comm: Any, nodes: Any, x: Any) -> Any:
     return ring_among(comm, list(range(comm.size)), x)
 
 
+@wrong("12.hierarchical", "bytes out of a node; the limit")
 def tree_over_all(comm: Any, nodes: Any, x: Any) -> Any:
     return comm.allreduce(x)
 
 
+@wrong("12.hierarchical", "bytes out of a node; the limit")
 def leaders_by_arithmetic(comm: Any, nodes: Any, x: Any) -> Any:
     per = nodes.count(nodes[0])
     leader = comm.rank // per * per
@@ -76,6 +93,7 @@ def leaders_by_arithmetic(comm: Any, nodes: Any, x: Any) -> Any:
     return x
 
 
+@wrong("12.hierarchical", "✗ right: the leaders alone have the result: the other ranks return their own x")
 def forgets_the_way_back(comm: Any, nodes: Any, x: Any) -> Any:
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
     leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
@@ -87,6 +105,7 @@ def forgets_the_way_back(comm: Any, nodes: Any, x: Any) -> Any:
     return ring_among(comm, leaders, x)
 
 
+@wrong("12.hierarchical", "✗ no deadlock: n = 3, nodes a b b")
 def others_wait_for_rank_0(comm: Any, nodes: Any, x: Any) -> Any:
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
     leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
@@ -101,6 +120,7 @@ def others_wait_for_rank_0(comm: Any, nodes: Any, x: Any) -> Any:
     return x
 
 
+@wrong("12.hierarchical", "✗ runs: n = 2, nodes a a, length 1, rank 1: ValueError: Rank 1 is not among [0]")
 def everybody_in_the_ring(comm: Any, nodes: Any, x: Any) -> Any:
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
     leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
@@ -108,6 +128,7 @@ def everybody_in_the_ring(comm: Any, nodes: Any, x: Any) -> Any:
     return ring_among(comm, leaders, x)
 
 
+@wrong("12.hierarchical", "bytes out of a node; the limit")
 def leaders_meet_at_rank_0(comm: Any, nodes: Any, x: Any) -> Any:
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
     leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
@@ -129,6 +150,7 @@ def leaders_meet_at_rank_0(comm: Any, nodes: Any, x: Any) -> Any:
     return x
 
 
+@wrong("12.local_ranks", "Look again: ranks of other nodes are counted, too")
 def from_the_node_s_first_rank(hosts: Any) -> Any:
     local = [rank - hosts.index(host) for rank, host in enumerate(hosts)]
     return [
@@ -137,36 +159,10 @@ def from_the_node_s_first_rank(hosts: Any) -> Any:
     ]
 
 
+@wrong("12.local_ranks", "local_rank counts those before it only, local_size the whole node")
 def node_s_size_so_far(hosts: Any) -> Any:
     local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
     return [
         (local[rank], hosts[: rank + 1].count(host), local[:rank].count(local[rank]), local.count(local[rank]))
         for rank, host in enumerate(hosts)
     ]
-
-
-WRONG = {
-    "12.local_ranks": [
-        (
-            modulo,
-            "✗ Ranks that are placed on the nodes in turns: hosts = ['a', 'b', 'a', 'b'], rank 1: local_rank is 1",
-        ),
-        (number_of_the_node, "✗ Nodes with different numbers of ranks, in any order: hosts = ['a', 'a', 'b'], rank 1"),
-        (sorted_names, "✗ cross_rank and cross_size, node after node: hosts = ['b', 'b', 'a', 'a'], rank 0"),
-        (neighbours_only, "rank 0: local_size is 1 in your result, expected 2"),
-        (counts_from_one, "✗ local_rank and local_size, node after node: hosts = ['a'], rank 0: local_rank is 1"),
-        (swapped, "✗ local_rank and local_size, node after node: hosts = ['a', 'a'], rank 0: local_size is 1"),
-        (a_table_by_rank, "✗ local_rank and local_size, node after node: hosts = ['a']: your result is of type dict"),
-        (from_the_node_s_first_rank, "Look again: ranks of other nodes are counted, too"),
-        (node_s_size_so_far, "local_rank counts those before it only, local_size the whole node"),
-    ],
-    "12.hierarchical": [
-        (flat_ring, "bytes out of a node; the limit"),
-        (tree_over_all, "bytes out of a node; the limit"),
-        (leaders_by_arithmetic, "bytes out of a node; the limit"),
-        (forgets_the_way_back, "✗ right: the leaders alone have the result: the other ranks return their own x"),
-        (others_wait_for_rank_0, "✗ no deadlock: n = 3, nodes a b b"),
-        (everybody_in_the_ring, "✗ runs: n = 2, nodes a a, length 1, rank 1: ValueError: Rank 1 is not among [0]"),
-        (leaders_meet_at_rank_0, "bytes out of a node; the limit"),
-    ],
-}

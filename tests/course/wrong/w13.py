@@ -6,8 +6,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from wrong_answers import Answers
 
 from workbench.data.sampler import batches, epoch_order
+
+wrong = Answers()
 
 
 def _parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
@@ -53,11 +56,13 @@ def _accuracy(model: Any, digits: Any) -> float:
     return float(_right(model, digits, slice(None)).double().mean())
 
 
+@wrong("13.capstone", "✗ The weights are those of one process, within 1e-6: 2 ranks: a weight differs by")
 def means_of_uneven_parts(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, loss=_mean)
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample ")
 def drops_the_rest(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     def parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
         return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch, uneven="drop")
@@ -66,6 +71,7 @@ def drops_the_rest(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "was seen 2 times")
 def pads_the_rest(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     def parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
         return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch)
@@ -74,11 +80,13 @@ def pads_the_rest(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) ->
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "epoch 1 has the order of epoch 0")
 def forgets_the_epoch(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, lambda hvd, n, batch, epoch: _parts(hvd, n, batch, 0))
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "2 ranks: rank 0 of 2 is rank 0 of 1 to itself; init() makes them meet")
 def trains_without_hvd(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
@@ -90,16 +98,19 @@ def trains_without_hvd(hvd: Any, model: Any, digits: Any, batch: Any, epochs: An
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample 0 was seen 2")
 def everybody_takes_all(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, lambda hvd, n, batch, epoch: batches(n, 0, 1, batch, epoch=epoch))
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "2 ranks: step 0 takes 144 samples on all ranks, and not 72: batch is that of all ranks together")
 def takes_a_batch_per_rank(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch * hvd.size() if hvd.init() is None else 0, epochs)
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "2 ranks: step 0: rank 0 has 41 samples, rank 1 31")
 def gives_rank_zero_more(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     def parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
         order, rank, size = epoch_order(n, epoch=epoch), hvd.rank(), hvd.size()
@@ -114,16 +125,19 @@ def gives_rank_zero_more(hvd: Any, model: Any, digits: Any, batch: Any, epochs: 
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "2 ranks: rank 1 begins with other weights than rank 0")
 def forgets_to_broadcast(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, broadcast=False)
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "2 ranks: rank 1 ends with other weights than rank 0")
 def forgets_the_optimizer(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, wrap=False)
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "2 ranks: rank 1 made 0 training passes in 3 epochs")
 def trains_on_rank_zero(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     hvd.init()
     if hvd.rank() == 0:
@@ -132,26 +146,37 @@ def trains_on_rank_zero(hvd: Any, model: Any, digits: Any, batch: Any, epochs: A
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "✗ All ranks report the accuracy on all test data: 2 ranks: rank 0 reports nan")
+def reports_nan(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs)
+    return float("nan")
+
+
+@wrong("13.capstone", "✗ All ranks report the accuracy on all test data: 2 ranks: rank 0 reports 0.")
 def reports_its_shard(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs)
     return float(_right(model, digits, slice(hvd.rank(), None, hvd.size())).double().mean())
 
 
+@wrong("13.capstone", "is it another optimizer, or another rate?")
 def learns_too_slowly(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, lr=0.001)
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "✗ Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples: ")
 def trains_with_adam(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, kind=torch.optim.Adam, lr=0.01, betas=(0.9, 0.999))
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "of the largest weight away from where that leads: is it another optimizer")
 def decays_its_weights(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, weight_decay=1e-3)
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "✗ Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples")
 def divides_by_the_full_batch(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     def loss(hvd: Any, output: Any, labels: Any, whole: int) -> Any:
         return F.cross_entropy(output, labels, reduction="sum") * hvd.size() / batch
@@ -160,11 +185,13 @@ def divides_by_the_full_batch(hvd: Any, model: Any, digits: Any, batch: Any, epo
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "each step is 2 times too long")
 def rate_times_ranks(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, lr=0.2 * hvd.size() if hvd.init() is None else 0)
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "each step is 2 times too short")
 def forgets_the_size(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     def loss(hvd: Any, output: Any, labels: Any, whole: int) -> Any:
         return F.cross_entropy(output, labels, reduction="sum") / whole
@@ -173,6 +200,7 @@ def forgets_the_size(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any)
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "the ranks' means were added up")
 def adds_the_means(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     def loss(hvd: Any, output: Any, labels: Any, whole: int) -> Any:
         return F.cross_entropy(output, labels) * hvd.size()
@@ -181,53 +209,16 @@ def adds_the_means(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "zero_grad() is missing")
 def never_zeroes(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, zero=False)
     return _accuracy(model, digits)
 
 
+@wrong("13.capstone", "do all ranks deal from one order?")
 def seeds_by_rank(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     def parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
         return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch, seed=hvd.rank(), uneven="keep")
 
     _train(hvd, model, digits, batch, epochs, parts)
     return _accuracy(model, digits)
-
-
-WRONG = {
-    "13.capstone": [
-        (trains_without_hvd, "2 ranks: rank 0 of 2 is rank 0 of 1 to itself; init() makes them meet"),
-        (means_of_uneven_parts, "✗ The weights are those of one process, within 1e-6: 2 ranks: a weight differs by"),
-        (drops_the_rest, "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample "),
-        (pads_the_rest, "was seen 2 times"),
-        (forgets_the_epoch, "epoch 1 has the order of epoch 0"),
-        (everybody_takes_all, "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample 0 was seen 2"),
-        (
-            takes_a_batch_per_rank,
-            "2 ranks: step 0 takes 144 samples on all ranks, and not 72: batch is that of all ranks together",
-        ),
-        (gives_rank_zero_more, "2 ranks: step 0: rank 0 has 41 samples, rank 1 31"),
-        (forgets_to_broadcast, "2 ranks: rank 1 begins with other weights than rank 0"),
-        (forgets_the_optimizer, "2 ranks: rank 1 ends with other weights than rank 0"),
-        (trains_on_rank_zero, "2 ranks: rank 1 made 0 training passes in 3 epochs"),
-        (reports_its_shard, "✗ All ranks report the accuracy on all test data: 2 ranks: rank 0 reports 0."),
-        (learns_too_slowly, "is it another optimizer, or another rate?"),
-        (trains_with_adam, "✗ Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples: "),
-        (decays_its_weights, "of the largest weight away from where that leads: is it another optimizer"),
-        (
-            divides_by_the_full_batch,
-            "✗ Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples",
-        ),
-        (rate_times_ranks, "each step is 2 times too long"),
-        (
-            forgets_the_size,
-            "each step is 2 times too short",
-        ),
-        (
-            adds_the_means,
-            "the ranks' means were added up",
-        ),
-        (never_zeroes, "zero_grad() is missing"),
-        (seeds_by_rank, "do all ranks deal from one order?"),
-    ],
-}

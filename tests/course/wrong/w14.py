@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from wrong_answers import Answers
+
+wrong = Answers()
+
 
 def _trained(
     hvd: Any, gradient: Any, weights: Any, x: Any, y: Any, batch: Any, lr: Any, without: str = "", **options: Any
@@ -25,35 +29,43 @@ def _trained(
     return gpu, weights
 
 
+@wrong("14.six_steps", "✗ 1: it runs, on one, two and three ranks: n = 1: NotInitializedError: hvd.size() before")
 def forgets_init(hvd: Any, *given: Any) -> Any:
     return _trained(hvd, *given, without="init")
 
 
+@wrong("14.six_steps", "n = 2, rank 0: the batches have [24, 24, 24, 24] samples, expected 4 of 12")
 def keeps_the_batch(hvd: Any, *given: Any) -> Any:
     return _trained(hvd, *given, without="batch")
 
 
+@wrong("14.six_steps", "n = 2: rank 1 takes GPU 1, and its machine has only GPU 0")
 def pins_by_rank(hvd: Any, *given: Any) -> Any:
     return _trained(hvd, *given, without="pin")
 
 
+@wrong("14.six_steps", "n = 2, step 0: 12 of the 24 samples are seen, expected all, once")
 def forgets_to_shard(hvd: Any, *given: Any) -> Any:
     return _trained(hvd, *given, without="shard")
 
 
+@wrong("14.six_steps", "n = 2: rank 1 begins with other weights")
 def forgets_the_start(hvd: Any, *given: Any) -> Any:
     return _trained(hvd, *given, without="start")
 
 
+@wrong("14.six_steps", "the ranks end with different weights: each steps with its own gradient")
 def forgets_the_gradients(hvd: Any, *given: Any) -> Any:
     return _trained(hvd, *given, without="gradients")
 
 
+@wrong("14.six_steps", "each step is n times too long: a sum, no average")
 def sums_the_gradients(hvd: Any, *given: Any) -> Any:
     hvd.init()
     return _trained(hvd, *given, op=hvd.Sum)
 
 
+@wrong("14.six_steps", "rank 1")
 def averages_on_rank_zero(hvd: Any, gradient: Any, weights: Any, x: Any, y: Any, batch: Any, lr: Any) -> Any:
     hvd.init()
     if hvd.rank() == 0:
@@ -61,42 +73,28 @@ def averages_on_rank_zero(hvd: Any, gradient: Any, weights: Any, x: Any, y: Any,
     return hvd.local_rank(), weights
 
 
+@wrong(
+    "14.six_steps",
+    "✗ 1: it runs, on one, two and three ranks: n = 1: it returns list. The pair (GPU, weights) is asked for",
+)
 def returns_the_weights_alone(hvd: Any, *given: Any) -> Any:
     return _trained(hvd, *given)[1]
 
 
+@wrong(
+    "14.six_steps",
+    "ranks: n = 1: it returns the pair (list, int). First the number of the GPU, then the list of arrays",
+)
 def returns_the_weights_first(hvd: Any, *given: Any) -> Any:
     return _trained(hvd, *given)[::-1]
 
 
+@wrong("14.six_steps", "each step goes up: w - lr * gradient goes down")
 def climbs(hvd: Any, gradient: Any, weights: Any, x: Any, y: Any, batch: Any, lr: Any) -> Any:
     return _trained(hvd, gradient, weights, x, y, batch, -lr)
 
 
+@wrong("14.six_steps", "the ranks' weights differ between the steps: average the gradients in each step")
 def averages_at_the_end(hvd: Any, *given: Any) -> Any:
     gpu, weights = _trained(hvd, *given, without="gradients")
     return gpu, [hvd.allreduce(w, name=f"end {i}") for i, w in enumerate(weights)]
-
-
-WRONG = {
-    "14.six_steps": [
-        (climbs, "each step goes up: w - lr * gradient goes down"),
-        (averages_at_the_end, "the ranks' weights differ between the steps: average the gradients in each step"),
-        (forgets_init, "✗ 1: it runs, on one, two and three ranks: n = 1: NotInitializedError: hvd.size() before"),
-        (keeps_the_batch, "n = 2, rank 0: the batches have [24, 24, 24, 24] samples, expected 4 of 12"),
-        (pins_by_rank, "n = 2: rank 1 takes GPU 1, and its machine has only GPU 0"),
-        (forgets_to_shard, "n = 2, step 0: 12 of the 24 samples are seen, expected all, once"),
-        (forgets_the_start, "n = 2: rank 1 begins with other weights"),
-        (forgets_the_gradients, "the ranks end with different weights: each steps with its own gradient"),
-        (sums_the_gradients, "each step is n times too long: a sum, no average"),
-        (averages_on_rank_zero, "rank 1"),
-        (
-            returns_the_weights_first,
-            "ranks: n = 1: it returns the pair (list, int). First the number of the GPU, then the list of arrays",
-        ),
-        (
-            returns_the_weights_alone,
-            "✗ 1: it runs, on one, two and three ranks: n = 1: it returns list. The pair (GPU, weights) is asked for",
-        ),
-    ],
-}

@@ -6,64 +6,85 @@ import math
 import random
 from typing import Any
 
+from wrong_answers import Answers
 
+wrong = Answers()
+
+
+@wrong(
+    "15.commit_every", "with ranks=16 your result is 16,000, with ranks=64 it is 16,000; expected half as many: n ranks"
+)
 def forgets_the_ranks(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return max(1, round(math.sqrt(2 * commit_s * mtbf_s) / step_s))
 
 
+@wrong("15.commit_every", "expected half as many: n ranks fail n times as often as one")
 def more_ranks_live_longer(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return max(1, round(math.sqrt(2 * commit_s * mtbf_s * ranks) / step_s))
 
 
+@wrong("15.commit_every", "Too often. What does a failure undo: a whole interval, or less on average?")
 def forgets_the_two(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return max(1, round(math.sqrt(commit_s * mtbf_s / ranks) / step_s))
 
 
+@wrong("15.commit_every", "Too seldom. What does a failure undo on average")
 def twice_the_root(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return max(1, round(2 * math.sqrt(commit_s * mtbf_s / ranks) / step_s))
 
 
+@wrong("15.commit_every", "the square root of the MTBF")
 def no_root(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return max(1, round(2 * commit_s * mtbf_s / ranks / step_s))
 
 
+@wrong("15.commit_every", "the square root of what a commit costs")
 def root_of_the_mtbf_alone(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return max(1, round(math.sqrt(mtbf_s / ranks) / step_s))
 
 
+@wrong("15.commit_every", "the interval in seconds stays, and is half as many steps")
 def root_of_the_steps_too(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return max(1, round(math.sqrt(2 * commit_s * mtbf_s / ranks / step_s)))
 
 
+@wrong("15.commit_every", "with ranks=16 your result is 1,000, with ranks=64 it is 1,000")
 def constant(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return 1000
 
 
+@wrong("15.commit_every", "Is your result in seconds?")
 def in_seconds(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return max(1, round(math.sqrt(2 * commit_s * mtbf_s / ranks)))
 
 
+@wrong("15.commit_every", "the square root of what a commit costs")
 def restart_is_a_commit(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return max(1, round(math.sqrt(2 * (commit_s + restart_s) * mtbf_s / ranks) / step_s))
 
 
+@wrong("15.commit_every", "is 0: one step is the least")
 def never_in_a_long_step(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return int(math.sqrt(2 * commit_s * mtbf_s / ranks) / step_s)
 
 
+@wrong("15.commit_every", "and no whole number")
 def not_whole(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
     return math.sqrt(2 * commit_s * mtbf_s / ranks) / step_s
 
 
+@wrong("15.reshard", "shard 1 is held by nobody")
 def loses_the_shards_of_the_dead(held: Any, alive: Any) -> Any:
     return {rank: sorted(held[rank]) for rank in sorted(alive)}
 
 
+@wrong("15.reshard", "shard 0 is held by ranks [1, 2]: its samples would count 2 times")
 def everybody_takes_them(held: Any, alive: Any) -> Any:
     free = [shard for rank in held if rank not in alive for shard in held[rank]]
     return {rank: sorted([*held[rank], *free]) for rank in sorted(alive)}
 
 
+@wrong("15.reshard", "every step would wait for rank 0")
 def the_first_takes_all(held: Any, alive: Any) -> Any:
     now = {rank: sorted(held[rank]) for rank in sorted(alive)}
     free = [shard for rank in held if rank not in now for shard in held[rank]]
@@ -71,6 +92,7 @@ def the_first_takes_all(held: Any, alive: Any) -> Any:
     return now
 
 
+@wrong("15.reshard", "every step would wait for rank")
 def begins_again_for_each_of_the_dead(held: Any, alive: Any) -> Any:
     now = {rank: sorted(held[rank]) for rank in sorted(alive)}
     ranks = list(now)
@@ -80,20 +102,24 @@ def begins_again_for_each_of_the_dead(held: Any, alive: Any) -> Any:
     return {rank: sorted(shards) for rank, shards in now.items()}
 
 
+@wrong("15.reshard", "your function moves it and its state without need")
 def deals_all_anew(held: Any, alive: Any) -> Any:
     shards = sorted(shard for mine in held.values() for shard in mine)
     return {rank: shards[place :: len(alive)] for place, rank in enumerate(sorted(alive))}
 
 
+@wrong("15.reshard", "your result has the ranks [0, 1], alive are [1, 2]")
 def new_numbers_for_the_ranks(held: Any, alive: Any) -> Any:
     shards = sorted(shard for mine in held.values() for shard in mine)
     return {rank: shards[rank :: len(alive)] for rank in range(len(alive))}
 
 
+@wrong("15.reshard", "your result has the ranks [0, 1], alive are [0]")
 def keeps_an_entry_for_the_dead(held: Any, alive: Any) -> Any:
     return {rank: sorted(shards) if rank in alive else [] for rank, shards in held.items()}
 
 
+@wrong("15.reshard", "sort it first")
 def as_the_dict_happens_to_be(held: Any, alive: Any) -> Any:
     now = {rank: sorted(held[rank]) for rank in alive}
     for rank in held:
@@ -104,6 +130,7 @@ def as_the_dict_happens_to_be(held: Any, alive: Any) -> Any:
     return now
 
 
+@wrong("15.reshard", "one rank finds that rank")
 def draws_lots(held: Any, alive: Any) -> Any:
     now = {rank: sorted(held[rank]) for rank in sorted(alive)}
     for shard in sorted(shard for rank in held if rank not in now for shard in held[rank]):
@@ -112,6 +139,7 @@ def draws_lots(held: Any, alive: Any) -> Any:
     return now
 
 
+@wrong("15.reshard", "your function changes held")
 def changes_held(held: Any, alive: Any) -> Any:
     free = sorted(shard for rank in held if rank not in alive for shard in held[rank])
     for shard in free:
@@ -119,42 +147,9 @@ def changes_held(held: Any, alive: Any) -> Any:
     return {rank: sorted(held[rank]) for rank in alive}
 
 
+@wrong("15.reshard", "not in increasing order")
 def not_in_order(held: Any, alive: Any) -> Any:
     now = {rank: sorted(held[rank]) for rank in sorted(alive)}
     for shard in sorted(shard for rank in held if rank not in now for shard in held[rank]):
         now[min(now, key=lambda rank: (len(now[rank]), rank))].append(shard)
     return now
-
-
-WRONG = {
-    "15.commit_every": [
-        (
-            forgets_the_ranks,
-            "with ranks=16 your result is 16,000, with ranks=64 it is 16,000; expected half as many: n ranks",
-        ),
-        (more_ranks_live_longer, "expected half as many: n ranks fail n times as often as one"),
-        (forgets_the_two, "Too often. What does a failure undo: a whole interval, or less on average?"),
-        (twice_the_root, "Too seldom. What does a failure undo on average"),
-        (no_root, "the square root of the MTBF"),
-        (root_of_the_mtbf_alone, "the square root of what a commit costs"),
-        (root_of_the_steps_too, "the interval in seconds stays, and is half as many steps"),
-        (constant, "with ranks=16 your result is 1,000, with ranks=64 it is 1,000"),
-        (in_seconds, "Is your result in seconds?"),
-        (restart_is_a_commit, "the square root of what a commit costs"),
-        (never_in_a_long_step, "is 0: one step is the least"),
-        (not_whole, "and no whole number"),
-    ],
-    "15.reshard": [
-        (loses_the_shards_of_the_dead, "shard 1 is held by nobody"),
-        (everybody_takes_them, "shard 0 is held by ranks [1, 2]: its samples would count 2 times"),
-        (the_first_takes_all, "every step would wait for rank 0"),
-        (begins_again_for_each_of_the_dead, "every step would wait for rank"),
-        (deals_all_anew, "your function moves it and its state without need"),
-        (new_numbers_for_the_ranks, "your result has the ranks [0, 1], alive are [1, 2]"),
-        (keeps_an_entry_for_the_dead, "your result has the ranks [0, 1], alive are [0]"),
-        (as_the_dict_happens_to_be, "sort it first"),
-        (draws_lots, "one rank finds that rank"),
-        (changes_held, "your function changes held"),
-        (not_in_order, "not in increasing order"),
-    ],
-}

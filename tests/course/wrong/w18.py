@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from wrong_answers import Answers
+
+wrong = Answers()
 
 
+@wrong("18.owners", "rank 0 owns [(0, 0, 6)]: 6 elements, expected 4. Every parameter is whole")
 def whole_parameters(sizes: Any, n: Any) -> Any:
     return [[(number, 0, size) for number, size in enumerate(sizes) if number % n == rank] for rank in range(n)]
 
 
+@wrong("18.owners", "as (parameter, element). Each parameter was cut by itself: put them one after the other")
 def each_parameter_cut(sizes: Any, n: Any) -> Any:
     found: list[Any] = [[] for _ in range(n)]
     for number, size in enumerate(sizes):
@@ -20,6 +25,7 @@ def each_parameter_cut(sizes: Any, n: Any) -> Any:
     return found
 
 
+@wrong("18.owners", "2 elements, expected 3. All elements are there, in order, but the chunks have lengths")
 def the_last_gets_the_rest(sizes: Any, n: Any) -> Any:
     total, found = sum(sizes), []
     for rank in range(n):
@@ -29,11 +35,13 @@ def the_last_gets_the_rest(sizes: Any, n: Any) -> Any:
     return found
 
 
+@wrong("18.owners", "in order, but the chunks have lengths [8, 8, 6] and not [8, 7, 7]")
 def rounds_up(sizes: Any, n: Any) -> Any:
     length = -(-sum(sizes) // n)
     return [_between(sizes, rank * length, (rank + 1) * length) for rank in range(n)]
 
 
+@wrong("18.owners", "Start and stop count from the parameter's own first element")
 def counts_from_the_array(sizes: Any, n: Any) -> Any:
     total, low, found = sum(sizes), 0, []
     for rank in range(n):
@@ -48,6 +56,7 @@ def counts_from_the_array(sizes: Any, n: Any) -> Any:
     return found
 
 
+@wrong("18.owners", "rank 0 owns [(0, 0, 4), (1, 0, 0)]: one of these parts is empty")
 def empty_parts(sizes: Any, n: Any) -> Any:
     total, low, found = sum(sizes), 0, []
     for rank in range(n):
@@ -76,19 +85,23 @@ def _owned(sizes: Any, n: Any) -> list[list[Any]]:
     return [_between(sizes, ends[rank], ends[rank + 1]) for rank in range(n)]
 
 
+@wrong("18.owners", "3 elements, expected 5. Is the last element missing? Stop is the element behind it")
 def stop_is_the_last(sizes: Any, n: Any) -> Any:
     return [[(number, start, stop - 1) for number, start, stop in parts] for parts in _owned(sizes, n)]
 
 
+@wrong("18.owners", "(0, 0) is no part; (parameter, start, stop) is")
 def pairs(sizes: Any, n: Any) -> Any:
     return [[(number, start) for number, start, _ in parts] for parts in _owned(sizes, n)]
 
 
+@wrong("18.reduce_scatter_step", "1,600,000 bytes per rank; the limit is 612,000, the best possible 600,000")
 def whole_allreduce(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     mean = comm.allreduce(grad) / comm.size
     return shard - lr * np.array_split(mean, comm.size)[comm.rank]
 
 
+@wrong("18.reduce_scatter_step", "chunk number rank has this rank's own values only. Lesson 03's ring ends with")
 def chunk_of_lesson_03(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     n, rank = comm.size, comm.rank
     chunks = np.array_split(grad.copy(), n)
@@ -100,14 +113,17 @@ def chunk_of_lesson_03(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     return shard - lr * chunks[rank] / n
 
 
+@wrong("18.reduce_scatter_step", "✗ right: the step goes along the sum: divide by n for the mean")
 def sum_for_mean(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     return shard - lr * comm.size * (shard - _right(comm, grad, shard, 1.0))
 
 
+@wrong("18.reduce_scatter_step", "that is a step along this rank's own gradient: nothing was added up")
 def own_gradient(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     return shard - lr * np.array_split(grad, comm.size)[comm.rank]
 
 
+@wrong("18.reduce_scatter_step", "✗ right: the chunk that comes replaces this rank's own: add it")
 def puts_in_place(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     n, rank = comm.size, comm.rank
     chunks = np.array_split(grad.copy(), n)
@@ -117,15 +133,18 @@ def puts_in_place(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     return shard - lr * chunks[rank] / n
 
 
+@wrong("18.reduce_scatter_step", "✗ right: the step goes up: w - lr * gradient goes down")
 def uphill(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     return shard + lr * (shard - _right(comm, grad, shard, 1.0))
 
 
+@wrong("18.reduce_scatter_step", "rank 0 changes its own shard, which belongs to the caller")
 def changes_the_shard(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     shard[...] = _right(comm, grad, shard, lr)
     return shard
 
 
+@wrong("18.reduce_scatter_step", "800,000 bytes per rank; the limit is 612,000")
 def everything_to_its_owner_from_rank_0(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     total = comm.reduce(grad)
     mine = comm.scatter(np.array_split(total, comm.size) if comm.rank == 0 else None)
@@ -152,6 +171,7 @@ def _gathered(comm: Any, rows: Any) -> Any:
     return np.concatenate([parts[each] for each in range(n)])
 
 
+@wrong("18.gather_parameters", "3 layers held at once; the limit is 1, the best possible 1")
 def all_layers_first(comm: Any, shards: Any, x: Any) -> Any:
     layers = [_gathered(comm, rows) for rows in shards]
     for weights in layers:
@@ -160,6 +180,7 @@ def all_layers_first(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+@wrong("18.gather_parameters", "2 layers held at once; the limit is 1, the best possible 1")
 def one_layer_ahead(comm: Any, shards: Any, x: Any) -> Any:
     weights = _gathered(comm, shards[0])
     for rows in [*shards[1:], None]:
@@ -170,6 +191,7 @@ def one_layer_ahead(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+@wrong("18.gather_parameters", "np.tanh is missing")
 def no_tanh(comm: Any, shards: Any, x: Any) -> Any:
     for rows in shards:
         weights = _gathered(comm, rows)
@@ -178,6 +200,10 @@ def no_tanh(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+@wrong(
+    "18.gather_parameters",
+    "widths 4, 4: rank 0: your result has shape (2,), expected (4,). Along axis 0 a part of it is missing",
+)
 def own_rows_only(comm: Any, shards: Any, x: Any) -> Any:
     for rows in shards:
         comm.compute(0.001)
@@ -185,6 +211,7 @@ def own_rows_only(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+@wrong("18.gather_parameters", "the rows of W are in the order in which they arrived")
 def order_of_the_ring(comm: Any, shards: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
     for rows in shards:
@@ -196,6 +223,7 @@ def order_of_the_ring(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+@wrong("18.gather_parameters", "bytes from the busiest rank; the limit")
 def by_allreduce(comm: Any, shards: Any, x: Any) -> Any:
     for rows in shards:
         counts = comm.allgather(len(rows))
@@ -208,12 +236,14 @@ def by_allreduce(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+@wrong("18.gather_parameters", "✗ score: comm.compute was never called; call it once for each of the 3 layers")
 def forgets_to_compute(comm: Any, shards: Any, x: Any) -> Any:
     for rows in shards:
         x = np.tanh(_gathered(comm, rows) @ x)
     return x
 
 
+@wrong("18.gather_parameters", "196,608 bytes from the busiest rank; the limit")
 def by_a_tree(comm: Any, shards: Any, x: Any) -> Any:
     for rows in shards:
         weights = np.concatenate(comm.allgather(rows))
@@ -222,6 +252,7 @@ def by_a_tree(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+@wrong("18.gather_parameters", "the ranks' results were gathered, but each rank has an x of its own")
 def gathers_the_results(comm: Any, shards: Any, x: Any) -> Any:
     for rows in shards:
         comm.compute(0.001)
@@ -229,6 +260,7 @@ def gathers_the_results(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+@wrong("18.gather_parameters", "calls of comm.compute before the layer's W was there")
 def uses_before_it_is_there(comm: Any, shards: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
     for rows in shards:
@@ -241,6 +273,7 @@ def uses_before_it_is_there(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+@wrong("18.gather_parameters", "messages of ready-made collectives; there must be none")
 def by_broadcasts(comm: Any, shards: Any, x: Any) -> Any:
     for rows in shards:
         whole = np.concatenate([comm.bcast(rows, root=root) for root in range(comm.size)])
@@ -249,6 +282,7 @@ def by_broadcasts(comm: Any, shards: Any, x: Any) -> Any:
     return x
 
 
+@wrong("18.gather_parameters", "✗ right: np.tanh is missing after the last layer")
 def no_tanh_at_the_end(comm: Any, shards: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
     for layer, rows in enumerate(shards, 1):
@@ -260,56 +294,3 @@ def no_tanh_at_the_end(comm: Any, shards: Any, x: Any) -> Any:
         if layer < len(shards):
             x = np.tanh(x)
     return x
-
-
-WRONG = {
-    "18.owners": [
-        (whole_parameters, "rank 0 owns [(0, 0, 6)]: 6 elements, expected 4. Every parameter is whole"),
-        (
-            each_parameter_cut,
-            "as (parameter, element). Each parameter was cut by itself: put them one after the other",
-        ),
-        (
-            the_last_gets_the_rest,
-            "2 elements, expected 3. All elements are there, in order, but the chunks have lengths",
-        ),
-        (rounds_up, "in order, but the chunks have lengths [8, 8, 6] and not [8, 7, 7]"),
-        (counts_from_the_array, "Start and stop count from the parameter's own first element"),
-        (
-            stop_is_the_last,
-            "3 elements, expected 5. Is the last element missing? Stop is the element behind it",
-        ),
-        (pairs, "(0, 0) is no part; (parameter, start, stop) is"),
-        (empty_parts, "rank 0 owns [(0, 0, 4), (1, 0, 0)]: one of these parts is empty"),
-    ],
-    "18.reduce_scatter_step": [
-        (whole_allreduce, "1,600,000 bytes per rank; the limit is 612,000, the best possible 600,000"),
-        (
-            chunk_of_lesson_03,
-            "chunk number rank has this rank's own values only. Lesson 03's ring ends with",
-        ),
-        (sum_for_mean, "✗ right: the step goes along the sum: divide by n for the mean"),
-        (own_gradient, "that is a step along this rank's own gradient: nothing was added up"),
-        (puts_in_place, "✗ right: the chunk that comes replaces this rank's own: add it"),
-        (uphill, "✗ right: the step goes up: w - lr * gradient goes down"),
-        (changes_the_shard, "rank 0 changes its own shard, which belongs to the caller"),
-        (everything_to_its_owner_from_rank_0, "800,000 bytes per rank; the limit is 612,000"),
-    ],
-    "18.gather_parameters": [
-        (all_layers_first, "3 layers held at once; the limit is 1, the best possible 1"),
-        (one_layer_ahead, "2 layers held at once; the limit is 1, the best possible 1"),
-        (
-            own_rows_only,
-            "widths 4, 4: rank 0: your result has shape (2,), expected (4,). Along axis 0 a part of it is missing",
-        ),
-        (order_of_the_ring, "the rows of W are in the order in which they arrived"),
-        (no_tanh, "np.tanh is missing"),
-        (by_allreduce, "bytes from the busiest rank; the limit"),
-        (by_a_tree, "196,608 bytes from the busiest rank; the limit"),
-        (forgets_to_compute, "✗ score: comm.compute was never called; call it once for each of the 3 layers"),
-        (gathers_the_results, "the ranks' results were gathered, but each rank has an x of its own"),
-        (uses_before_it_is_there, "calls of comm.compute before the layer's W was there"),
-        (by_broadcasts, "messages of ready-made collectives; there must be none"),
-        (no_tanh_at_the_end, "✗ right: np.tanh is missing after the last layer"),
-    ],
-}

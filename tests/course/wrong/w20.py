@@ -5,51 +5,64 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from wrong_answers import Answers
 
 from workbench.course.tasks import task
 
+wrong = Answers()
 
+
+@wrong("20.row_split", "each rank has its own part of the sum only")
 def keeps_its_own_part(comm: Any, x: Any, w: Any, b: Any) -> Any:
     return x @ w + b
 
 
+@wrong("20.row_split", "the bias was added on each rank, and summed")
 def adds_the_bias_on_every_rank(comm: Any, x: Any, w: Any, b: Any) -> Any:
     return comm.allreduce(x @ w + b)
 
 
+@wrong("20.row_split", "the bias is missing")
 def forgets_the_bias(comm: Any, x: Any, w: Any, b: Any) -> Any:
     return comm.allreduce(x @ w)
 
 
+@wrong("20.row_split", "that is the ranks' mean")
 def takes_the_mean(comm: Any, x: Any, w: Any, b: Any) -> Any:
     return comm.allreduce(x @ w) / comm.size + b
 
 
+@wrong("20.row_split", "the ranks' outputs were put side by side")
 def puts_outputs_side_by_side(comm: Any, x: Any, w: Any, b: Any) -> Any:
     return np.concatenate(comm.allgather(x @ w), axis=1) + b
 
 
+@wrong("20.row_split", "rank 0 alone has the sum")
 def only_rank_0_has_it(comm: Any, x: Any, w: Any, b: Any) -> Any:
     total = comm.reduce(x @ w)
     return None if total is None else total + b
 
 
+@wrong("20.row_split", "✗ score: 114,688 bytes from the busiest rank; the limit is 768")
 def gathers_the_layer(comm: Any, x: Any, w: Any, b: Any) -> Any:
     return np.concatenate(comm.allgather(x), axis=1) @ np.concatenate(comm.allgather(w)) + b
 
 
+@wrong("20.two_layers", "y is each rank's own part of the sum only")
 def y_is_a_part(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     h = np.maximum(x @ w1, 0)
     dh = (dy @ w2.T) * (h > 0)
     return h @ w2, comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
 
 
+@wrong("20.two_layers", "dx is each rank's own part only")
 def dx_is_a_part(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     h = np.maximum(x @ w1, 0)
     dh = (dy @ w2.T) * (h > 0)
     return comm.allreduce(h @ w2), dh @ w1.T, x.T @ dh, h.T @ dy
 
 
+@wrong("20.two_layers", "all gradients are n times too large")
 def sums_dy_as_well(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     h = np.maximum(x @ w1, 0)
     dy = comm.allreduce(dy)
@@ -57,18 +70,21 @@ def sums_dy_as_well(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
 
 
+@wrong("20.two_layers", "dw1 and dw2 were divided by n")
 def averages_the_weights_gradients(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     h = np.maximum(x @ w1, 0)
     dh = (dy @ w2.T) * (h > 0)
     return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh / comm.size, h.T @ dy / comm.size
 
 
+@wrong("20.two_layers", "dh goes through max(…, 0) in backward")
 def forgets_the_relu_s_mask(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     h = np.maximum(x @ w1, 0)
     dh = dy @ w2.T
     return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
 
 
+@wrong("20.two_layers", "✗ score: 1,050,880 bytes from the busiest rank; the limit is 9,216")
 def gathers_the_hidden_units(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     parts = comm.allgather(np.maximum(x @ w1, 0))
     begin = sum(part.shape[1] for part in parts[: comm.rank])
@@ -80,14 +96,17 @@ def gathers_the_hidden_units(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> An
 Ops = list[tuple[str, int]]
 
 
+@wrong("20.one_f_one_b", "stage 0 keeps the activations of 3 micro-batches at one time: all of them, as in GPipe")
 def all_forwards_first(stage: Any, stages: Any, microbatches: Any) -> Ops:
     return [("F", i) for i in range(microbatches)] + [("B", i) for i in range(microbatches)]
 
 
+@wrong("20.one_f_one_b", "the stages are idle for 50.0 % of it; the best schedule takes 12 and is idle for 25.0 %")
 def one_after_the_other(stage: Any, stages: Any, microbatches: Any) -> Ops:
     return [op for i in range(microbatches) for op in (("F", i), ("B", i))]
 
 
+@wrong("20.one_f_one_b", "stage 0 keeps the activations of 3 micro-batches at one time; min(2 - 0, 3) = 2 are enough")
 def one_ahead_too_many(stage: Any, stages: Any, microbatches: Any) -> Ops:
     ahead = min(stages - stage, microbatches)
     ops = [("F", i) for i in range(ahead)]
@@ -96,6 +115,7 @@ def one_ahead_too_many(stage: Any, stages: Any, microbatches: Any) -> Ops:
     return ops + [("B", i) for i in range(microbatches - ahead, microbatches)]
 
 
+@wrong("20.one_f_one_b", "deadlock. Stage 0 waits in its 2nd operation, B 0, for B 0 of stage 1")
 def as_many_ahead_as_stages_before(stage: Any, stages: Any, microbatches: Any) -> Ops:
     ahead = min(stage, microbatches)
     ops = [("F", i) for i in range(ahead)]
@@ -104,6 +124,7 @@ def as_many_ahead_as_stages_before(stage: Any, stages: Any, microbatches: Any) -
     return ops + [("B", i) for i in range(microbatches - ahead, microbatches)]
 
 
+@wrong("20.one_f_one_b", "stage 0: there is no micro-batch 1")
 def always_as_many_micro_batches_as_stages(stage: Any, stages: Any, microbatches: Any) -> Ops:
     ahead = stages - stage - 1
     ops = [("F", i) for i in range(ahead)]
@@ -112,6 +133,7 @@ def always_as_many_micro_batches_as_stages(stage: Any, stages: Any, microbatches
     return ops + [("B", i) for i in range(max(0, microbatches - ahead), microbatches)]
 
 
+@wrong("20.one_f_one_b", "B 0 is missing")
 def leaves_the_last_backwards_out(stage: Any, stages: Any, microbatches: Any) -> Ops:
     ahead = min(stages - stage - 1, microbatches)
     ops = [("F", i) for i in range(ahead)]
@@ -120,6 +142,7 @@ def leaves_the_last_backwards_out(stage: Any, stages: Any, microbatches: Any) ->
     return ops
 
 
+@wrong("20.one_f_one_b", "the step takes 17, and the stages are idle for 47.1 %")
 def backward_of_what_was_just_done(stage: Any, stages: Any, microbatches: Any) -> Ops:
     ahead = min(stages - stage - 1, microbatches)
     ops = [("F", i) for i in range(ahead)]
@@ -128,6 +151,7 @@ def backward_of_what_was_just_done(stage: Any, stages: Any, microbatches: Any) -
     return ops + [("B", i) for i in range(ahead)]
 
 
+@wrong("20.one_f_one_b", "Is there a return?")
 def forgets_to_return(stage: Any, stages: Any, microbatches: Any) -> None:
     all_forwards_first(stage, stages, microbatches)
 
@@ -153,19 +177,25 @@ def _pipeline(comm: Any, w: Any, xs: Any, ts: Any, *, backwards: Any = iter, mas
     return total
 
 
+@wrong(
+    "20.pipeline", "✗ right: the last stage goes through the micro-batches in another order than the stages before it"
+)
 def answers_in_another_order(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     return _pipeline(comm, w, xs, ts, backwards=reversed)
 
 
+@wrong("20.pipeline", "backward has to go through tanh")
 def forgets_tanh_in_backward(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     return _pipeline(comm, w, xs, ts, mask=False)
 
 
+@wrong("20.pipeline", "that is the micro-batches' mean")
 def takes_the_mean_of_the_micro_batches(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     total = _pipeline(comm, w, xs, ts)
     return total / comm.bcast(len(xs) if comm.rank == 0 else None)
 
 
+@wrong("20.pipeline", "✗ no deadlock: n = 2, 1 micro-batch: rank 0 waits in recv(source=1), and rank 1 has returned")
 def sends_no_gradient(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     first, last = comm.rank == 0, comm.rank == comm.size - 1
     total = np.zeros_like(w)
@@ -179,6 +209,7 @@ def sends_no_gradient(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     return total
 
 
+@wrong("20.pipeline", "TypeError: 'NoneType' object is not subscriptable")
 def every_stage_looks_for_targets(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     x = xs[0] if comm.rank == 0 else comm.recv(source=comm.rank - 1)
     h = np.tanh(x @ w)
@@ -188,6 +219,7 @@ def every_stage_looks_for_targets(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     return x.T @ (dh * (1 - h**2))
 
 
+@wrong("20.pipeline", "✗ score: 360,448 bytes from the busiest rank")
 def sends_the_whole_batch_to_everybody(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     weights = comm.allgather(w)
     x, t = np.concatenate(comm.bcast(xs)), np.concatenate(comm.bcast(ts, root=comm.size - 1))
@@ -200,77 +232,26 @@ def sends_the_whole_batch_to_everybody(comm: Any, w: Any, xs: Any, ts: Any) -> A
     return hs[comm.rank].T @ (dh * (1 - hs[comm.rank + 1] ** 2))
 
 
+@wrong("20.two_layers", "y and dx are the ranks' means, and their parts are to be added up")
 def takes_the_means(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     h = np.maximum(x @ w1, 0)
     dh = (dy @ w2.T) * (h > 0)
     return comm.allreduce(h @ w2) / comm.size, comm.allreduce(dh @ w1.T) / comm.size, x.T @ dh, h.T @ dy
 
 
+@wrong("20.two_layers", "dx is the ranks' mean, and their parts are to be added up")
 def takes_the_mean_of_dx(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     y, dx, dw1, dw2 = takes_the_means(comm, x, w1, w2, dy)
     return comm.size * y, dx, dw1, dw2
 
 
+@wrong("20.pipeline", "the stages' gradients were averaged: each stage has another w, keep its own")
 def averages_the_stages(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     return comm.allreduce(task("20.pipeline").reference(comm, w, xs, ts)) / comm.size
 
 
+@wrong("20.two_layers", "✗ right: dw1 was summed over the ranks: each rank has other columns of w1")
 def sums_dw1(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
     h = np.maximum(x @ w1, 0)
     dh = dy @ w2.T * (h > 0)
     return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), comm.allreduce(x.T @ dh), h.T @ dy
-
-
-WRONG: dict[str, list[tuple[Any, str]]] = {
-    "20.row_split": [
-        (keeps_its_own_part, "each rank has its own part of the sum only"),
-        (adds_the_bias_on_every_rank, "the bias was added on each rank, and summed"),
-        (forgets_the_bias, "the bias is missing"),
-        (takes_the_mean, "that is the ranks' mean"),
-        (puts_outputs_side_by_side, "the ranks' outputs were put side by side"),
-        (only_rank_0_has_it, "rank 0 alone has the sum"),
-        (gathers_the_layer, "✗ score: 114,688 bytes from the busiest rank; the limit is 768"),
-    ],
-    "20.two_layers": [
-        (y_is_a_part, "y is each rank's own part of the sum only"),
-        (dx_is_a_part, "dx is each rank's own part only"),
-        (sums_dy_as_well, "all gradients are n times too large"),
-        (averages_the_weights_gradients, "dw1 and dw2 were divided by n"),
-        (takes_the_means, "y and dx are the ranks' means, and their parts are to be added up"),
-        (takes_the_mean_of_dx, "dx is the ranks' mean, and their parts are to be added up"),
-        (forgets_the_relu_s_mask, "dh goes through max(…, 0) in backward"),
-        (gathers_the_hidden_units, "✗ score: 1,050,880 bytes from the busiest rank; the limit is 9,216"),
-        (sums_dw1, "✗ right: dw1 was summed over the ranks: each rank has other columns of w1"),
-    ],
-    "20.one_f_one_b": [
-        (all_forwards_first, "stage 0 keeps the activations of 3 micro-batches at one time: all of them, as in GPipe"),
-        (
-            one_after_the_other,
-            "the stages are idle for 50.0 % of it; the best schedule takes 12 and is idle for 25.0 %",
-        ),
-        (
-            one_ahead_too_many,
-            "stage 0 keeps the activations of 3 micro-batches at one time; min(2 - 0, 3) = 2 are enough",
-        ),
-        (as_many_ahead_as_stages_before, "deadlock. Stage 0 waits in its 2nd operation, B 0, for B 0 of stage 1"),
-        (always_as_many_micro_batches_as_stages, "stage 0: there is no micro-batch 1"),
-        (leaves_the_last_backwards_out, "B 0 is missing"),
-        (backward_of_what_was_just_done, "the step takes 17, and the stages are idle for 47.1 %"),
-        (forgets_to_return, "Is there a return?"),
-    ],
-    "20.pipeline": [
-        (
-            answers_in_another_order,
-            "✗ right: the last stage goes through the micro-batches in another order than the stages before it",
-        ),
-        (forgets_tanh_in_backward, "backward has to go through tanh"),
-        (averages_the_stages, "the stages' gradients were averaged: each stage has another w, keep its own"),
-        (takes_the_mean_of_the_micro_batches, "that is the micro-batches' mean"),
-        (
-            sends_no_gradient,
-            "✗ no deadlock: n = 2, 1 micro-batch: rank 0 waits in recv(source=1), and rank 1 has returned",
-        ),
-        (every_stage_looks_for_targets, "TypeError: 'NoneType' object is not subscriptable"),
-        (sends_the_whole_batch_to_everybody, "✗ score: 360,448 bytes from the busiest rank"),
-    ],
-}

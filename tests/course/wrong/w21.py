@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from wrong_answers import Answers
+
 from workbench.course.tasks.t21_follow_one_gradient import order
+
+wrong = Answers()
 
 _WHAT = ("announced", "arrived", "begun", "done")
 
@@ -25,26 +29,33 @@ def _until_arrived(heard: Any, one: Any) -> Any:
     return max(at for at in heard if at <= one["arrived"])
 
 
+@wrong("21.order", "✗ In order, in timelines that are made up: the events stand rank by rank, and not by their time")
+@wrong("21.order", "the events stand rank by rank, and not by their time")
 def forgets_to_sort(snapshots: Any, name: Any) -> Any:
     return [(what, rank) for _, what, rank in _events(snapshots, name, answers=_until_arrived)]
 
 
+@wrong("21.order", "the answer belongs to the next step")
 def takes_the_next_step_s_answer(snapshots: Any, name: Any) -> Any:
     return [(what, rank) for _, what, rank in sorted(_events(snapshots, name))]
 
 
+@wrong("21.order", "that is the oldest collective with this tensor")
 def takes_the_oldest(snapshots: Any, name: Any) -> Any:
     return [(what, rank) for _, what, rank in sorted(_events(snapshots, name, 0, _until_arrived))]
 
 
+@wrong("21.order", "the answer belongs to an earlier step")
 def the_first_answer(snapshots: Any, name: Any) -> Any:
     return [(what, rank) for _, what, rank in sorted(_events(snapshots, name, answers=lambda heard, one: heard[0]))]
 
 
+@wrong("21.order", "the latest stands first")
 def latest_first(snapshots: Any, name: Any) -> Any:
     return [(what, rank) for _, what, rank in sorted(_events(snapshots, name, answers=_until_arrived), reverse=True)]
 
 
+@wrong("21.order", "nothing was found of this tensor: answers stand with rank 0 alone")
 def asks_every_rank_for_answers(snapshots: Any, name: Any) -> Any:
     found = []
     for rank, snapshot in enumerate(snapshots):
@@ -54,6 +65,7 @@ def asks_every_rank_for_answers(snapshots: Any, name: Any) -> Any:
     return [(what, rank) for _, what, rank in sorted(found)]
 
 
+@wrong("21.order", "nothing was found of this tensor")
 def only_tensors_that_travel_alone(snapshots: Any, name: Any) -> Any:
     alone = [
         {**one, "collectives": [each for each in one["collectives"] if each["names"] == [name]]} for one in snapshots
@@ -61,6 +73,7 @@ def only_tensors_that_travel_alone(snapshots: Any, name: Any) -> Any:
     return [(what, rank) for _, what, rank in sorted(_events(alone, name, answers=_until_arrived))]
 
 
+@wrong("21.order", "“complete” is missing")
 def without_complete(snapshots: Any, name: Any) -> Any:
     events = sorted(_events(snapshots, name, answers=_until_arrived))
     return [(what, rank) for _, what, rank in events if what != "complete"]
@@ -75,18 +88,22 @@ def _late(snapshots: Any, of: Any = lambda one: one["announced"], scale: float =
     return found
 
 
+@wrong("21.late", "that is in ns, and µs are asked for")
 def in_nanoseconds(snapshots: Any) -> Any:
     return _late(snapshots, scale=1)
 
 
+@wrong("21.late", "that is by “submitted”")
 def by_submitted(snapshots: Any) -> Any:
     return _late(snapshots, lambda one: one["submitted"][0])
 
 
+@wrong("21.late", "that is by “done”")
 def by_done(snapshots: Any) -> Any:
     return _late(snapshots, lambda one: one["done"])
 
 
+@wrong("21.late", "collectives were compared by their place in the list")
 def by_place_in_the_list(snapshots: Any) -> Any:
     found = []
     for row in zip(*(each["collectives"] for each in snapshots), strict=False):
@@ -95,10 +112,12 @@ def by_place_in_the_list(snapshots: Any) -> Any:
     return found
 
 
+@wrong("21.late", "that is the rank that announced first")
 def the_first_instead_of_the_last(snapshots: Any) -> Any:
     return [(index, waits.index(max(waits)), waits) for index, _, waits in _late(snapshots)]
 
 
+@wrong("21.late", "not every rank remembers this collective; KeyError")
 def all_that_rank_0_remembers(snapshots: Any) -> Any:
     times = [{one["index"]: one["announced"] for one in each["collectives"]} for each in snapshots]
     found = []
@@ -108,10 +127,12 @@ def all_that_rank_0_remembers(snapshots: Any) -> Any:
     return found
 
 
+@wrong("21.late", "your result is None. Is there a return?")
 def prints_it(snapshots: Any) -> Any:
     _late(snapshots)
 
 
+@wrong("21.ready", "and here it counts once")
 def never_forgets(size: Any, announcements: Any) -> Any:
     ranks: dict[str, set[int]] = {}
     names = []
@@ -122,6 +143,7 @@ def never_forgets(size: Any, announcements: Any) -> Any:
     return names
 
 
+@wrong("21.ready", "that is the order in which the tensors were first announced")
 def in_the_order_of_the_first(size: Any, announcements: Any) -> Any:
     ranks: dict[str, set[int]] = {}
     for rank, name in announcements:
@@ -129,18 +151,22 @@ def in_the_order_of_the_first(size: Any, announcements: Any) -> Any:
     return [name for name in ranks if len(ranks[name]) == size]
 
 
+@wrong("21.ready", "not all have announced them")
 def all_that_were_announced(size: Any, announcements: Any) -> Any:
     return list(dict.fromkeys(name for _, name in announcements))
 
 
+@wrong("21.ready", "that is what rank 0 has announced")
 def rank_0_alone(size: Any, announcements: Any) -> Any:
     return [name for rank, name in announcements if rank == 0]
 
 
+@wrong("21.ready", "one announcement does not make a tensor ready")
 def each_announcement(size: Any, announcements: Any) -> Any:
     return [name for _, name in announcements]
 
 
+@wrong("21.ready", "that is the order of the alphabet")
 def by_the_alphabet(size: Any, announcements: Any) -> Any:
     times: dict[str, int] = {}
     for _, name in announcements:
@@ -148,6 +174,7 @@ def by_the_alphabet(size: Any, announcements: Any) -> Any:
     return sorted(name for name in times for _ in range(times[name] // size))
 
 
+@wrong("21.ready", "your result is None. Is there a return?")
 def keeps_the_list(size: Any, announcements: Any) -> Any:
     in_the_order_of_the_first(size, announcements)
 
@@ -165,40 +192,48 @@ def _waits(
     return found
 
 
+@wrong("21.culprits", "these are the ranks that have announced it, and wait")
 def who_waits(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
     found = _waits(size, announcements, now, deadline_s)
     late = {name: said for name, (times, said, missing) in found.items() if missing and now - times[0] >= deadline_s}
     return {name: sorted(said) for name, said in late.items()}
 
 
+@wrong("21.culprits", "some of these have not waited for so long yet")
 def whoever_is_missing(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
     return {name: left for name, (_, _, left) in _waits(size, announcements, now, deadline_s).items() if left}
 
 
+@wrong("21.culprits", "the clock starts with the first announcement")
 def since_the_last(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
     found = _waits(size, announcements, now, deadline_s)
     return {name: left for name, (times, _, left) in found.items() if left and now - times[-1] >= deadline_s}
 
 
+@wrong("21.culprits", "a tensor that is ready is not late")
 def keeps_what_is_ready(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
     found = _waits(size, announcements, now, deadline_s)
     return {name: left for name, (times, _, left) in found.items() if now - times[0] >= deadline_s}
 
 
+@wrong("21.culprits", "that is one rank for each tensor, and there may be more")
 def the_first_culprit_of_each(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
     found = _waits(size, announcements, now, deadline_s)
     return {name: left[:1] for name, (times, _, left) in found.items() if left and now - times[0] >= deadline_s}
 
 
+@wrong("21.culprits", "a tensor that was first announced exactly deadline_s ago is late, too")
 def just_before_the_deadline(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
     found = _waits(size, announcements, now, deadline_s)
     return {name: left for name, (times, _, left) in found.items() if left and now - times[0] > deadline_s}
 
 
+@wrong("21.culprits", "your result is None. Is there a return?")
 def keeps_the_dict(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
     whoever_is_missing(size, announcements, now, deadline_s)
 
 
+@wrong("21.order", "the second of the pair “submitted” was taken: the first counts")
 def second_of_the_pair(snapshots: Any, name: str) -> Any:
     events = []
     for rank, snapshot in enumerate(snapshots):
@@ -211,11 +246,13 @@ def second_of_the_pair(snapshots: Any, name: str) -> Any:
     return [(what, rank) for _, what, rank in sorted(events)]
 
 
+@wrong("21.order", "the events stand rank by rank, and not by their time")
 def each_rank_by_itself(snapshots: Any, name: str) -> Any:
     found = order(snapshots, name)
     return sorted(found, key=lambda one: one[1])
 
 
+@wrong("21.ready", "the announcements of all other tensors are forgotten, too")
 def forgets_all_names(size: int, announcements: Any) -> Any:
     seen: dict[str, set[int]] = {}
     found = []
@@ -225,51 +262,3 @@ def forgets_all_names(size: int, announcements: Any) -> Any:
             found.append(name)
             seen = {}
     return found
-
-
-WRONG: dict[str, list[tuple[Any, str]]] = {
-    "21.ready": [
-        (never_forgets, "and here it counts once"),
-        (in_the_order_of_the_first, "that is the order in which the tensors were first announced"),
-        (all_that_were_announced, "not all have announced them"),
-        (rank_0_alone, "that is what rank 0 has announced"),
-        (each_announcement, "one announcement does not make a tensor ready"),
-        (by_the_alphabet, "that is the order of the alphabet"),
-        (keeps_the_list, "your result is None. Is there a return?"),
-        (forgets_all_names, "the announcements of all other tensors are forgotten, too"),
-    ],
-    "21.culprits": [
-        (who_waits, "these are the ranks that have announced it, and wait"),
-        (whoever_is_missing, "some of these have not waited for so long yet"),
-        (since_the_last, "the clock starts with the first announcement"),
-        (keeps_what_is_ready, "a tensor that is ready is not late"),
-        (the_first_culprit_of_each, "that is one rank for each tensor, and there may be more"),
-        (just_before_the_deadline, "a tensor that was first announced exactly deadline_s ago is late, too"),
-        (keeps_the_dict, "your result is None. Is there a return?"),
-    ],
-    "21.order": [
-        (
-            forgets_to_sort,
-            "✗ In order, in timelines that are made up: the events stand rank by rank, and not by their time",
-        ),
-        (forgets_to_sort, "the events stand rank by rank, and not by their time"),
-        (takes_the_next_step_s_answer, "the answer belongs to the next step"),
-        (takes_the_oldest, "that is the oldest collective with this tensor"),
-        (the_first_answer, "the answer belongs to an earlier step"),
-        (latest_first, "the latest stands first"),
-        (asks_every_rank_for_answers, "nothing was found of this tensor: answers stand with rank 0 alone"),
-        (only_tensors_that_travel_alone, "nothing was found of this tensor"),
-        (without_complete, "“complete” is missing"),
-        (second_of_the_pair, "the second of the pair “submitted” was taken: the first counts"),
-        (each_rank_by_itself, "the events stand rank by rank, and not by their time"),
-    ],
-    "21.late": [
-        (in_nanoseconds, "that is in ns, and µs are asked for"),
-        (by_submitted, "that is by “submitted”"),
-        (by_done, "that is by “done”"),
-        (by_place_in_the_list, "collectives were compared by their place in the list"),
-        (the_first_instead_of_the_last, "that is the rank that announced first"),
-        (all_that_rank_0_remembers, "not every rank remembers this collective; KeyError"),
-        (prints_it, "your result is None. Is there a return?"),
-    ],
-}

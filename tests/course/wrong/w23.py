@@ -7,8 +7,11 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from wrong_answers import Answers
 
 from workbench.course.simulator.topology import ring_among
+
+wrong = Answers()
 
 
 def bytes_by(formula: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +64,7 @@ def step_by(change: str) -> Callable[..., Any]:
     return step
 
 
-WRONG = {
+MADE = {
     "23.bytes_per_gpu": [
         (bytes_by(lambda p, a, d, t, k, m: p / t / k * 16 + a / t / k * min(k, m)), "ZeRO 1 does that"),
         (bytes_by(lambda p, a, d, t, k, m: 16 * p / (d * t * k) + a / t / k * min(k, m)), "divides Adam's state only"),
@@ -102,3 +105,5 @@ WRONG = {
         (step_by("no return"), "Is there a return?"),
     ],
 }
+
+wrong.extend((name, answer, words) for name, answers in MADE.items() for answer, words in answers)

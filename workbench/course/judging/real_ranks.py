@@ -1,14 +1,9 @@
-"""A learner's function on real ranks: mpi4py or Gloo behind the same signatures, and a deadline on every wait."""
+"""A learner's function on real ranks: mpi4py behind the same signatures, and a deadline on every wait."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
-from pickle import dumps, loads
 from typing import Any
-
-import numpy as np
 
 from workbench.common.backoff import Backoff
 from workbench.course.simulator.communicator import Array, Communicator, Pending
@@ -69,73 +64,6 @@ class PolledComm(Communicator):
         return wait_all(self.rank, pending, self._deadline_s)
 
 
-class GlooComm(Communicator):
-    """A Gloo process group; a receive names its source.
-
-    Args:
-        group: ``torch.distributed.ProcessGroupGloo``.
-        rank, size: this rank, and how many there are.
-        deadline_s: of one wait; the group's own should not be longer.
-    """
-
-    def __init__(self, group: Any, rank: int, size: int, deadline_s: float = DEADLINE_S) -> None:
-        self.group, self.rank, self.size, self._deadline_s = group, rank, size, deadline_s
-        self._threads: dict[tuple[int, int], ThreadPoolExecutor] = {}
-
-    def post_send(self, data: Any, dest: int, tag: int, verb: str) -> Pending:
-        """The length, then the bytes."""
-        body = np.frombuffer(data.tobytes() if verb[0].isupper() else dumps(data), np.uint8).copy()
-        parts = [part for part in (np.array([body.size]), body) if part.size]
-        works = [self.group.send([_bytes(part)], dest, max(0, tag)) for part in parts]
-        return _Polled(self, _ask(self._thread(-1 - dest, tag).submit(_wait_for, works, parts)), f"{verb}(dest={dest})")
-
-    def post_recv(self, buffer: Array | None, source: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
-        if source < 0:
-            raise ValueError(f"Rank {self.rank}: {verb}() over Gloo needs a source.")
-
-        def take() -> Any:
-            length = np.zeros(1, np.int64)
-            self.group.recv([_bytes(length)], source, max(0, tag)).wait()
-            body = np.empty(length[0], np.uint8)
-            if body.size:
-                self.group.recv([_bytes(body)], source, max(0, tag)).wait()
-            if buffer is None:
-                return loads(body.tobytes())
-            got = body.view(buffer.dtype)
-            buffer.reshape(-1)[: got.size] = got
-            return None
-
-        return _Polled(self, _ask(self._thread(source, tag).submit(take)), f"{verb}(source={source})")
-
-    def finish(self, pending: Sequence[Pending], verb: str) -> list[Any]:
-        """See :class:`Communicator`."""
-        return wait_all(self.rank, pending, self._deadline_s)
-
-    def _thread(self, peer: int, tag: int) -> ThreadPoolExecutor:
-        """One thread for all messages of a kind: Gloo tells that one is done only to who waits for it."""
-        key = peer, max(0, tag)
-        if key not in self._threads:
-            self._threads[key] = ThreadPoolExecutor(1)
-        return self._threads[key]
-
-
-def _ask(future: Future[Any]) -> Callable[[], tuple[bool, Any]]:
-    return lambda: (True, future.result()) if future.done() else (False, None)
-
-
-def _wait_for(works: Sequence[Any], parts: Sequence[Array]) -> None:
-    for work in works:
-        work.wait()
-    del parts  # alive until now
-
-
-def _bytes(part: Array) -> Any:
-    import torch
-
-    return torch.from_numpy(part.view(np.uint8))
-
-
 class _Polled(Pending):
     """Something that can be asked whether it is done."""
 
@@ -169,14 +97,6 @@ def wait_all(rank: int, pending: Sequence[Any], deadline_s: float) -> list[Any]:
             where = users_line()
             raise DeadlineError(f"Rank {rank} waited in {left} for {deadline_s:g} s{f' ({where})' if where else ''}.")
     return [one.test()[1] for one in pending]
-
-
-def gloo_group(address: str, port: int, rank: int, size: int, timeout_s: float = DEADLINE_S) -> Any:
-    """A Gloo group of processes that nothing else connects."""
-    from workbench.transport.bootstrap.torch_store import dist, open_store
-
-    store = open_store(address, port, rank, size, timeout_s, local=True)
-    return dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s))
 
 
 class ClusterRanks:

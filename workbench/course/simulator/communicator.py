@@ -1,9 +1,9 @@
 """A communicator with mpi4py's signatures, over three primitives: post a send, post a receive, finish them.
 
-A learner's function that is written for ``comm`` runs on any of its kinds, and on ``MPI.COMM_WORLD`` itself::
+A learner's function that is written for ``comm`` runs on both kinds, and on ``MPI.COMM_WORLD`` itself::
 
     simulator.Comm      ranks as threads of one process, on a virtual clock; a deadlock is found at once
-    judging.real_ranks  PolledComm over mpi4py, GlooComm over Gloo: every wait has a deadline
+    judging.real_ranks  PolledComm over mpi4py: every wait has a deadline
 
 The lower-case verbs take any object, the upper-case ones arrays, as mpi4py's do. The collectives are made of messages
 here, the simplest algorithm that is not wasteful: trees of log2(n) rounds, so their messages can be counted and drawn.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -157,7 +158,7 @@ def _off(function: Callable[..., Any], late_s: Sequence[float], own_s: Sequence[
     """Is any rank's answer off by more than 2 %, which is ten times what an allreduce takes?"""
     took = max(own_s)
     for rank, mine in enumerate(_timed(function, late_s, own_s).results):
-        if mine is None or abs(float(mine) - took) > 0.02 * took:
+        if mine is None or not math.isclose(float(mine), took, rel_tol=0.02):
             yours = "None" if mine is None else f"{1e3 * float(mine):.1f} ms"
             ranks = " and ".join(f"{1e3 * one:g}" for one in own_s)
             late = " after waiting for a late rank" if any(late_s) else ""
@@ -177,7 +178,7 @@ def _why_off(mine: Any, late_s: Sequence[float], own_s: Sequence[float]) -> str:
         (sum(own_s), "the ranks' times were added up, and they run at the same time"),
         (max(late_s) + own_s[0], "the wait for the late ranks is in it: begin when all are there"),
     ):
-        if abs(float(mine) - seconds) <= 0.02 * seconds and seconds != own_s[0]:
+        if math.isclose(float(mine), seconds, rel_tol=0.02) and seconds != own_s[0]:
             return f". Look again: {whose}"
     return ""
 

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.course.judging.task import Mistake, PlainTask
 from workbench.course.simulator import Kill, simulate
 from workbench.course.training.failing_job import best_interval, failing_job
-from workbench.course.training.logical_shards import BATCH, SHARDS, STEPS, Held, train
+from workbench.course.training.logical_shards import BATCH, SHARDS, STEPS, Held, deal, train
 
 _ENOUGH = 1.03
 _LLAMA_S = 54 * 86400 * 16384 / 419  # one GPU's mean time between failures, from the figures in the lesson
@@ -131,10 +131,6 @@ def reshard(held: Any, alive: Any) -> Any:
     ### END SOLUTION
 
 
-def _dealt(shards: int, ranks: Sequence[int]) -> Held:
-    return {rank: list(range(shards))[place :: len(ranks)] for place, rank in enumerate(ranks)}
-
-
 def _deaths() -> Iterator[tuple[str, Held, list[int]]]:
     """(words, who held what, who lives), the smallest first."""
     for shards, ranks, dead in (
@@ -147,7 +143,7 @@ def _deaths() -> Iterator[tuple[str, Held, list[int]]]:
         (16, (1, 2, 4, 7, 8), [4]),
         (64, tuple(range(16)), [0, 5, 6, 15]),
     ):
-        held = _dealt(shards, ranks)
+        held = deal(ranks, shards)
         yield f"held = {held}, dead: {dead}", held, [rank for rank in ranks if rank not in dead]
     held = {0: [0, 4, 6], 2: [2, 5, 7], 3: [1, 3]}  # as it is after a first death
     yield f"held = {held}, dead: [0]", held, [2, 3]

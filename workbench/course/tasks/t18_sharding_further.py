@@ -16,8 +16,6 @@ from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
 _VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
-USE_S = 1e-3
-"""What using a layer takes in the exercise."""
 
 
 def owners(sizes: Any, n: Any) -> Any:

@@ -13,7 +13,6 @@ from workbench.course.mistakes.low_communication import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
-Batches = Sequence[tuple[Array, Array]]
 
 
 def local_sgd(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:

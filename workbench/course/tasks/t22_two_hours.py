@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from workbench.course import six_steps as steps
@@ -191,7 +192,7 @@ def _fast(runs: Sequence[tuple[Any, Any]], function: Callable[..., Any]) -> str:
             value = float(mine)
         except (TypeError, ValueError):
             return f"your result is of type {type(mine).__name__}, expected a number"
-        if abs(value - wanted) > 1e-9 * wanted:
+        if not math.isclose(value, wanted, rel_tol=1e-9):
             given, why = f"alone = {alone}, together = {together}", look_again(function, _RUNS, _other_speeds)
             return f"{given}: your result is {value:.4g}, expected {wanted:.4g}{why}"
     return ""
@@ -229,14 +230,19 @@ def _asked(line: str) -> str:
     return line.removeprefix("#SBATCH") if line.startswith("#SBATCH") else ""
 
 
-def _script(function: Callable[..., Any]) -> tuple[str, str]:
-    """The text; what is wrong with it as a result."""
-    text = function()
-    if text is None:
-        return "", "your result is None. Is there a return?"
-    if not isinstance(text, str):
-        return "", f"your result is of type {type(text).__name__}, expected a text"
-    return text, ""
+def _of_text(holds: Callable[[str], str]) -> Callable[[Callable[..., Any]], str]:
+    """A property of the text that a function returns."""
+
+    @wraps(holds)
+    def of_function(function: Callable[..., Any]) -> str:
+        text = function()
+        if text is None:
+            return "your result is None. Is there a return?"
+        return (
+            holds(text) if isinstance(text, str) else f"your result is of type {type(text).__name__}, expected a text"
+        )
+
+    return of_function
 
 
 def _count(text: str) -> int:
@@ -247,44 +253,47 @@ def _count(text: str) -> int:
     return int(found[1]) if found else 0
 
 
-def plain_dashes(function: Callable[..., Any]) -> str:
+@_of_text
+def plain_dashes(text: str) -> str:
     """Shell and Slurm can read it."""
-    text, wrong = _script(function)
-    if wrong:
-        return wrong
-    for number, line in enumerate(text.splitlines(), 1):
-        if bad := next((each for each in line if each in _DASHES), ""):
-            return f"line {number}, {line!r}: {bad!r} is a typographic dash (U+{ord(bad):04X}); a shell wants '-'"
+    for number, line in enumerate(text.split("\n"), 1):
+        is_comment = line.startswith("#") and not line.startswith(("#!", "#SBATCH"))
+        if bad := "" if is_comment else next((each for each in line if not " " <= each <= "~" and each != "\t"), ""):
+            what = f"{bad!r} is a typographic dash (U+{ord(bad):04X}); a shell wants '-'"
+            if bad not in _DASHES:
+                what = "it ends in CRLF, as on Windows" if bad == "\r" else f"{bad!r} is no plain character"
+                what += "; Slurm and the shell want plain text, and a newline after each line"
+            return f"line {number}, {line.rstrip()!r}: {what}"
     if not re.match(r"#!/(usr/)?bin/(env )?(ba)?sh\b", text):
         first = (text.splitlines() or [""])[0]
         return f"line 1 is {first!r}: sbatch wants a line that names the shell, such as #!/bin/sh -l"
     return ""
 
 
-def before_the_first_command(function: Callable[..., Any]) -> str:
+@_of_text
+def before_the_first_command(text: str) -> str:
     """All options stand before the first command."""
-    text, wrong = _script(function)
     lines = text.splitlines()
     command = next((k for k, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
     late = next((k for k, line in enumerate(lines) if line.startswith("#SBATCH") and k > command), None)
     if late is not None:
         return f"line {late + 1}, {lines[late]!r}: Slurm reads no option behind the first command, line {command + 1}"
-    return wrong
+    return ""
 
 
-def asks_for_the_nodes(function: Callable[..., Any]) -> str:
+@_of_text
+def asks_for_the_nodes(text: str) -> str:
     """2 nodes with 4 GPUs each, for two hours."""
-    text, wrong = _script(function)
     found = _options(text)
     if found.get("nodes") != "2":
-        return wrong or f"--nodes is {found.get('nodes', 'not there')}. The job needs 2"
+        return f"--nodes is {found.get('nodes', 'not there')}. The job needs 2"
     asked, gpus = _gpus_per_node(found)
     if gpus != 4:
-        return wrong or f"{asked}, so a node gives {gpus:g} GPUs. The job needs 4: --gpus-per-node 4"
+        return f"{asked}, so a node gives {gpus:g} GPUs. The job needs 4: --gpus-per-node 4"
     limit = found.get("time", "")
     if limit not in ("120", "120:00", "2:00:00", "02:00:00", "0-2", "0-02:00", "0-02:00:00"):
-        return wrong or f"the time limit is {limit or 'not there'}; two hours are -t 120, in minutes, or 2:00:00"
-    return wrong
+        return f"the time limit is {limit or 'not there'}; two hours are -t 120, in minutes, or 2:00:00"
+    return ""
 
 
 def _gpus_per_node(found: dict[str, str]) -> tuple[str, float]:
@@ -303,43 +312,46 @@ def _number(text: str) -> float:
     return float(text) if text.isdecimal() else 0.0
 
 
-def as_many_ranks_as_gpus(function: Callable[..., Any]) -> str:
+@_of_text
+def as_many_ranks_as_gpus(text: str) -> str:
     """8 ranks, 4 on each node."""
-    text, wrong = _script(function)
     found, n = _options(text), _count(text)
     launcher = re.search(r"^\s*(mpirun|mpiexec|srun|horovodrun|workbench run)\b", text, re.MULTILINE)
     if not launcher:
-        return wrong or "no line starts ranks: mpirun -n 8 python test_horovod.py"
+        return "no line starts ranks: mpirun -n 8 python test_horovod.py"
     each = found.get("ntasks-per-node", found.get("tasks-per-node", ""))
     all_of_them = found.get("ntasks", "")
     if not each and all_of_them != "8":
-        return wrong or (
+        return (
             "Slurm is not told how many processes a node may start: without --ntasks-per-node it is one, for -c counts "
             "the cores of a process"
         )
     if each and each != "4":
-        return wrong or f"--ntasks-per-node is {each}: each node has 4 GPUs, so 4 ranks"
+        return f"--ntasks-per-node is {each}: each node has 4 GPUs, so 4 ranks"
     if n and n != 8:
-        return wrong or f"{launcher[1]} starts {n} ranks: 2 nodes with 4 GPUs each are 8"
+        return f"{launcher[1]} starts {n} ranks: 2 nodes with 4 GPUs each are 8"
     if not n and launcher[1] in ("mpirun", "mpiexec", "horovodrun"):
-        return wrong or f"{launcher[1]} is not told how many ranks to start: -n 8"
-    return wrong
+        return f"{launcher[1]} is not told how many ranks to start: -n 8"
+    return ""
 
 
-def finds_the_programs(function: Callable[..., Any]) -> str:
+@_of_text
+def finds_the_programs(text: str) -> str:
     """The nodes find mpirun, Python and Horovod."""
-    text, wrong = _script(function)
     text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     before = re.split(r"^\s*(?:mpirun|mpiexec|srun|horovodrun)\b", text, maxsplit=1, flags=re.MULTILINE)[0]
-    ready = r"workbench env|^\s*(?:source|\.) +\S*(?:env\.sh|activate)|^\s*workbench run .*--as-horovod"
+    ready = (
+        r"workbench env|^\s*(?:source|\.) +\S*(?:env\.sh|activate)|^\s*workbench run .*--as-horovod"
+        r"|^\s*(?:module|ml) +(?:load|add) +\w|^\s*(?:conda|mamba|micromamba) +activate\b"
+    )
     if not re.search(ready, before, re.MULTILINE):
-        return wrong or (
+        return (
             "nothing makes the shell ready: `source env.sh` was typed at the prompt. A batch script needs "
             'eval "$(workbench env)" before the ranks start'
         )
     if not re.search(r"\bpython3? +\S*test_horovod\.py\b", text):
-        return wrong or "python test_horovod.py is not started"
-    return wrong
+        return "python test_horovod.py is not started"
+    return ""
 
 
 TASKS = [
@@ -409,6 +421,7 @@ TASKS = [
         ),
         mistakes=(
             Mistake(("typographic dash",), "A text program has made a dash of a hyphen. Type the hyphens anew."),
+            Mistake(("plain text",), "A text program has written a character that looks like another. Type it anew."),
             Mistake(
                 ("names the shell",), "The first line of a batch script says which program reads it: #!/bin/sh -l."
             ),

@@ -8,6 +8,7 @@ The functions of :data:`LIGHTS` compare what N ranks did with what one process a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -213,7 +214,7 @@ def same_accuracy(alone: Seen, ranks: Sequence[Seen]) -> str:
     for i, one in enumerate(ranks):
         if not isinstance(one.reported, (int, float)):
             return f"rank {i} reports {one.reported!r}, not a number"
-        if abs(one.reported - one.measured) > 5e-7:  # a sum in float32 will do
+        if not math.isclose(one.reported, one.measured, rel_tol=0.0, abs_tol=5e-7):  # a sum in float32 will do
             return f"rank {i} reports {one.reported:.4f}; on all test data its model has {one.measured:.4f}"
     values = [one.reported for one in ranks]
     odd = _odd(values)

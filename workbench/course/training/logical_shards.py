@@ -59,14 +59,14 @@ def _digits() -> tuple[Array, NDArray[np.int64]]:
     return digits.train_x.reshape(-1, 64).astype(float), digits.train_y
 
 
-def deal(members: Sequence[int]) -> Held:
+def deal(members: Sequence[int], shards: int = SHARDS) -> Held:
     """The shards as they are held at the beginning.
 
     Example:
         >>> deal([0, 1, 2])
         {0: [0, 3, 6], 1: [1, 4, 7], 2: [2, 5]}
     """
-    return {member: list(range(SHARDS))[place :: len(members)] for place, member in enumerate(members)}
+    return {member: list(range(shards))[place :: len(members)] for place, member in enumerate(members)}
 
 
 def train(comm: Comm, reshard: Callable[[Held, list[int]], Mapping[int, Sequence[int]]]) -> tuple[Array, list[int]]:

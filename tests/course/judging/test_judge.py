@@ -1,0 +1,53 @@
+"""The judge, with values that a comparison may let pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workbench.course.judging.judge import judge
+from workbench.course.tasks import names, task
+
+VALUES = (math.nan, math.inf, -math.inf, 0.0)
+TEXTS = {"06.in_order", "17.table", "17.discover", "21.ready", "22.batch_script"}
+"""Exercises whose results have no number in them."""
+
+
+def with_numbers(value: Any, number: float) -> Any:
+    """The same lists, tuples, dicts and arrays, with this number in the place of each."""
+    if isinstance(value, dict):
+        return {key: with_numbers(one, number) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([with_numbers(one, number) for one in value])
+    if isinstance(value, np.ndarray):
+        return np.full(value.shape, number)
+    return number if isinstance(value, (int, float, np.number)) and not isinstance(value, bool) else value
+
+
+def answers(name: str) -> list[tuple[str, Callable[..., Any]]]:
+    """Functions that return one of the values, the right result with it for its numbers, or an argument."""
+    reference = task(name).reference
+    found: list[tuple[str, Callable[..., Any]]] = []
+    for number in VALUES:
+        found.append((f"returns {number}", lambda *args, number=number: number))
+        if not task(name).live and name not in TEXTS:
+            found.append(
+                (f"solution with {number}", lambda *args, number=number: with_numbers(reference(*args), number))
+            )
+    arguments = reference.__code__.co_argcount
+    return found + [(f"returns argument {i}", lambda *args, i=i: args[i]) for i in range(arguments)]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", names())
+def test_no_exercise_takes_any_number(name: str) -> None:
+    """NaN, an infinity, 0 and the argument itself are wrong in every exercise whose result has a number in it."""
+    one = task(name)
+    passed = [
+        words for words, answer in answers(name) if all(stage.passed is not False for stage in judge(one, answer))
+    ]
+    assert passed == []
