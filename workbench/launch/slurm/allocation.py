@@ -48,7 +48,7 @@ def allocation(n: int | None, env: Mapping[str, str] | None = None) -> list[Host
         hosts = ask(["scontrol", "show", "hostnames", part.names]).split()
         found.append(list(zip(hosts, tasks_per_node(part.tasks, len(hosts)), strict=True)))
     listed = [host for part in found for host in part]
-    if n is not None and n > sum(slots for _, slots in listed):
+    if listed and n is not None and n > sum(slots for _, slots in listed):
         each = -(-n // len(listed))
         found = [[(name, each) for name, _ in part] for part in found]
     return found
