@@ -550,6 +550,6 @@ RATES: list[tuple[list[tuple[float, ...]], list[str]]] = [
 @pytest.mark.parametrize(("rates", "lines"), RATES)
 def test_learning_rates_are_compared_where_all_tell_them(rates: list[tuple[float, ...]], lines: list[str]) -> None:
     """But for rounding; the text has of each rank what not all have."""
-    response = respond({rank: ask(rates=each) for rank, each in enumerate(rates)})
+    response = respond({rank: ask(progress=tuple(("lr", rate) for rate in each)) for rank, each in enumerate(rates)})
     assert bool(response.error) == bool(lines)
     assert not lines or response.error[1].splitlines()[2:-1] == lines

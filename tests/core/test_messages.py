@@ -38,7 +38,7 @@ REQUESTS = st.builds(
     group_size=COUNT,
     absent=st.booleans(),
     user=COUNTS,
-    rates=st.lists(FACTOR, max_size=3).map(tuple),
+    progress=st.lists(st.tuples(st.text(max_size=8), FACTOR), max_size=3).map(tuple),
 )
 RESPONSES = st.builds(
     Response,

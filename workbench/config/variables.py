@@ -51,6 +51,7 @@ class Settings:
         data_timeout_s: a transfer fails after this long without any progress.
         stall_warning_s: a tensor that some ranks have not submitted is reported after this long; 0: never.
         stall_shutdown_s: after this long it fails on all ranks; 0: never.
+        compare_steps: how often the ranks compare what one may have done alone; 0: never. See ``training/progress.py``.
         timeline: file for the timeline, or ``dynamic``: later, by ``start_timeline()``.
         timeline_mark_cycles: 1 marks each message of responses in the timeline.
         report: folder into which each rank writes its part of the job's report; see ``workbench run --report``.
@@ -92,6 +93,7 @@ class Settings:
     data_timeout_s: float = 300.0
     stall_warning_s: float = 60.0
     stall_shutdown_s: float = 0.0
+    compare_steps: int = 64
     timeline: str = ""
     timeline_mark_cycles: int = 0
     report: str = ""

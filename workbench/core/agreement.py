@@ -11,7 +11,7 @@ from math import isclose
 from typing import Any
 
 from workbench.common.text import by_rank, rank_list
-from workbench.core.messages import Kind, ReduceOp, Request, Response
+from workbench.core.messages import Kind, Progress, ReduceOp, Request, Response
 from workbench.core.verbs import verb
 
 Requests = dict[int, Request]
@@ -56,18 +56,40 @@ def _disagreement(requests: Requests, explain: Explain) -> str:
         values = {rank: value(requests[rank]) for rank in sorted(requests)}
         if len(set(values.values())) > 1:
             return explain(what, requests, values)
-    rates = {rank: requests[rank].rates for rank in sorted(requests)}
-    return explain("learning rates", requests, rates) if rates_apart(list(rates.values())) else ""
+    progress = {rank: requests[rank].progress for rank in sorted(requests)}
+    what = progress_apart(list(progress.values()))
+    return explain(what, requests, {rank: _values(each, what) for rank, each in progress.items()}) if what else ""
 
 
-def rates_apart(rates: Sequence[tuple[float, ...]]) -> bool:
-    """Do all ranks tell their learning rates, and differ by more than rounding? Machines may round unlike."""
-    return all(rates) and any(not (_among(rates[0], each) and _among(each, rates[0])) for each in rates[1:])
+def progress_apart(progress: Sequence[Progress]) -> str:
+    """In what the ranks differ, by more than rounding, for machines may round unlike; "" if in nothing.
+
+    What a rank does not tell is not compared.
+
+    Example:
+        >>> progress_apart([(("lr", 0.1), ("momentum", 0.9)), (("lr", 0.1), ("momentum", 0.5))])
+        'momentum'
+        >>> progress_apart([(("lr", 0.1),), (("lr", 0.1000001), ("lr", 0.1))]), progress_apart([(("lr", 0.1),), ()])
+        ('', '')
+    """
+    if len(set(progress)) == 1:
+        return ""
+    for what in dict(progress[0]):
+        first, *rest = (_values(each, what) for each in progress)
+        if all(rest) and any(not (_among(first, each, what) and _among(each, first, what)) for each in rest):
+            return what
+    return ""
 
 
-def _among(some: tuple[float, ...], others: tuple[float, ...]) -> bool:
+def _values(progress: Progress, what: str) -> tuple[float, ...]:
+    return tuple(value for name, value in progress if name == what)
+
+
+def _among(some: tuple[float, ...], others: tuple[float, ...], what: str) -> bool:
+    # What was rounded unlike adds up in the weights, from step to step.
+    near = 1e-4 if what == "weights" else 1e-5
     return some == others or all(
-        any(isclose(one, other, rel_tol=1e-5, abs_tol=1e-12) for other in others) for one in some
+        any(isclose(one, other, rel_tol=near, abs_tol=1e-12) for other in others) for one in some
     )
 
 

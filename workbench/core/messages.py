@@ -13,6 +13,7 @@ from workbench.core.verbs import ReduceOp as ReduceOp
 from workbench.errors import CollectiveError, from_wire
 
 Key = tuple[int, str]  # a tensor's process set and name
+Progress = tuple[tuple[str, float], ...]  # a rank's: (what, how much)
 Values = dict[int, bytes]  # the elements of small tensors, by the index in a message of what they belong to
 
 
@@ -36,7 +37,8 @@ class Request:
         priority: 0 for most. Tensors with a negative priority may wait for others; of these the highest goes first.
         user: which object submits it, if another object has used the name before; see ``requests.OrderOfUse``. After a
             failed cell also the number of its steps.
-        rates: now and then, the learning rates of the last step, in ascending order; see ``training/rates.py``.
+        progress: now and then, what must be equal on all ranks: numbers with names, of which one may have several; see
+            ``training/progress.py``.
     """
 
     name: str
@@ -56,7 +58,7 @@ class Request:
     offset: int = -1
     priority: int = 0
     user: tuple[int, ...] = ()
-    rates: tuple[float, ...] = ()
+    progress: Progress = ()
 
     def __hash__(self) -> int:
         return hash(self.name)  # a string remembers its hash; and few requests differ in all but the name

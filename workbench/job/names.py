@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from workbench.errors import CollectiveError
@@ -15,19 +15,21 @@ _REFUSED = (
 _COUNTED = re.compile(r"[.]noname[.](r\d+[.])?(e\d+[.])?\d+\Z")
 
 
-@dataclass(frozen=True)
-class Told:
-    """What an optimizer tells of its learning rates; see :meth:`workbench.job.requests.OrderOfUse.note_step`.
+@dataclass
+class Rounds:
+    """What an object has sent, and done; see :meth:`workbench.job.requests.OrderOfUse.note_round`.
 
-    Args:
-        steps: that it has made since counting began.
-        carrier: which request carries the rates.
-        rates: of the last step, in ascending order; empty: they are not told.
+    Attributes:
+        number: how often all its gradients were reduced since counting began: the same on all ranks.
+        steps: how many it has made since then.
+        first: of the names of this round, by the alphabet: the same on all ranks.
+        carrier: which request of this round tells the progress; "": none.
     """
 
+    number: int = 0
     steps: int = 0
+    first: str = ""
     carrier: str = ""
-    rates: tuple[float, ...] = ()
 
 
 class Names:
@@ -43,7 +45,7 @@ class Names:
     Attributes:
         users: (name, process set) → who uses the name: which object, the how many-th to come, and the how many-th made;
             see :class:`workbench.job.requests.OrderOfUse`.
-        rates: object → its steps, and the learning rates of the last one that are told to the others.
+        rounds: object → its rounds.
         failures: how often something had failed when the counting began. It is a part of each name, so that a name of
             before the failure, which another rank may still have in flight, is not met again.
         refused: is there no number to be had? A collective has failed here, and not all ranks count anew.
@@ -61,7 +63,7 @@ class Names:
         self._counts: Counter[tuple[str, int]] = Counter()
         self._heard: dict[int, int] = {}  # process set → the decision whose error was raised here last
         self.users: dict[tuple[str, int], dict[tuple[int, ...], tuple[int, int]]] = {}
-        self.rates: dict[tuple[int, ...], Told] = {}
+        self.rounds: defaultdict[tuple[int, ...], Rounds] = defaultdict(Rounds)
         self.failures = failures
         self.refused = False
 
@@ -109,9 +111,10 @@ class Names:
     def restart(self, failures: int | None = None) -> None:
         self._counts.clear()
         self._heard.clear()
-        self.users, self.rates = {}, {}
+        self.users = {}
+        self.rounds.clear()
         if failures is not None:
             self.failures, self.refused = failures, False
 
 
-__all__ = ["Names", "Told"]
+__all__ = ["Names", "Rounds"]

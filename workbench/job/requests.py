@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
 
-from workbench.core.messages import Kind, ReduceOp, Request
+from workbench.core.messages import Kind, Progress, ReduceOp, Request
 from workbench.core.verbs import MOVED, VERBS, verb
 from workbench.errors import UnsupportedTensorError
 from workbench.job.context import HOLDER, Context
-from workbench.job.names import Told
 from workbench.job.process_sets import NOT_REGISTERED, ProcessSet, global_process_set
 
 _LONGEST_NAME = 4096
@@ -146,7 +145,7 @@ class OrderOfUse:
 
     Attributes:
         steps: the steps that it has made, where the ranks are to compare them; see ``training/step_count.py``.
-        read_rates: the learning rates that it has now, in ascending order; see ``training/rates.py``.
+        read_progress: what must be equal on all ranks, as it is now; see ``training/progress.py``.
 
     Example:
         >>> from workbench.job.joining import run_threads
@@ -161,8 +160,7 @@ class OrderOfUse:
         self._names = names
         self.made = (1, perf_counter_ns()) if made is None else (0, *made)
         self.steps: tuple[int, ...] = ()
-        self.read_rates: Callable[[], tuple[float, ...]] = tuple
-        self._first = ""  # of the names of this step, by the alphabet: the same on all ranks
+        self.read_progress: Callable[[], Progress] = tuple
 
     def among(self, name: str, process_set: ProcessSet = global_process_set) -> tuple[int, int]:
         """The object's number among those that use the name in this job, by use, and by when they were made."""
@@ -175,42 +173,50 @@ class OrderOfUse:
         return everything[name, where][self.made]
 
     def about(self, name: str, process_set: ProcessSet) -> dict[str, Any]:
-        """Fields of a :class:`~workbench.core.messages.Request`: ``user``, and if it carries them, ``rates``."""
-        self._first = min(name, self._first or name)
+        """Fields of a :class:`~workbench.core.messages.Request`: ``user``, and if it carries it, ``progress``."""
+        rounds = HOLDER.get().names.rounds[self.made]
+        rounds.first = min(name, rounds.first or name)
         found: dict[str, Any] = {"user": self.among(name, process_set) + self.steps}
-        told = HOLDER.get().names.rates.get(self.made)
-        return {**found, "rates": told.rates} if told and told.carrier == name else found
+        if name == rounds.carrier:
+            found["progress"] = (("steps made", rounds.steps), *self.read_progress())
+        return found
 
     def fields(self, name: str, process_set: ProcessSet) -> dict[str, Any]:
         """As :meth:`about`, but none for the first object, as most are."""
         found = self.about(name, process_set)
         return {} if found == _FIRST else found
 
-    def note_step(self) -> None:
-        """A step is made. After some of them one of the next step's requests carries the rates that it is made with.
+    def note_round(self) -> None:
+        """All gradients of a step are reduced. After some of these rounds one of the next one's requests has progress.
 
-        The coordinator compares them where those of all ranks do. So nothing is compared, and nobody waits, where
+        The coordinator compares it where that of all ranks comes. So nothing is compared, and nobody waits, where
         ranks have counted unlike, as those do of which one has begun later.
         """
-        everybody = HOLDER.get().names.rates
-        before = everybody.get(self.made, Told())
-        rates = self.read_rates() if _compared_after(before.steps + 1) else ()
-        everybody[self.made] = Told(before.steps + 1, self._first if rates else "", rates)
-        self._first = ""
+        context = HOLDER.get()
+        rounds = context.names.rounds[self.made]
+        rounds.number += 1
+        compared = _compared_after(rounds.number, context.settings.compare_steps)
+        rounds.first, rounds.carrier = "", rounds.first if compared else ""
 
-    def forget_rates(self) -> None:
-        """Those of the last step have been compared, or do not matter any more; on all ranks."""
-        HOLDER.get().names.rates.pop(self.made, None)
+    def note_step(self) -> None:
+        """A step is made, with gradients of the last round."""
+        HOLDER.get().names.rounds[self.made].steps += 1
+
+    def begin_anew(self) -> None:
+        """The ranks have heard of a difference, which is told once, or have the same weights now."""
+        HOLDER.get().names.rounds.pop(self.made, None)
 
 
-def _compared_after(steps: int) -> bool:
+def _compared_after(rounds: int, every: int) -> bool:
     """Seldom, for a request that differs from the one before is announced in full; but soon after the first steps.
 
     Example:
-        >>> [steps for steps in range(1, 200) if _compared_after(steps)]
+        >>> [rounds for rounds in range(1, 200) if _compared_after(rounds, every=64)]
         [4, 8, 16, 32, 64, 128, 192]
+        >>> _compared_after(4, every=0)
+        False
     """
-    return steps % 64 == 0 or (steps > 2 and steps & (steps - 1) == 0)
+    return every > 0 and (rounds % every == 0 or (2 < rounds < every and rounds & (rounds - 1) == 0))
 
 
 __all__ = ["OrderOfUse", "auto_name", "checked", "group_name"]

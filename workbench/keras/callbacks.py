@@ -18,7 +18,7 @@ from workbench.job import api
 from workbench.job.objects import broadcast_object
 from workbench.keras.backend import bring_back, broadcast_variables, state_of
 from workbench.keras.flavour import LEGACY, build, keras, multiply, number_or_array, velocities_of
-from workbench.training.rates import compare_learning_rates
+from workbench.training.progress import compare_learning_rates
 
 Logs = dict[str, Any] | None
 

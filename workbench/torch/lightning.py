@@ -28,7 +28,7 @@ from weakref import ref
 import torch
 
 import workbench.torch as hvd
-from workbench.training.rates import compare_learning_rates
+from workbench.training.progress import compare_learning_rates
 
 _OLD = "pytorch_lightning"
 _IS_OLD = (_OLD in sys.modules and "lightning.pytorch" not in sys.modules) or find_spec("lightning") is None

@@ -28,7 +28,7 @@ def note_broadcast() -> None:
     """Parameters have been broadcast, so that those who compare steps begin anew."""
     context = HOLDER.get()
     context.part(Broadcasts).number += 1
-    context.names.rates.clear()  # of steps before it
+    context.names.rounds.clear()  # of steps before it
 
 
 def note_step() -> None:
@@ -72,7 +72,7 @@ class StepCount:
         """Within the block the weights change.
 
         Args:
-            order: its next gradients say now and then with which learning rates.
+            order: its next gradients say now and then how many steps there were.
         """
         context = HOLDER.find()
         self._look(context)
@@ -105,9 +105,10 @@ class StepCount:
             if order.steps:
                 self.begin_anew()  # it is said once
             order.steps = ()
-            order.forget_rates()  # likewise
+            order.begin_anew()  # likewise
             raise
         order.steps = ()
+        order.note_round()
 
     def compared(self, context: Context) -> tuple[int, ...]:
         """What must be equal on all ranks: steps, failed steps, and this rank's number if one was broken off halfway.

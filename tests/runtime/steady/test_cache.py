@@ -170,7 +170,7 @@ def test_what_carries_rates_leaves_the_id_as_it_is() -> None:
     coordinator, rank = Coordinator(2), CachingAnnouncer(PlainAnnouncer(0), 0)
     (known,) = give(coordinator, ask("x"))
     told(rank, known.cache_id, ask("x"))
-    carrying = ask("x", rates=(0.1,))
+    carrying = ask("x", progress=(("lr", 0.1),))
     assert announced(rank, carrying) == carrying
     (response,) = give(coordinator, carrying)
     assert (response.cache_id, response.error, coordinator.last.evicted) == (None, (), [])

@@ -32,7 +32,7 @@ _LONGEST_TEXT = 64 << 10  # of a traceback, whose end says most
 _LOCAL = ("cached", "requests", "result")  # fields of a response that are not sent
 
 # As astuple(), which copies deeply and takes ten times as long.
-_request_fields = attrgetter(*(field.name for field in fields(Request) if field.name != "rates"))
+_request_fields = attrgetter(*(field.name for field in fields(Request) if field.name != "progress"))
 _response_fields = attrgetter(*(field.name for field in fields(Response) if field.name not in _LOCAL))
 
 
@@ -154,17 +154,17 @@ def _dump(value: Any) -> bytes:
 
 
 def _plain(request: Request) -> tuple[Any, ...]:
-    """Its fields; the rates, which few have, only if there are any."""
-    return (*_request_fields(request), request.rates) if request.rates else _request_fields(request)
+    """Its fields; the progress, which few have, only if there is any."""
+    return (*_request_fields(request), request.progress) if request.progress else _request_fields(request)
 
 
 def _request(fields: list[Any]) -> Request:
     name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, *rest = fields
-    shape, splits, (offset, priority, user, *rates) = tuple(map(int, shape)), tuple(map(int, splits)), rest
+    shape, splits, (offset, priority, user, *progress) = tuple(map(int, shape)), tuple(map(int, splits)), rest
     return Request(
         str(name), Kind(kind), str(dtype), shape, ReduceOp(op), int(root), str(device),
         float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), int(offset), int(priority),
-        tuple(map(int, user)), tuple(float(rate) for each in rates for rate in each),
+        tuple(map(int, user)), tuple((str(what), float(value)) for each in progress for what, value in each),
     )  # fmt: skip
 
 

@@ -13,9 +13,14 @@ from workbench.core.agreement import Requests
 from workbench.core.messages import Kind
 from workbench.core.verbs import verb
 
-SAME_RATES = (
+_SAME_RATES = (
     "A scheduler that goes by a loss or a metric needs the same number on every rank: give ReduceLROnPlateau the "
     "average, loss = hvd.allreduce(loss) before scheduler.step(loss)."
+)
+_SAME_NUMBERS = "Give the optimizer the same numbers on every rank."
+_SAME_WEIGHTS = (
+    "Then load a checkpoint on every rank, or make the ranks equal by broadcast_parameters(model.state_dict(), 0) and "
+    "broadcast_optimizer_state(optimizer, 0)."
 )
 _WORDS = {
     "operations": (
@@ -45,10 +50,26 @@ _WORDS = {
         "broadcast_parameters((params, state), 0) in JAX, or load a checkpoint on every rank. This error comes once: "
         "if you run the cell again, it trains with the present weights.",
     ),
+    "steps made": (
+        "With the same number of averaged gradients one rank made {0}, but another rank made {1}: their weights "
+        "differ.",
+        "Decide by the same number on every rank whether to step, such as loss = hvd.allreduce(loss), and look at "
+        f"gradients for inf and nan after synchronize(). {_SAME_WEIGHTS}",
+    ),
     "learning rates": (
-        "One rank made its last step with a learning rate of {0}, but another rank with {1}: their weights differ.",
-        f"{SAME_RATES} Then load a checkpoint on every rank, or make the ranks equal by "
-        "broadcast_parameters(model.state_dict(), 0) and broadcast_optimizer_state(optimizer, 0).",
+        "One rank steps with a learning rate of {0}, but another rank with {1}: their weights drift apart.",
+        f"{_SAME_RATES} {_SAME_WEIGHTS}",
+    ),
+    "hyperparameters": (
+        "One rank steps with {0}, but another rank with {1}: their weights drift apart.",
+        f"{_SAME_NUMBERS} {_SAME_WEIGHTS}",
+    ),
+    "weights": (
+        "Two sums of some weights are {0} on one rank, but {1} on another: each gradient is an average over different "
+        "models.",
+        "Something was done on some ranks only: broadcast_parameters() is missing, a rank has loaded a checkpoint or "
+        f"changed a weight, or its optimizer has other numbers. Do it on all ranks. {_SAME_WEIGHTS} "
+        "WORKBENCH_COMPARE_STEPS=0 switches this comparison off.",
     ),
     "device selection": (
         "One rank specified device {0}, but another rank specified device {1}.",
@@ -76,11 +97,18 @@ _WORDS = {
     ),
 }
 """By the end of what differs: Horovod's sentence, and what to do."""
+_PROGRESS = {
+    "steps made": "steps made",
+    "lr": "learning rates",
+    "learning_rate": "learning rates",
+    "weights": "weights",
+}
+"""What differs in the ranks' progress; all else are hyperparameters."""
 _RAGGED = (
     "All dimensions but the first must be equal (dimensions, shape after the first): {0} and {1}.",
     "Only the first dimension may differ between ranks.",
 )
-_MOST_RATES = 6  # of one rank, in a text
+_MOST_NUMBERS = 6  # of one rank, in a text
 _ALLREDUCE = "Send the same shape on every rank, or use allgather for different numbers of rows."
 
 
@@ -98,6 +126,9 @@ def explain(what: str, requests: Requests, values: dict[int, Any]) -> str:
         Give the same root_rank= on every rank.
     """
     request = next(iter(requests.values()))
+    about = what
+    if what in dict(request.progress):
+        what = _PROGRESS.get(what, "hyperparameters")
     phrase, cure = next(words for end, words in _WORDS.items() if what.endswith(end))
     if what.endswith("tensor shapes"):
         if verb(request.kind).ragged:
@@ -107,21 +138,29 @@ def explain(what: str, requests: Requests, values: dict[int, Any]) -> str:
     shown: dict[int, Any] = {rank: list(value) if isinstance(value, tuple) else value for rank, value in values.items()}
     if what == "steps":
         shown = {rank: _steps(*value) for rank, value in values.items()}
-    if what == "learning rates":
-        shown = _rates(values)
+    if what == "steps made":
+        shown = {rank: count(int(steps), "step") for rank, (steps,) in values.items()}
+    if what in ("learning rates", "hyperparameters", "weights"):
+        shown = _numbers(values, f"{about}=" if what == "hyperparameters" else "")
     one, other = list(dict.fromkeys(map(str, shown.values())))[:2]
     lines = [f"Mismatched {what}: {phrase.format(one, other)}", f"  in {request.name!r}:"]
     return "\n".join([*lines, *by_rank({rank: str(value) for rank, value in shown.items()}), cure])
 
 
-def _rates(values: Mapping[int, Sequence[float]]) -> dict[int, str]:
+def _numbers(values: Mapping[int, Sequence[float]], before: str) -> dict[int, str]:
     """By rank, those that not every rank has: with more digits than they may differ by."""
-    written = {rank: [f"{rate:.7g}" for rate in rates] for rank, rates in values.items()}
+    written = {rank: [f"{before}{number:.7g}" for number in numbers] for rank, numbers in values.items()}
     common = set.intersection(*map(set, written.values()))
-    own = {rank: [rate for rate in rates if rate not in common] for rank, rates in written.items()}
+    own = {rank: [number for number in numbers if number not in common] for rank, numbers in written.items()}
     return {
-        rank: ", ".join([*r[:_MOST_RATES], *["…"] * (len(r) > _MOST_RATES)]) or "no other" for rank, r in own.items()
+        rank: ", ".join([*r[:_MOST_NUMBERS], *["…"] * (len(r) > _MOST_NUMBERS)]) or "no other"
+        for rank, r in own.items()
     }
+
+
+def cure_of(what: str) -> str:
+    """What to do where the ranks' progress differs in this."""
+    return _SAME_RATES if what == "lr" else _SAME_NUMBERS
 
 
 def _steps(made: int = 0, failed: int = 0, torn: int = 0) -> str:

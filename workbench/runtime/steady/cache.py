@@ -78,7 +78,7 @@ class CoordinatorCache:
         """Give a response a new id and return it with the id; an error or an unnamed tensor is returned as it is."""
         if response.error or response.joined or response.kind not in VERBS or ".noname." in response.name:
             return response
-        if any(request.rates for request in response.requests.values()):  # in this step alone: the old id stays
+        if any(request.progress for request in response.requests.values()):  # in this step alone: the old id stays
             return response
         if response.key in self._ids:
             self._evict(self._ids.pop(response.key))

@@ -142,6 +142,7 @@ class DeferredGradients(DenseGradients):
         results = {name: handle.wait() for name, handle in handles.items() if name not in buckets}
         self.store(results, buckets)
         self._deferral.begin({name: handle for name, handle in handles.items() if name in buckets}, buckets)
+        self.grads.order.note_round()
         return True
 
     def abandon(self) -> None:

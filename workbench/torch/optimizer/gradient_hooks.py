@@ -12,10 +12,13 @@ keeps no object alive, and the hooks of a new optimizer replace those of an olde
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 import torch
 
+from workbench.core.messages import Progress
 from workbench.job import api
 from workbench.job.api import Adasum
 from workbench.job.context import HOLDER
@@ -33,7 +36,7 @@ from workbench.torch.optimizer.adasum import AdasumGradients
 from workbench.torch.optimizer.deferred import Deferral, DeferredGradients
 from workbench.torch.optimizer.initial_zeros import InitialZeros
 from workbench.torch.sharded.stage1 import ShardedBuckets, Stage1Gradients
-from workbench.training.rates import rates_of
+from workbench.training import progress
 from workbench.training.step_count import StepCount
 
 _REPLACED = (
@@ -84,7 +87,7 @@ class GradientHooks:
         refuse_periodic(optimizer)
         self.optimizer = optimizer
         self.grads = grads
-        grads.order.read_rates = lambda: rates_of(optimizer.param_groups)
+        grads.order.read_progress = partial(_progress, optimizer, grads.params)
         self.sharded = sharded
         self.should_synchronize = True
         self.synchronized = False
@@ -212,6 +215,16 @@ class GradientHooks:
             self.grads.steps = before.steps  # the weights are the same
             self.grads.order.steps = before.grads.order.steps
         self.hooks[name] = Hook(self, name, param)
+
+
+def _progress(optimizer: torch.optim.Optimizer, params: Mapping[str, torch.nn.Parameter]) -> Progress:
+    """What must be equal on all ranks that train these."""
+    parts = [torch.empty(0, dtype=torch.float64)]
+    for _, param in sorted(params.items()):
+        if param.requires_grad and not torch.nn.parameter.is_lazy(param):
+            flat = torch.view_as_real(param.detach()).flatten() if param.is_complex() else param.detach().flatten()
+            parts.append(flat[:: progress.stride(len(flat))].double().cpu())
+    return progress.hyperparameters(optimizer.param_groups) + progress.weights(torch.cat(parts).numpy())
 
 
 __all__ = ["ExactGradients", "GradientHooks"]

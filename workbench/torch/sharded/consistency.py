@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from workbench.core.agreement import rates_apart
+from workbench.core import messages
+from workbench.core.agreement import progress_apart
 from workbench.core.messages import Kind
 from workbench.errors import MismatchError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.job.objects import allgather_object
-from workbench.runtime.faults.disagreement import SAME_RATES
+from workbench.runtime.faults.disagreement import cure_of
 from workbench.torch.sharded.flat_parameter import Members
 
 _DIGEST = 4  # bytes
@@ -94,9 +95,9 @@ def _by_rank(lines: Sequence[object], members: Members) -> str:
     return "\n".join(f"  rank {rank}: {line}" for rank, line in zip(ranks, lines, strict=True))
 
 
-def _rounded(rates: Iterable[float]) -> list[str]:
-    """What machines that round unlike mostly have in common; where not, :func:`rates_apart` decides."""
-    return [f"{rate:.5g}" if rate > 1e-12 else "0" for rate in rates]
+def _rounded(numbers: messages.Progress) -> list[str]:
+    """What machines that round unlike mostly have in common; where not, :func:`progress_apart` decides."""
+    return [f"{what}={number if abs(number) > 1e-12 else 0:.5g}" for what, number in numbers]
 
 
 @dataclass(frozen=True)
@@ -108,21 +109,25 @@ class Progress:
         complete: after the last update, every rank got what it needs of it.
         sent: how often each array of gradients was sent since it was last used up or dropped.
         loaded: a state was loaded since the last update.
-        rates: the learning rates of the update that comes next, in ascending order.
+        numbers: of the optimizer, for the update that comes next.
     """
 
     updates: int
     complete: bool
     sent: tuple[int, ...]
     loaded: bool
-    rates: tuple[float, ...] = ()
+    numbers: messages.Progress = ()
 
     def __str__(self) -> str:
         last = "" if self.complete else ", the last one interrupted"
         state = ", then a state was loaded" if self.loaded else ""
         sent = f"gradients of {max(self.sent, default=0)} backward passes sent since"
-        rates = f"; learning rate {', '.join(f'{rate:.7g}' for rate in self.rates)}" if self.rates else ""
-        return f"{self.updates} updates of its parameters{last}{state}; {sent}{rates}"
+        return f"{self.updates} updates of its parameters{last}{state}; {sent}"
+
+    def written(self, what: str) -> str:
+        """Those of its numbers that have this name; "" if there are none."""
+        numbers = [f"{number:.7g}" for name, number in self.numbers if name == what]
+        return f"; {'learning rate' if what == 'lr' else what} {', '.join(numbers)}" if numbers else ""
 
 
 class ConsistencyCheck:
@@ -155,7 +160,7 @@ class ConsistencyCheck:
         """Some bytes and 255 minus each: the largest of all ranks' still add up to 255 if all ranks' are equal."""
         # A rank whose update was broken off has a number of its own, so that all of them hear of it.
         torn = -1 if mine.complete else self._members.rank
-        about = (mine.updates, mine.sent, mine.loaded, torn, _rounded(mine.rates))
+        about = (mine.updates, mine.sent, mine.loaded, torn, _rounded(mine.numbers))
         found = list(zlib.crc32(repr(about).encode()).to_bytes(_DIGEST, "little"))
         return [*found, *(255 - each for each in found)]
 
@@ -170,11 +175,13 @@ class ConsistencyCheck:
         torn = len({each.updates for each in everybody}) > 1 or not all(each.complete for each in everybody)
         uneven = len({each.sent for each in everybody}) > 1
         loaded = len({each.loaded for each in everybody}) > 1
-        if not (torn or uneven or loaded or rates_apart([each.rates for each in everybody])):
+        what = progress_apart([each.numbers for each in everybody])
+        if not (torn or uneven or loaded or what):
             return
+        lines = [f"{each}{each.written(what)}" for each in everybody]
         raise MismatchError(
-            f"The ranks have made different progress with {self._name}:\n{_by_rank(everybody, self._members)}\n"
-            + (_TORN if torn else _LOADED if loaded else _UNEVEN if uneven else SAME_RATES)
+            f"The ranks have made different progress with {self._name}:\n{_by_rank(lines, self._members)}\n"
+            + (_TORN if torn else _LOADED if loaded else _UNEVEN if uneven else cure_of(what))
         )
 
 

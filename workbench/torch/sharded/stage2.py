@@ -25,7 +25,7 @@ from workbench.torch.sharded.flat_parameter import (
 from workbench.torch.sharded.resharded import refuse_sharded
 from workbench.torch.sharded.shards import ShardedState
 from workbench.training.memory import bucket_bytes
-from workbench.training.rates import rates_of
+from workbench.training.progress import hyperparameters
 
 _REPLACED = (
     "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from it. Use the "
@@ -178,7 +178,7 @@ class Stage2Gradients:
 
     def _progress(self) -> Progress:
         sent = tuple(flat.sent for flat in self.backward.flats)
-        return Progress(self._updates, self._complete, sent, self._loaded, rates_of(self.optimizer.param_groups))
+        return Progress(self._updates, self._complete, sent, self._loaded, hyperparameters(self.optimizer.param_groups))
 
     def step(self, update: Callable[[], Any]) -> None:
         """Let the wrapped optimizer update this rank's shards, and the others have them."""

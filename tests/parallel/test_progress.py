@@ -1,4 +1,4 @@
-"""Learning rates that differ are told on every rank; those that do not, and those that may, are not."""
+"""What one rank does alone is told on every rank: another learning rate, a skipped step, other weights."""
 
 from __future__ import annotations
 
@@ -32,10 +32,19 @@ WAYS: dict[str, dict[str, Any]] = {
 class Training:
     """A model, its optimizer, and what a step does."""
 
-    def __init__(self, groups: Callable[[torch.nn.Module], Any] | None = None, lr: Any = 0.1, **options: Any) -> None:
+    looks = leaves_out = False  # at the gradients before each step; the next step
+
+    def __init__(
+        self,
+        groups: Callable[[torch.nn.Module], Any] | None = None,
+        lr: Any = 0.1,
+        momentum: float = 0.0,
+        **options: Any,
+    ) -> None:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
-        plain = torch.optim.SGD(groups(self.model) if groups else self.model.parameters(), lr=lr)
+        params = groups(self.model) if groups else self.model.parameters()
+        plain = torch.optim.SGD(params, lr=lr, momentum=momentum)
         self.optimizer = hvd.DistributedOptimizer(plain, self.model.named_parameters(), **options)
         self.passes = options.get("backward_passes_per_step", 1)
 
@@ -44,12 +53,25 @@ class Training:
             self.optimizer.zero_grad()
             for _ in range(self.passes):
                 (self.model(torch.ones(3, 4)).mean() * 1e-3).backward()
-            self.optimizer.step()
+            if self.looks:
+                self.optimizer.synchronize()
+                with self.optimizer.skip_synchronize():
+                    self.optimizer.step() if not self.leaves_out else None
+                self.leaves_out = False
+            else:
+                self.optimizer.step()
             after()
 
-    def set_rate(self, rate: float) -> None:
+    def set(self, name: str, value: Any) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group[name] = value
+
+    def set_rate(self, rate: float) -> None:
+        self.set("lr", rate)
+
+    def make_equal(self) -> None:
+        hvd.broadcast_parameters(self.model.state_dict(), 0)
+        hvd.broadcast_optimizer_state(self.optimizer, 0)
 
     def end(self) -> None:
         """Clear up after an error."""
@@ -73,7 +95,76 @@ def test_a_plateau_of_each_rank_alone_is_told(way: str, rank: int, n: int) -> No
         assert found == [(str(each), "0.01" if each else "0.1") for each in range(n)]
         assert "hvd.allreduce(loss) before scheduler.step(loss)" in str(told.value)
     training.set_rate(0.01)
+    training.make_equal()
     training.steps(65)
+
+
+def _numbers(name: str, value: Any) -> Callable[[Training], None]:
+    return lambda training: training.set(name, value)
+
+
+def _skipped(training: Training) -> None:
+    """A step that this rank leaves out, for it takes its own loss for too large."""
+    training.leaves_out = True
+
+
+def _loaded(training: Training) -> None:
+    state = training.optimizer.state_dict()
+    buffers = [{"momentum_buffer": torch.full_like(param, 9.0)} for param in training.model.parameters()]
+    state["state"] = dict(enumerate(buffers))
+    training.optimizer.load_state_dict(state)
+
+
+@torch.no_grad()
+def _bias(training: Training) -> None:
+    """Its sum stays what it was."""
+    training.model[0].bias[:2] += torch.tensor([0.05, -0.05])
+
+
+ALONE: dict[str, tuple[Callable[[Training], None], str]] = {
+    "a skipped step": (_skipped, r"Mismatched steps made: .*made \d+ steps, but another rank made \d+ steps"),
+    "weight decay": (_numbers("weight_decay", 0.1), r"Mismatched hyperparameters: .*weight_decay=0.1"),
+    "momentum": (_numbers("momentum", 0.5), r"Mismatched hyperparameters: .*momentum=0.5"),
+    "a loaded state": (_loaded, r"Mismatched weights: .*a rank has loaded a checkpoint"),
+    "weights": (_bias, r"Mismatched weights: .*changed a weight"),
+}
+
+
+@pytest.mark.parametrize("way", ["buckets", "in two passes", "topk", "overlapping forward", "sharded"])
+@pytest.mark.parametrize("what", ALONE)
+def test_what_a_rank_does_alone_is_told(what: str, way: str, rank: int) -> None:
+    """Within 64 steps, on every rank; until then all is right, and made equal they train on."""
+    if way == "sharded" and what in ("a skipped step", "a loaded state", "weights"):
+        pytest.skip("the first two are collectives; and each step gives every rank the owner's weights")
+    training = Training(momentum=0.9, **WAYS[way])
+    training.looks = what == "a skipped step"
+    training.steps(70)
+    act, said = ALONE[what]
+    if rank:
+        act(training)
+    with pytest.raises(MismatchError) as told:
+        training.steps(65)
+    assert re.search(said, str(told.value).replace("\n", " ")), told.value
+    training.end()
+    training.make_equal()
+    training.steps(70)
+
+
+def test_it_is_a_setting(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """With WORKBENCH_COMPARE_STEPS=0 nothing is compared, with 3 after three steps."""
+    for every in (0, 3):
+        hvd.shutdown()
+        monkeypatch.setenv("WORKBENCH_COMPARE_STEPS", str(every))
+        hvd.init()
+        training = Training(lr=0.1 * (1 + rank))
+        training.steps(3 if every else 70)
+        if every:
+            with pytest.raises(MismatchError, match="learning rates"):
+                training.steps(1)
+            training.end()
+    hvd.shutdown()
+    monkeypatch.undo()
+    hvd.init()
 
 
 def test_rates_that_change_in_each_step_are_as_good(rank: int) -> None:
@@ -124,8 +215,7 @@ def test_after_a_broadcast_the_old_rates_do_not_matter(rank: int) -> None:
     training.steps(3)
     training.set_rate(0.1 / (1 + rank))
     training.steps(1)  # the fourth
-    hvd.broadcast_parameters(training.model.state_dict(), 0)
-    hvd.broadcast_optimizer_state(training.optimizer, 0)
+    training.make_equal()
     training.steps(70)
 
 
@@ -160,5 +250,5 @@ def test_a_rank_that_counts_anew_alone(rank: int) -> None:
     training = Training()
     training.steps(5)
     if rank:
-        HOLDER.get().names.rates.clear()
+        HOLDER.get().names.rounds.clear()
     training.steps(70, OneCycleLR(training.optimizer, max_lr=0.1, total_steps=200).step)
