@@ -173,3 +173,38 @@ def test_two_optimizers_in_unlike_order_are_not_mixed(wrap: object) -> None:
     if n > 1:
         with pytest.raises(MismatchError, match="Two optimizers have parameters of this name"), own_errors():
             step()
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["at once", "jit"])
+@pytest.mark.parametrize("way", ["with parameters", "without", "value_and_grad"])
+def test_a_learning_rate_of_one_rank_is_told(way: str, jit: bool) -> None:
+    """By the weights, or by their changes where update() gets no parameters; equal ones are not told."""
+    rank = hvd.rank()
+
+    def train(rate: float) -> None:
+        plain = optax.sgd(rate)
+        wrapped = hvd.DistributedOptimizer(plain) if way != "value_and_grad" else plain
+
+        def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+            return ((w * x - 1) ** 2).mean()
+
+        gradient = hvd.distributed_value_and_grad(loss) if way == "value_and_grad" else jax.value_and_grad(loss)
+
+        def step(w: jax.Array, state: object, x: jax.Array) -> tuple[jax.Array, object]:
+            _, grads = gradient(w, x)
+            updates, state = wrapped.update(grads, state, *([w] if way == "with parameters" else []))
+            return optax.apply_updates(w, updates), state
+
+        step = jax.jit(step) if jit else step
+        w = jnp.ones(5)
+        state = wrapped.init(w)
+        for i in range(20):
+            w, state = step(w, state, jnp.full(5, 1.0 + rank + i % 3))
+        w.block_until_ready()
+        jax.effects_barrier()
+
+    train(0.01)
+    hvd.broadcast_parameters(jnp.ones(1), 0)
+    with pytest.raises(Exception, match="Mismatched weights"):
+        train(0.01 * (1 + rank))
+    hvd.broadcast_parameters(jnp.ones(1), 0)

@@ -134,3 +134,26 @@ def test_tapes_of_two_models_in_unlike_order_are_not_mixed(wrap: Any) -> None:
     if n > 1:
         with pytest.raises((MismatchError, tf.errors.OpError), match="Two optimizers have parameters of this name"):
             swapped()
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "tf.function"])
+def test_a_tape_tells_of_weights_that_one_rank_has_alone(graph: bool) -> None:
+    """The user's own optimizer is not known, but the variables are."""
+    rank, w = hvd.rank(), tf.Variable(tf.ones(5))
+
+    def step(x: tf.Tensor, rate: float) -> None:
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_mean((w * x - 1) ** 2)
+        w.assign_sub(rate * tape.gradient(loss, w))
+
+    run = tf.function(step) if graph else step
+
+    def train(rate: float) -> None:
+        for i in range(20):
+            run(tf.fill([5], 1.0 + rank + i % 3), tf.constant(rate))
+
+    train(0.01)
+    hvd.broadcast_variables([w], 0)
+    with pytest.raises(Exception, match="Mismatched weights"):
+        train(0.01 * (1 + rank))
+    hvd.broadcast_variables([w], 0)

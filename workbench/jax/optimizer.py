@@ -6,7 +6,7 @@ Both work at once and within ``jit``. All gradients of a step go in one call, ma
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,18 +16,23 @@ from workbench.jax.ops import broadcast
 from workbench.jax.tensors import BRIDGE, Compression
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
+from workbench.job.requests import OrderOfUse
 from workbench.training.bridge import TensorReducer
 from workbench.training.compression import Compressor
 from workbench.training.step_count import note_broadcast
 
 
-def reduce_gradients(gradients: Any, reducer: TensorReducer) -> tuple[Any, Any]:
-    """A pytree of gradients, reduced; and a flag, see :class:`workbench.training.bridge.TensorReducer`."""
+def reduce_gradients(gradients: Any, reducer: TensorReducer, weights: Any = None) -> tuple[Any, Any]:
+    """A pytree of gradients, reduced; and a flag, see :class:`workbench.training.bridge.TensorReducer`.
+
+    Args:
+        weights: the pytree that they are the gradients of, if it is known.
+    """
     leaves, structure = jax.tree_util.tree_flatten_with_path(gradients)
     names = [f"gradient{jax.tree_util.keystr(path)}" for path, _ in leaves]
     # Parameters that are integers have gradients of a dtype without values: those stay.
     values = [None if leaf.dtype == jax.dtypes.float0 else leaf for _, leaf in leaves]
-    reduced, ready = reducer(values, names)
+    reduced, ready = reducer(values, names, None if weights is None else jax.tree_util.tree_leaves(weights))
     kept = [leaf if each is None else each for each, (_, leaf) in zip(reduced, leaves, strict=True)]
     return jax.tree_util.tree_unflatten(structure, kept), ready
 
@@ -62,15 +67,16 @@ def distributed_value_and_grad(
         [14.0, 7.0]
         >>> hvd.shutdown()
     """
-    # Without an order of use: a function may be made in each step.
+    # All functions have one order of use: one may be made in each step.
     options_of: dict[str, Any] = {"op": op, "predivide": gradient_predivide_factor, "process_set": process_set}
-    reducer = TensorReducer(BRIDGE, compression, order=None, **options_of)
+    reducer = TensorReducer(BRIDGE, compression, order=OrderOfUse(()), **options_of)
     plain = jax.value_and_grad(fun, argnums, has_aux, **options)
 
     @functools.wraps(fun)
     def value_and_grad(*args: Any, **kwargs: Any) -> Any:
         value, gradients = plain(*args, **kwargs)
-        return value, reduce_gradients(gradients, reducer)[0]
+        weights = [args[i] for i in argnums] if isinstance(argnums, Sequence) else args[argnums]
+        return value, reduce_gradients(gradients, reducer, weights)[0]
 
     return value_and_grad
 
@@ -123,10 +129,13 @@ def DistributedOptimizer(  # noqa: N802 - as in the other frameworks
     )
 
     def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> Any:
-        reduced, ready = reduce_gradients(gradients, reducer)
+        reduced, ready = reduce_gradients(gradients, reducer, params)
         if ready is None:
             with reducer.stepping(jax.tree_util.tree_leaves(reduced)):
-                return optimizer.update(reduced, state, params, **extra)
+                updates, state = optimizer.update(reduced, state, params, **extra)
+            if params is None:
+                reducer.note_changes(jax.tree_util.tree_leaves(updates))
+            return updates, state
         nothing = jax.tree.map(jnp.zeros_like, gradients)
         return jax.lax.cond(ready, lambda: optimizer.update(reduced, state, params, **extra), lambda: (nothing, state))
 

@@ -17,6 +17,7 @@ from workbench.keras.flavour import LEGACY, assign, keras, values_of, variables_
 from workbench.training.bridge import Bridge, NoSparseGradients, Spec
 from workbench.training.calls import Call
 from workbench.training.compression import Compression as Casts
+from workbench.training.progress import stride
 from workbench.training.step_count import note_broadcast
 
 
@@ -69,6 +70,12 @@ class TorchBridge(NoSparseGradients):
     def scaled(self, gradient: Any, factor: float) -> Any:
         """In its own dtype."""
         return gradient * factor
+
+    def sample(self, tensors: Sequence[Any]) -> Any:
+        import torch
+
+        flat = [each.detach().flatten() for each in tensors if each.is_floating_point()]
+        return torch.cat([torch.zeros(0), *(each[:: stride(len(each))].float().cpu() for each in flat)])
 
 
 @cache

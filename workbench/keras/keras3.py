@@ -68,7 +68,7 @@ class Distributed3(Distributed):
         variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
         if not self._inner.built:
             self._inner.build(variables)
-        reduced, ready = self._reduce(grads, variables)
+        reduced, ready = self._reduce(grads, variables, [each.value for each in variables])
         with self._reducer.stepping(reduced, ready):
             if ready is None:
                 self._inner.apply(reduced, variables)
@@ -79,7 +79,7 @@ class Distributed3(Distributed):
         self, optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> Any:
         """As :meth:`apply`, for JAX: the new values are returned, those of the variables and those of the optimizer."""
-        reduced, ready = self._reduce(grads, self._trainable_variables)
+        reduced, ready = self._reduce(grads, self._trainable_variables, trainable_variables)
 
         def step() -> Any:
             return self._inner.stateless_apply(optimizer_variables, reduced, trainable_variables)

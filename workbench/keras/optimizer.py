@@ -5,15 +5,18 @@ Where the gradients are reduced differs between the two: :mod:`workbench.keras.k
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from workbench.core.messages import Progress
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.keras.backend import Compression, bridge, forget_steps
-from workbench.keras.flavour import LEGACY, keras
+from workbench.keras.flavour import LEGACY, keras, number_or_array
 from workbench.keras.wrapper import Distributed, is_distributed
 from workbench.training.bridge import TensorReducer
 from workbench.training.compression import Compressor
+from workbench.training.progress import hyperparameters
 
 _HINTS = {
     False: "For optimizers of tf_keras set TF_USE_LEGACY_KERAS=1 before anything is imported; without that variable "
@@ -124,6 +127,7 @@ def distribute(optimizer: Any, reducer: TensorReducer) -> Distributed:
             f"DistributedOptimizer needs an optimizer of Keras {keras.__version__} (or of tf.compat.v1.train), not "
             f"{type(optimizer)}. {_HINTS[keras.__name__ == 'tf_keras']}"
         )
+    reducer.numbers = partial(_numbers, optimizer)
     if LEGACY:
         from workbench.keras.keras2 import Distributed2
 
@@ -133,6 +137,15 @@ def distribute(optimizer: Any, reducer: TensorReducer) -> Distributed:
     keep_xla_away()
     forget_steps()
     return Distributed3(optimizer, reducer)
+
+
+def _numbers(optimizer: Any) -> Progress:
+    """What must be equal on all ranks; while JAX's trainer runs, the learning rate is not in its variable."""
+    numbers = {name: value for name, value in vars(optimizer).items() if not name.startswith("_")}
+    rate = getattr(optimizer, "_learning_rate", None)
+    if not LEGACY and isinstance(rate, keras.Variable) and keras.backend.backend() != "jax":
+        numbers["learning_rate"] = number_or_array(rate).item()
+    return hyperparameters([numbers])
 
 
 __all__ = ["Distributed", "DistributedOptimizer", "PartialDistributedOptimizer", "distribute", "is_distributed"]

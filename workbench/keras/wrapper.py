@@ -45,13 +45,15 @@ class Distributed:
         """This variable's gradients stay on this rank."""
         self._local.add(id(var))
 
-    def _reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> tuple[list[Any], Any]:
+    def _reduce(
+        self, grads: Sequence[Any], variables: Sequence[Any], weights: Sequence[Any] | None = None
+    ) -> tuple[list[Any], Any]:
         """See :class:`~workbench.training.bridge.TensorReducer`."""
         names = names_of(variables)
         local = self._local | {id(weight) for layer in self._local_layers for weight in layer.trainable_weights}
         self._reducer.keep_local(name for name, variable in zip(names, variables, strict=True) if id(variable) in local)
         reducer: TensorReducer = self._reducer
-        return reducer(list(grads), names)
+        return reducer(list(grads), names, weights)
 
     def __reduce__(self) -> Any:
         raise TypeError("A DistributedOptimizer cannot be pickled or copied: save the model.")

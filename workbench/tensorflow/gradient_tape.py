@@ -85,7 +85,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]  # untyped
         names = names_of(variables)
         self._reducer.keep_local(names_among(names, variables, self._local))
         self._reducer.order = _order_of(variables)
-        return tf.nest.pack_sequence_as(gradients, self._reducer(flat, names)[0])
+        return tf.nest.pack_sequence_as(gradients, self._reducer(flat, names, variables)[0])
 
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any

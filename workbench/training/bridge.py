@@ -15,12 +15,15 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from workbench.core.backend.base import Array
+from workbench.core.messages import Progress
 from workbench.job.api import Average, Sum
 from workbench.job.process_sets import global_process_set
 from workbench.job.requests import OrderOfUse
 from workbench.training.calls import Shape
 from workbench.training.compression import Compressor
 from workbench.training.gradient_list import GradientList
+from workbench.training.progress import comparing
+from workbench.training.progress import weights as weights_of
 from workbench.training.step_count import StepCount, note_step
 
 Spec = tuple[str, Shape | None]
@@ -59,6 +62,9 @@ class Bridge(Protocol):
     def scaled(self, gradient: Any, factor: float) -> Any:
         """``factor`` times the gradient, in its own dtype."""
 
+    def sample(self, tensors: Sequence[Any]) -> Any:
+        """Some elements of each tensor of floats, by :func:`~workbench.training.progress.stride`, as one of float32."""
+
 
 class NoSparseGradients:
     """The part of a :class:`Bridge` that is about sparse gradients, for frameworks that have none."""
@@ -88,6 +94,7 @@ class TensorReducer:
 
     Attributes:
         steps: how many there were, of those that :meth:`stepping` has seen.
+        numbers: those of the optimizer, as they are now; they are compared with the other ranks'.
 
     Raises:
         ValueError: options that GradientList refuses.
@@ -108,7 +115,9 @@ class TensorReducer:
         self.order = OrderOfUse() if order == "own" else order
         self.steps = StepCount()
         self._local: set[str] = set()
-        self._steps_follow = order is not None  # without, it reduces for the user's own optimizer
+        self.numbers: Callable[[], Progress] = tuple
+        self._changes: list[Array] = []  # a sample of the last step's, where the weights are not known
+        self._steps_follow = order == "own"  # else it reduces for the user's own optimizer
         self.passes: int = options.get("passes", 1)
         self.sums: bool = options.get("op", Average) is Sum
         self._latest = GradientList([], **options)  # refuses now what it would refuse in the first step
@@ -117,12 +126,15 @@ class TensorReducer:
         """The gradients of these variables stay on this rank."""
         self._local |= set(names)
 
-    def __call__(self, gradients: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], Any]:
+    def __call__(
+        self, gradients: Sequence[Any], names: Sequence[str], weights: Sequence[Any] | None = None
+    ) -> tuple[list[Any], Any]:
         """Reduce.
 
         Args:
             gradients: one per variable.
             names: of the variables, all different; the same on every rank, in any order.
+            weights: the variables' values, if they are known, for the ranks to compare.
 
         Returns:
             One gradient per variable, and None; or with several passes a bool tensor: False while more are to come, and
@@ -136,7 +148,8 @@ class TensorReducer:
             small = [self._small(gradients[i]) for i in there]
             own = [self._dense(gradients[i]) for i in kept] if self.passes > 1 else []
             lists = self._list([names[i] for i in there]), self._list([names[i] for i in kept[: len(own)]], alone=True)
-            made, ready = self._reduce(*lists, [each for each, _ in small], own)
+            trained = [] if weights is None else [weights[i] for i in sorted(there, key=lambda i: names[i])]
+            made, ready = self._reduce(*lists, [each for each, _ in small], own, trained)
             for i, each, (_, ctx) in zip(there, made, small, strict=False):
                 result[i] = each if self._bridge.sparse(each) else self._compression.decompress(each, ctx)
             for i, each in zip(kept, made[len(there) :], strict=False):
@@ -145,6 +158,16 @@ class TensorReducer:
             for i in kept:
                 result[i] = self._bridge.scaled(result[i], 1.0 / self._members())
         return result, ready
+
+    def note_changes(self, changes: Sequence[Any]) -> None:
+        """What a step adds to the weights; it is compared with the next gradients, where the weights are not known."""
+
+        def keep(arrays: list[Array]) -> list[Array]:
+            self._changes = [array.copy() for array in arrays]
+            return []
+
+        if comparing() and changes:
+            self._bridge.on_host(keep, [self._bridge.sample(changes)], [])
 
     def stepping(self, reduced: Sequence[Any], ready: Any = None) -> AbstractContextManager[None]:
         """Within the block the weights change. In a graph that is later, and the host does not see it.
@@ -184,36 +207,46 @@ class TensorReducer:
         return self._bridge.dense(gradient) if self._sparse_as_dense else gradient
 
     def _reduce(
-        self, reduce: GradientList, keep: GradientList, gradients: Sequence[Any], own: Sequence[Any]
+        self,
+        reduce: GradientList,
+        keep: GradientList,
+        gradients: Sequence[Any],
+        own: Sequence[Any],
+        trained: Sequence[Any],
     ) -> tuple[list[Any], Any]:
         """One call to the host; a sparse gradient is two tensors in it, and with several passes there is a flag.
 
         Args:
             reduce, keep: for ``gradients``, which are reduced, and for ``own``, which stay on this rank.
             gradients, own: see there.
+            trained: the weights that the former are of, or nothing.
         """
         parts = [self._bridge.sparse(each) or (each,) for each in (*gradients, *own)]
         tensors = [tensor for part in parts for tensor in part]
         results = [spec for part in parts for spec in self._specs(part)]
         flagged: list[Spec] = [("bool", ())] if self.passes > 1 else []
-        count = len(gradients)
+        count, order = len(gradients), self.order
+        more = [self._bridge.sample(trained)] if trained and order and comparing() else []
         # stepping() sees an optimizer's steps outside of a graph; all others end for the host with this call.
         unseen = not self._steps_follow or not all(self._bridge.eager(each) for each in tensors)
 
         def run(arrays: list[Array]) -> list[Array]:
-            given = iter(arrays)
+            sample = arrays[len(tensors) :] or self._changes
+            given = iter(arrays[: len(tensors)])
+            if order:
+                order.read_progress = lambda: (*self.numbers(), *(each for part in sample for each in weights_of(part)))
             forms = [(next(given), next(given)) if len(part) > 1 else next(given) for part in parts]
             kept = keep(forms[count:]) if own else []
             reduced = reduce(forms[:count]) if count else []
             flag = [np.array(None not in (reduced, kept))] if flagged else []
             if reduced is None or kept is None:
-                return [*flag, *(np.zeros(each.shape, each.dtype) for each in arrays)]
+                return [*flag, *(np.zeros(each.shape, each.dtype) for each in arrays[: len(tensors)])]
             if unseen:
                 note_step()
             both = [*reduced, *kept]
             return [*flag, *(array for each in both for array in (each if isinstance(each, tuple) else (each,)))]
 
-        made = iter(self._bridge.on_host(run, tensors, [*flagged, *results]))
+        made = iter(self._bridge.on_host(run, [*tensors, *more], [*flagged, *results]))
         ready = next(made) if flagged else None
         return [
             self._bridge.rebuilt(each, next(made), next(made)) if len(part) > 1 else next(made)

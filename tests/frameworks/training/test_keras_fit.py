@@ -383,3 +383,21 @@ def test_variables_of_the_optimizer_may_be_called_for() -> None:
     optimizer = hvd.DistributedOptimizer(plain)
     for found in (optimizer.variables, optimizer.variables()):
         assert [each.path for each in found] == [each.path for each in plain.variables]
+
+
+ALONE = {"learning rate": "learning rates|weights", "momentum": "hyperparameters", "weights": "weights"}
+
+
+@pytest.mark.parametrize("what", ALONE)
+def test_what_a_rank_does_alone_is_told(what: str, rank: int) -> None:
+    """Within the steps until the first comparison, on every rank; on JAX another rate is seen by the weights."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)])
+    rate, momentum = (0.02 if what == "learning rate" else 0.01), (0.5 if what == "momentum" else 0.9)
+    plain = keras.optimizers.SGD(rate if rank else 0.01, momentum=momentum if rank else 0.9)
+    model.compile(hvd.DistributedOptimizer(plain), "mse")
+    if what == "weights" and rank:
+        model.layers[0].kernel.assign_add(np.full((4, 8), 0.01, np.float32))
+    x = np.random.default_rng(rank).normal(size=(32, 4)).astype(np.float32)
+    with pytest.raises(Exception, match=f"Mismatched ({ALONE[what]})"):
+        model.fit(x, x.sum(1, keepdims=True), batch_size=2, verbose=0)
