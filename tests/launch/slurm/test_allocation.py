@@ -108,6 +108,7 @@ def test_the_hosts_of_a_job(scontrol: Path, monkeypatch: pytest.MonkeyPatch) -> 
     het = {"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "wb[1-2]", "SLURM_JOB_NODELIST_HET_GROUP_1": "c1"}
     tasks = {"SLURM_TASKS_PER_NODE_HET_GROUP_0": "2(x2)", "SLURM_TASKS_PER_NODE_HET_GROUP_1": "1"}
     assert allocation(None, het | tasks) == [[("wb1", 2), ("wb2", 2)], [("c1", 1)]]
+    assert allocation(2, {}) == []
     assert allocation(6, het) == [[("wb1", 2), ("wb2", 2)], [("c1", 2)]]
     for name, text in (het | tasks).items():
         monkeypatch.setenv(name, text)
