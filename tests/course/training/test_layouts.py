@@ -53,17 +53,6 @@ def test_one_micro_batch_is_what_is_played(pipeline: int) -> None:
     assert computing + bubble + messages == pytest.approx(played.step_s * computing / 3)
 
 
-@pytest.mark.parametrize("microbatches", [2, 8, 32])
-def test_messages_that_are_not_hidden_take_longer_than_hidden_ones(microbatches: int) -> None:
-    """A played pipeline sends while it computes; a layout's seconds are those of one that waits."""
-    computing, bubble, _, messages, _ = parts(MODEL, replace(PLACE, hosts=4), (1, 8, 4, microbatches))
-    message_s = messages / (2 * (microbatches + 2))
-    played = (
-        play(gpipe, 4, microbatches, message_s * 3 * microbatches / computing).step_s * computing / 3 / microbatches
-    )
-    assert played < computing + bubble + messages
-
-
 def test_computing_counts_attentions_scores_twice_in_forward() -> None:
     """4 s² h operations forward, 8 backward, and 4 again, for they are not kept; beside 6 for a parameter and token."""
     tokens = MODEL.tokens * MODEL.samples

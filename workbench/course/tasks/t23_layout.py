@@ -192,7 +192,7 @@ def _judged(numbers: Sequence[int], function: Callable[..., Any]) -> str:
         wanted, mine = best(number), function(*asked(model, cluster))
         if wrong := _layout(mine, wanted, model, cluster):
             if mine is None:
-                never = all(function(*asked(*other)) is None for _, *other in jobs())
+                never = all(function(*asked(*other[1:])) is None for other in jobs())
                 wrong += ". Is there a return?" if never else ". Which of your conditions leaves it out?"
             return f"{name}: {wrong}"
     return ""
