@@ -421,13 +421,13 @@ check("02.shift_right")
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 25 minutes. Play the broadcast with eight people and a coin first, once as a star, once as a tree;
-# count the rounds aloud. Common wrong answers: rank 0 taken for the root (use *places*, counted from the root); sends
-# to `(rank + step) % n` without asking whether there is such a place, which only shows where n is no power of two; the
-# root's value not returned on the root. For the ring, most find `sendrecv`; ask for a solution without it (even ranks
-# send first, odd ones receive first) and what that costs: two rounds, three where n is odd, since ranks n - 1 and 0
-# then both send first. *One* rank that receives first also ends the circle, but the messages then go one after the
-# other: n rounds. `receive, then send` on all ranks hangs with any size.
+# **Instructor.** In class 25 minutes, 15 of them for the exercises. Play the broadcast with eight people and a coin
+# first, once as a star, once as a tree; count the rounds aloud. Common wrong answers: rank 0 taken for the root (use
+# *places*, counted from the root); sends to `(rank + step) % n` without asking whether there is such a place, which
+# only shows where n is no power of two; the root's value not returned on the root. For the ring, most find `sendrecv`;
+# ask for a solution without it (even ranks send first, odd ones receive first) and what that costs: two rounds, three
+# where n is odd, since ranks n - 1 and 0 then both send first. *One* rank that receives first also ends the circle, but
+# the messages then go one after the other: n rounds. `receive, then send` on all ranks hangs with any size.
 #
 # Where to stop if time is short: before *Allgather*, then *A ring that hangs*, which all learners should see.
 

@@ -253,10 +253,10 @@ check("03.ring_allreduce")
 show("03.ring_allreduce")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 25 minutes. Let them draw the four ranks' chunks on paper for two steps before they write a line.
-# Common wrong answers: the second half sends chunk `rank - step` again (right would be `rank + 1 - step`); adding
-# instead of replacing in the second half; `x` itself is changed. Those who are done early: how many bytes does
-# `comm.allreduce` send, and why does its score not pass?
+# **Instructor.** In class 25 minutes, 20 of them for the exercises. Let them draw the four ranks' chunks on paper for
+# two steps before they write a line. Common wrong answers: the second half sends chunk `rank - step` again (right would
+# be `rank + 1 - step`); adding instead of replacing in the second half; `x` itself is changed. Those who are done
+# early: how many bytes does `comm.allreduce` send, and why does its score not pass?
 
 # %% [markdown] tags=["exercise"]
 # ## On real ranks
@@ -278,7 +278,8 @@ engines.down()
 # - Ring allreduce is reduce-scatter, then allgather: 2(n − 1) messages and 2(n − 1)/n · K bytes per rank.
 # - The bytes that each rank sends hardly grow with n; the latency does. So the ring is for large arrays.
 # - Ring and tree are not the whole choice. Halving and doubling (Rabenseifner's algorithm) sends as few bytes as the
-#   ring, in 2 log₂ n steps; a double binary tree has both trees carry half of the array.
+#   ring, in 2 log₂ n steps, where n is a power of two; other n need a step more before and after, with more bytes. A
+#   double binary tree has both trees carry half of the array.
 # - A function that uses `comm` runs in the simulator and on MPI without a change.
 
 # %% [markdown]

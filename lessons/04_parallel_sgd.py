@@ -562,11 +562,12 @@ check("04.sgd_step")
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 30 minutes. Ask before the first exercise: three ranks have 5, 5 and 2 samples; is the average of the
-# three averages the average of the twelve? Common wrong answers: dividing by `comm.size`; dividing by the rank's own
-# count; `if count == 0: return` in front of the allreduce, so that the others wait for ever; in `sgd_step`, adding the
-# rank's own gradient first and then the others' in the order in which they arrive, which gives different bits on every
-# rank (the check says how many). In `stale`: own changes counted, or only *different* workers counted.
+# **Instructor.** In class 30 minutes, 15 of them for the exercises. Ask before the first exercise: three ranks have 5,
+# 5 and 2 samples; is the average of the three averages the average of the twelve? Common wrong answers: dividing by
+# `comm.size`; dividing by the rank's own count; `if count == 0: return` in front of the allreduce, so that the others
+# wait for ever; in `sgd_step`, adding the rank's own gradient first and then the others' in the order in which they
+# arrive, which gives different bits on every rank (the check says how many). In `stale`: own changes counted, or only
+# *different* workers counted.
 #
 # To say: a server is not wrong, it computes the same as the ring as long as it waits. Ask how a fast worker changes the
 # data that the model sees when the server does not wait, and why two runs of the same cell differ on real ranks. If

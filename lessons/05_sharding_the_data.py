@@ -340,12 +340,12 @@ check("05.weighted_mean")
 show("05.weighted_mean")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 20 minutes. Ask before the picture of the two seeds: how many of 24 samples does an epoch miss if each
-# rank draws its own eight? About (2/3)³ of them, 7. Common wrong answers: the rank in the seed; `seed + epoch`, so that
-# epoch 1 of seed 0 is epoch 0 of seed 1; shuffling only the rank's own part; padding with `order[: n - samples % n]`,
-# which adds n samples where n divides their number, and too few where there are fewer samples than ranks. In the mean:
-# leaving early on a rank without samples, which is the `if rank == 0` of lesson 01 again. Those who are done early:
-# what does `join()` do to the learning rate of the last steps?
+# **Instructor.** In class 20 minutes, 12 of them for the exercises. Ask before the picture of the two seeds: how many
+# of 24 samples does an epoch miss if each rank draws its own eight? About (2/3)³ of them, 7. Common wrong answers: the
+# rank in the seed; `seed + epoch`, so that epoch 1 of seed 0 is epoch 0 of seed 1; shuffling only the rank's own part;
+# padding with `order[: n - samples % n]`, which adds n samples where n divides their number, and too few where there
+# are fewer samples than ranks. In the mean: leaving early on a rank without samples, which is the `if rank == 0` of
+# lesson 01 again. Those who are done early: what does `join()` do to the learning rate of the last steps?
 
 # %% [markdown]
 # ## Keypoints

@@ -349,7 +349,8 @@ drawing.bars(times, "ms", "Until all averages are there", best=(5e-3 + message) 
 # %%
 predict(
     "06.overlap",
-    "Computing and sending may take any time, in any ratio. How many times as fast can overlap make a step at best?",
+    "Computing and sending may take any time, in any ratio. How many times as fast can overlap make the backward pass "
+    "with its messages, at best?",
     choices=["at most 1.1 times", "at most twice", "at most n times, on n ranks", "there is no limit"],
 )
 
@@ -373,9 +374,9 @@ largest = max(max(values) for values in gains.values())
 reveal(
     "06.overlap",
     "at most 1.1 times" if largest < 1.1 else "at most twice" if largest < 2 else "there is no limit",
-    "In turn, a step takes the sum of computing and sending. Overlapped, it takes at least the longer one of the two, "
+    "In turn, they take the sum of computing and sending. Overlapped, they take at least the longer one of the two, "
     "and the sum is at most twice that. The gain is close to twice if both take equally long and there are many "
-    "layers.",
+    "layers. A whole step gains less: its forward pass stays as long as it was.",
 )
 
 # %% [markdown]
@@ -551,20 +552,21 @@ print(f"largest difference of a weight to the serial run: {(together - alone).ab
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 25 minutes. Ask first: which layer's gradient is ready first, and whose cannot be hidden? Common wrong
-# answers in *overlap*: waiting in the loop, which is no overlap at all; `isend` in the loop, but `recv` only after it:
-# a large message is sent when its receiver is ready, so nothing is sent before; sending before `compute`, which would
-# send a gradient that does not exist yet. In the order: clipping before `synchronize()`. Each rank then clips by a norm
-# of its own. Here the optimizer notices that a gradient was changed while it was being sent; other libraries may not.
-# Those who are done early: all of the 720 orders have been tried, and three are right. Which?
+# **Instructor.** In class 25 minutes, 13 of them for the exercises. Ask first: which layer's gradient is ready first,
+# and whose cannot be hidden? Common wrong answers in *overlap*: waiting in the loop, which is no overlap at all;
+# `isend` in the loop, but `recv` only after it: a large message is sent when its receiver is ready, so nothing is sent
+# before; sending before `compute`, which would send a gradient that does not exist yet. In the order: clipping before
+# `synchronize()`. Each rank then clips by a norm of its own. Here the optimizer notices that a gradient was changed
+# while it was being sent; other libraries may not. Those who are done early: all of the 720 orders have been tried, and
+# three are right. Which?
 
 # %% [markdown]
 # ## Keypoints
 #
 # - Hooks start asynchronous allreduces, of one gradient or of a bucket; `step()` waits for all.
 # - Broadcast weights and optimizer state before the first step. Otherwise the ranks are different, and stay different.
-# - Overlap hides the messages that are sent during the backward pass: at best all except the last one. It makes a step
-#   at most twice as fast.
+# - Overlap hides the messages that are sent during the backward pass: at best all except the last one. It makes the
+#   backward pass with its messages at most twice as fast, and a step with its forward pass less.
 # - Do not change gradients between `backward()` and `synchronize()`. Clip after `synchronize()`.
 
 # %% [markdown]

@@ -41,7 +41,8 @@
 # <summary>Lesson 04: Two ranks have gradients of 30 and of 10 samples, each a mean over its own. What is the mean over
 # all 40?</summary>
 #
-# (30 · g₀ + 10 · g₁) / 40. The plain average of g₀ and g₁ counts each of the 10 samples twice.
+# (30 · g₀ + 10 · g₁) / 40. The plain average of g₀ and g₁ gives each of the 10 samples twice the weight that it should
+# have, and each of the 30 two thirds of it: three times as much to the ones as to the others.
 #
 # </details>
 
@@ -468,11 +469,12 @@ for latency in (0, 1, 2, 4, 8, 16):
     print(f"α = {latency:2}: threshold {chosen:3}, {len(buckets):2} buckets, ends at {end:.1f}")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 25 minutes. Let them guess first: 48 arrays of 80 bytes, how much faster if packed? 40 times. And 48
-# of 800 kB? Hardly at all. Common wrong answers in *plan_buckets*: the last bucket is forgotten; an empty one in
-# front; `<` for `<=`; the tensor that crosses the limit still goes in. In *best_threshold*: α/β, where latency and
-# transfer cost the same: a first guess, and no more; only single sizes are tried, not their sums. Those who are done
-# early: which plan is best if the buckets need not all have the same threshold?
+# **Instructor.** In class 25 minutes, 15 of them for the exercises. Let them guess first: 48 arrays of 80 bytes, how
+# much faster if packed? 40 times. And 48 of 800 kB? Hardly at all. Common wrong answers in *plan_buckets*: the last
+# bucket is forgotten; an empty one in front; `<` for `<=`; the tensor that crosses the limit still goes in. In
+# *best_threshold*: α/β, where latency and transfer cost the same: a first guess, and no more; only single sizes are
+# tried, not their sums. Those who are done early: which plan is best if the buckets need not all have the same
+# threshold?
 #
 # The sliders. At 200 µs: 10 MB, 105 ms, compared with 192 ms without buckets. At 20 µs no buckets at all are best,
 # 100.6 ms; 10 MB take 102. Bandwidth-bound: 20 MB, 236 ms, compared with 350 without and 278 with one of 100 MB; only

@@ -30,9 +30,10 @@
 # Say each answer aloud before you open it.
 #
 # <details>
-# <summary>Lesson 06: How much faster can overlap make a step, at best?</summary>
+# <summary>Lesson 06: How much faster can overlap with the backward pass make a step, at best?</summary>
 #
-# Twice. A step has backward and communication; the shorter of the two can at most vanish behind the longer.
+# Less than twice. The shorter one of backward and communication can at most vanish behind the longer one, so these two
+# become at most twice as fast. The forward pass takes as long as before.
 #
 # </details>
 #
@@ -422,11 +423,11 @@ engines.down()
 check("08.ring_time")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 25 minutes. Before the stopwatches are run, let them vote which one is right. Before two ranks are
-# timed, let all learners write down an efficiency; the one who is closest to the measured value explains why. Common
-# wrong answers: the whole array in each step of the ring; rank 0's seconds only; the quotient of two medians or of the
-# best rounds, where the busy moment of one side is compared with a quiet one of the other; C(n) alone as the border,
-# which forgets that n ranks still have G/n to compute.
+# **Instructor.** In class 25 minutes, 13 of them for the exercises. Before the stopwatches are run, let them vote which
+# one is right. Before two ranks are timed, let all learners write down an efficiency; the one who is closest to the
+# measured value explains why. Common wrong answers: the whole array in each step of the ring; rank 0's seconds only;
+# the quotient of two medians or of the best rounds, where the busy moment of one side is compared with a quiet one of
+# the other; C(n) alone as the border, which forgets that n ranks still have G/n to compute.
 
 # %% [markdown] tags=["exercise"]
 # ## An honest speed-up

@@ -362,12 +362,12 @@ def schedule():
 figures.curves({"learning rate": schedule()}, "step", "learning rate", "Warm-up and staircase")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 20 minutes. Let them guess the row of batch 256 from that of batch 32 before the table is shown. The
-# best rates of single runs vary: from batch 32 to 256 they grow 2, 4 and 8 times with seeds 0, 1 and 2. Common
-# wrong answers: the warm-up starts at 0 instead of at base; it grows once per epoch, so that each epoch begins with a
-# jump; epochs are counted from the end of the warm-up; division by zero without warm-up. In the second exercise: 1/n as
-# weight, which is right only for equal parts. A good question: who would notice a wrong weight, and when? (Nobody; the
-# loss falls all the same.)
+# **Instructor.** In class 20 minutes, 10 of them for the exercises. Let them guess the row of batch 256 from that of
+# batch 32 before the table is shown. The best rates of single runs vary: from batch 32 to 256 they grow 2, 4 and 8
+# times with seeds 0, 1 and 2. Common wrong answers: the warm-up starts at 0 instead of at base; it grows once per
+# epoch, so that each epoch begins with a jump; epochs are counted from the end of the warm-up; division by zero without
+# warm-up. In the second exercise: 1/n as weight, which is right only for equal parts. A good question: who would notice
+# a wrong weight, and when? (Nobody; the loss falls all the same.)
 
 # %% [markdown] tags=["exercise"]
 # ## A batch for n ranks

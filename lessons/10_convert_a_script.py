@@ -341,12 +341,12 @@ print(make_model(seed=0))
 check("10.convert")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 35 minutes: 15 for the walk through the steps, at the screen, with the question before each diff:
-# "what do the ranks do wrong now?" Then 20 for the exercise. Common wrong answers: `rank()` instead of `local_rank()`
-# for the GPU; `set_epoch` left out; the batch left as it was; the accuracy of a rank's own shard, or the mean of the
-# accuracies; the evaluation inside `if hvd.rank() == 0`, with the allreduce in it (the check names the rank that has
-# left). Scaling the learning rate is wrong here, since the global batch stays. For those who are done early: which
-# lights stay green if step 5 comes before the checkpoint is read?
+# **Instructor.** In class 35 minutes, 20 of them for the exercises. Walk through the steps at the screen first, with
+# the question before each diff: "what do the ranks do wrong now?" Common wrong answers: `rank()` instead of
+# `local_rank()` for the GPU; `set_epoch` left out; the batch left as it was; the accuracy of a rank's own shard, or the
+# mean of the accuracies; the evaluation inside `if hvd.rank() == 0`, with the allreduce in it (the check names the rank
+# that has left). Scaling the learning rate is wrong here, since the global batch stays. For those who are done early:
+# which lights stay green if step 5 comes before the checkpoint is read?
 
 # %% [markdown]
 # ## Keypoints

@@ -284,11 +284,11 @@ from workbench.course.cards import cause
 from workbench.course.exercise import check, exercise, hint, progress, show, solution
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 30 minutes, in pairs; about two minutes for a card. Nobody needs all twelve: cards 1 to 4 hang and
-# come with a report, 5 raises an error, 6 to 10 are the silent ones, 11 and 12 are for those who know MPI. Two pairs
-# that are stuck may swap cards. Ask each pair for its cause *before* it touches the program: who repairs first mostly
-# guesses (a `barrier` here, a `try` there), and the checks are made so that a guess that helps two ranks fails with
-# three.
+# **Instructor.** In class 30 minutes, 20 of them for the exercises. In pairs; about two minutes for a card. Nobody
+# needs all twelve: cards 1 to 4 hang and come with a report, 5 raises an error, 6 to 10 are the silent ones, 11 and 12
+# are for those who know MPI. Two pairs that are stuck may swap cards. Ask each pair for its cause *before* it touches
+# the program: who repairs first mostly guesses (a `barrier` here, a `try` there), and the checks are made so that a
+# guess that helps two ranks fails with three.
 #
 # Common wrong answers: `hvd.join()` at the end of card 1 (nothing hangs, and one rank has made a step more than the
 # others: its model is another one); an `else: hvd.barrier()` in card 2; no names at all in card 3 (nothing hangs,

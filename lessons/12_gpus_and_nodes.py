@@ -363,13 +363,13 @@ print(gpu_figures())
 check("12.local_ranks")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 20 minutes, half of them for the second exercise. Ask first: on 2 × 2 ranks, which GPU does
-# `set_device(rank)` ask for on the second node? Common wrong answers: `rank % local_size` (wrong when ranks are placed
-# in turns), and the node's number for the cross rank (wrong on uneven nodes: with hosts a, a, b rank 1 is the only one
-# with local rank 1, so its cross size is 1). In the second exercise: a flat ring gives the right sum, and fails by the
-# bytes that leave a node; so does `rank // local_size` for the node, where ranks are placed in turns. For those who are
-# done early: every rank of a node could take part in the middle, each with its own part of the array. Which collectives
-# are the first and the last step then? (Reduce-scatter and allgather.)
+# **Instructor.** In class 20 minutes, 10 of them for the exercises. Half of them are for the second exercise. Ask
+# first: on 2 × 2 ranks, which GPU does `set_device(rank)` ask for on the second node? Common wrong answers: `rank %
+# local_size` (wrong when ranks are placed in turns), and the node's number for the cross rank (wrong on uneven nodes:
+# with hosts a, a, b rank 1 is the only one with local rank 1, so its cross size is 1). In the second exercise: a flat
+# ring gives the right sum, and fails by the bytes that leave a node; so does `rank // local_size` for the node, where
+# ranks are placed in turns. For those who are done early: every rank of a node could take part in the middle, each with
+# its own part of the array. Which collectives are the first and the last step then? (Reduce-scatter and allgather.)
 
 # %% [markdown] tags=["exercise"]
 # ## An allreduce for several nodes

@@ -372,7 +372,7 @@ print(next(line for line in lines if "capstone" in line))
 progress()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 45 minutes, of which 30 are for the learners. The light that stays red longest is "those of one
+# **Instructor.** In class 45 minutes, 30 of them for the exercises. The light that stays red longest is "those of one
 # process": the mean of the ranks' means is not the mean of all where the parts differ by one sample. Let them work out
 # 33 and 32 samples on paper. Other wrong answers: `uneven="drop"` or `"pad"` (the light names a sample); a batch per
 # rank; the accuracy of a rank's own shard; `broadcast_parameters` after the optimizer was used. Collect

@@ -354,9 +354,10 @@ from workbench.course.exercise import check, exercise, hint, solution
 check("14.six_steps")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 20 minutes: 10 for the table and the four cells, side by side, with the question "which of these lines
-# would you have to change for another framework?", and 10 for the exercise. Common wrong answers: `rank()` for the GPU;
-# every rank takes the first samples of each step; each rank trains with a batch as large as that of all; `op=hvd.Sum`.
+# **Instructor.** In class 20 minutes, 10 of them for the exercises. First the table and the four cells, side by side,
+# with the question "which of these lines would you have to change for another framework?" Common wrong answers:
+# `rank()` for the GPU; every rank takes the first samples of each step; each rank trains with a batch as large as that
+# of all; `op=hvd.Sum`.
 
 # %% [markdown]
 # ## Keypoints

@@ -532,9 +532,10 @@ cluster.down()
 check("15.commit_every")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 15 minutes. Let all learners guess first how often 16,384 GPUs should commit; guesses are in hours,
-# the answer is 19 minutes. Common wrong answers: the MTBF of one rank instead of the job's; the whole interval as the
-# loss of a failure, so that the 2 is missing; seconds for steps; the restart counted with each commit.
+# **Instructor.** In class 15 minutes, 8 of them for the exercises. Let all learners guess first how often 16,384 GPUs
+# should commit; guesses are in hours, the answer is 19 minutes. Common wrong answers: the MTBF of one rank instead of
+# the job's; the whole interval as the loss of a failure, so that the 2 is missing; seconds for steps; the restart
+# counted with each commit.
 
 # %% [markdown] tags=["exercise"]
 # ## New holders for the shards
@@ -550,11 +551,12 @@ check("15.commit_every")
 check("15.reshard")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 20 minutes. Do it with people first: four of them hold eight cards, one leaves the room, and nobody
-# may speak. Do all write down the same new holders? Common wrong answers: all shards distributed from the beginning
-# (right, but all state moves); the neighbour of the dead takes everything; ties decided by the order of a dict, which
-# differs from rank to rank; 0 … n − 2 as the numbers of the living ranks. For those who are done early: what if a rank
-# comes back? (Some ranks must give shards away; the rank with the most gives first.)
+# **Instructor.** In class 20 minutes, 12 of them for the exercises. Do it with people first: four of them hold eight
+# cards, one leaves the room, and nobody may speak. Do all write down the same new holders? Common wrong answers: all
+# shards distributed from the beginning (right, but all state moves); the neighbour of the dead takes everything; ties
+# decided by the order of a dict, which differs from rank to rank; 0 … n − 2 as the numbers of the living ranks. For
+# those who are done early: what if a rank comes back? (Some ranks must give shards away; the rank with the most gives
+# first.)
 
 # %% [markdown]
 # ## Keypoints

@@ -630,14 +630,14 @@ print(f"{step_time(layers, reduce_s) * 1e3:.0f} ms; alone {vgg.step_s * 1e3:.0f}
 check("16.lower_bound")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 60 minutes, half of them for the contest. Ask first: how many bytes leave a server for VGG-16, and how
-# long is that on the line? Then: why can bandwidth not explain the 90 %? Common wrong answers. *fit_link*: the mean of
-# the repetitions; the whole array in each step; n − 1 steps for 2(n − 1). *step_time*: two messages at once on the
-# network; a latency for a layer without gradients. *lower_bound*: max(computing, network), which is true and too low;
-# the bytes of layer i alone. *schedule*: backward's order; whole layers, so that fc6 blocks all; pieces so small that
-# latencies take all the time; one size for all networks. Write the best score on the board. For those who are done
-# early: the search stays below the bound. Can you prove a better one, which counts the latencies of messages that no
-# schedule can do without?
+# **Instructor.** In class 60 minutes, 45 of them for the exercises. Half of them are for the contest. Ask first: how
+# many bytes leave a server for VGG-16, and how long is that on the line? Then: why can bandwidth not explain the 90 %?
+# Common wrong answers. *fit_link*: the mean of the repetitions; the whole array in each step; n − 1 steps for 2(n − 1).
+# *step_time*: two messages at once on the network; a latency for a layer without gradients. *lower_bound*:
+# max(computing, network), which is true and too low; the bytes of layer i alone. *schedule*: backward's order; whole
+# layers, so that fc6 blocks all; pieces so small that latencies take all the time; one size for all networks. Write the
+# best score on the board. For those who are done early: the search stays below the bound. Can you prove a better one,
+# which counts the latencies of messages that no schedule can do without?
 
 # %% [markdown] tags=["exercise"]
 # ## The contest

@@ -303,10 +303,11 @@ for name, text in four().items():
 check("17.table")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 10 minutes, in pairs, each pair with two of the four descriptions on paper. Then on the board: which
-# processes end when the launcher is killed? (ssh, Slurm, MPIJob: all ranks, because the agents end with it. JobSet:
-# there is no launcher.) Common wrong answers: ssh in Slurm; slotsPerWorker of an elastic job; that the operator
-# replaces ranks. It replaces pods, and only the launcher knows what a rank is.
+# **Instructor.** In class 10 minutes, 5 of them for the exercises. In pairs, each pair with two of the four
+# descriptions on paper. Then on the board: which processes end when the launcher is killed? (ssh, Slurm, MPIJob: all
+# ranks, because the agents end with it. JobSet: there is no launcher.) Common wrong answers: ssh in Slurm;
+# slotsPerWorker of an elastic job; that the operator replaces ranks. It replaces pods, and only the launcher knows what
+# a rank is.
 
 # %% [markdown] tags=["exercise"]
 # ## The rank of a process
@@ -321,9 +322,10 @@ check("17.table")
 check("17.who_am_i")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 15 minutes. `workbench/config/launchers.py` is the real one. Common wrong answers: Slurm first, so
-# that all ranks of torchrun on a node are the same rank; SLURM_NTASKS, which belongs to the job and not to the step;
-# SLURM_PROCID=0 in a batch script, which is no rank; text for numbers, so that rank "10" < "2".
+# **Instructor.** In class 15 minutes, 8 of them for the exercises. `workbench/config/launchers.py` is the real one.
+# Common wrong answers: Slurm first, so that all ranks of torchrun on a node are the same rank; SLURM_NTASKS, which
+# belongs to the job and not to the step; SLURM_PROCID=0 in a batch script, which is no rank; text for numbers, so that
+# rank "10" < "2".
 
 # %% [markdown] tags=["exercise"]
 # ## Which pods can take ranks?
@@ -338,9 +340,9 @@ check("17.who_am_i")
 check("17.discover")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 15 minutes. Ask why a deleted pod must be left out at once, although it still runs: it has 30 s to
-# leave at a commit, and a new rank there would be lost with it. Common wrong answers: all three mistakes of the old
-# program; names sorted as text.
+# **Instructor.** In class 15 minutes, 7 of them for the exercises. Ask why a deleted pod must be left out at once,
+# although it still runs: it has 30 s to leave at a commit, and a new rank there would be lost with it. Common wrong
+# answers: all three mistakes of the old program; names sorted as text.
 
 # %% [markdown] tags=["exercise"]
 # ## What does a lost rank cost?
@@ -354,9 +356,9 @@ check("17.discover")
 check("17.recovery")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 10 minutes. Then put in the numbers of lesson 15: 16,384 ranks, a failure every three hours, five
-# minutes to restart all. Common wrong answers: an elastic job that reads its checkpoint; the step during which it
-# failed is forgotten; an elastic job of one rank with a survivor.
+# **Instructor.** In class 10 minutes, 5 of them for the exercises. Then put in the numbers of lesson 15: 16,384 ranks,
+# a failure every three hours, five minutes to restart all. Common wrong answers: an elastic job that reads its
+# checkpoint; the step during which it failed is forgotten; an elastic job of one rank with a survivor.
 
 # %% [markdown]
 # ## Keypoints

@@ -258,9 +258,10 @@ for milliseconds in (0.1, 0.3, 1.0):
     print(f"8 layers of {milliseconds} ms: {told}; computing alone {8 * milliseconds:.2f} ms")
 
 # %% [markdown]
-# One layer ahead hides everything that can be hidden; a second one would need memory and gain nothing. Torch's
-# `fully_shard` prefetches in this way. The workbench's stage 3 does not: it is meant to be read, and holds one layer at
-# a time.
+# These layers are equal: one layer ahead hides everything that can be hidden, and a second one would need memory and
+# gain nothing. Where a small layer stands before a large one, it may gain: the small one computes for less time than
+# the large one's parameters travel. Torch's `fully_shard` prefetches one layer ahead. The workbench's stage 3 does not:
+# it is meant to be read, and holds one layer at a time.
 #
 # ## The real thing
 #
@@ -464,12 +465,12 @@ check("18.gather_parameters")
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 45 minutes. Draw the three arrays (parameters, gradients, state) as bars on four ranks and cut them,
-# one by one; ask at each cut who needs what when. Common wrong answers: *owners* cuts each parameter by itself (so
-# small ones leave ranks without work), or gives the rest to the last rank; *reduce_scatter_step* ends with chunk r + 1,
-# as in lesson 03, and updates the wrong part with the right shape: only the numbers tell; *gather_parameters* gathers
-# all layers first, which is stage 2 with more messages. Those who are done early: what does stage 3 send with k
-# backward passes for each step? And why does ZeRO not divide the activations?
+# **Instructor.** In class 45 minutes, 25 of them for the exercises. Draw the three arrays (parameters, gradients,
+# state) as bars on four ranks and cut them, one by one; ask at each cut who needs what when. Common wrong answers:
+# *owners* cuts each parameter by itself (so small ones leave ranks without work), or gives the rest to the last rank;
+# *reduce_scatter_step* ends with chunk r + 1, as in lesson 03, and updates the wrong part with the right shape: only
+# the numbers tell; *gather_parameters* gathers all layers first, which is stage 2 with more messages. Those who are
+# done early: what does stage 3 send with k backward passes for each step? And why does ZeRO not divide the activations?
 
 # %% [markdown]
 # ## Keypoints

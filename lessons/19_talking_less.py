@@ -558,13 +558,13 @@ check("19.powersgd")
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 35 minutes. Ask before the first exercise: what must the ranks do if the number of steps is no
-# multiple of H? Common wrong answers: no average at the end; the count from 0, so that the first average comes after
-# one step; the sum and not the average. In the outer step: w − start, which climbs; plain momentum, which is the result
-# of Nesterov's step with the *old* velocity. In PowerSGD: np.linalg.qr before the average, so that P is the average of
-# two bases and none itself; the error left out, or measured from the average. Published code does the last one, and it
-# works: the ranks' average is the same. But then a rank keeps its difference from the others, which adds up over the
-# steps.
+# **Instructor.** In class 45 minutes, 35 of them for the exercises. Ask before the first exercise: what must the ranks
+# do if the number of steps is no multiple of H? Common wrong answers: no average at the end; the count from 0, so that
+# the first average comes after one step; the sum and not the average. In the outer step: w − start, which climbs; plain
+# momentum, which is the result of Nesterov's step with the *old* velocity. In PowerSGD: np.linalg.qr before the
+# average, so that P is the average of two bases and none itself; the error left out, or measured from the average.
+# Published code does the last one, and it works: the ranks' average is the same. But then a rank keeps its difference
+# from the others, which adds up over the steps.
 #
 # To say: compression is a trade of quality and computing for bytes. Let the class compute the limit for their own
 # cluster: its Gbit/s, the model's K, and ten milliseconds.

@@ -304,9 +304,9 @@ engines.down()
 # ## 2. Pipeline parallelism: cut between the layers
 #
 # The other cut is between layers: rank 0 has the first layers, rank 1 the next layers, and so on. Each rank is a
-# **stage**. A stage sends its activations to the next one, and gets their gradient back. These are few bytes. But look
-# at one batch in four stages. A forward takes 1 unit of time and a backward 2, because it computes two products and
-# forward computes one. Messages take no time here.
+# **stage**. A stage sends its activations to the next one, and gets their gradient back: once for all its layers, where
+# a tensor group sends in each layer. But look at one batch in four stages. A forward takes 1 unit of time and a
+# backward 2, because it computes two products and forward computes one. Messages take no time here.
 
 # %%
 pipeline_picture(play(gpipe, stages=4, microbatches=1), "The whole batch at once")
@@ -427,10 +427,12 @@ for tokens in (1_024, 8_192, 65_536):
 # - **Data parallel** sends gradients, once a step, hidden behind the backward pass (lesson 06). It suffers least from a
 #   slow link.
 # - **Tensor parallel** sends activations in every block, twice forward and twice backward in a transformer, and the
-#   next product waits for each. This communication is never hidden. Tensor parallelism belongs **inside a machine**, on
-#   NVLink or in shared memory.
-# - **Pipeline parallel** sends one activation and one gradient between neighbours. Its price is the bubble. It is used
-#   **between machines**.
+#   next product waits for each. Nothing hides it here. (Asynchronous tensor parallelism cuts the product in pieces, and
+#   sends one while it computes the next: that hides a part.) Tensor parallelism belongs **inside a machine**, on NVLink
+#   or in shared memory.
+# - **Pipeline parallel** sends one activation and one gradient between neighbours. Their bytes grow with the tokens, as
+#   those of tensor parallelism do: with 65,536 tokens they are more than the gradients of this block. A stage of many
+#   blocks sends no more than a stage of one. Its other price is the bubble. It is used **between machines**.
 #
 # Large models use all three at once: tensor inside the machine, a pipeline across some machines, and copies of the
 # whole for data parallelism. In Horovod, each rank is then in a *process set* for each cut.
@@ -461,10 +463,11 @@ check("20.row_split")
 check("20.two_layers")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 40 minutes. Let them draw the four matrices of `20.two_layers` with the ranks' parts before they
-# write. Common wrong answers: the bias is added on each rank and summed; dy is summed as well, since "gradients are
-# always averaged"; dW is divided by n. For `20.one_f_one_b` bring the grid of 4 stages on paper, and let them fill in
-# the last stage first: its backwards determine all others. `show` draws their schedule, also one that deadlocks.
+# **Instructor.** In class 50 minutes, 40 of them for the exercises. Let them draw the four matrices of `20.two_layers`
+# with the ranks' parts before they write. Common wrong answers: the bias is added on each rank and summed; dy is summed
+# as well, since "gradients are always averaged"; dW is divided by n. For `20.one_f_one_b` bring the grid of 4 stages on
+# paper, and let them fill in the last stage first: its backwards determine all others. `show` draws their schedule,
+# also one that deadlocks.
 
 # %% [markdown] tags=["exercise"]
 # ## One forward, one backward

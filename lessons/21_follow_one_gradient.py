@@ -707,12 +707,12 @@ check("21.order")
 check("21.late")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 45 minutes; 20 of them for the first two exercises, with `examples/nano.py` open. Then open
-# `workbench/core/engine.py`, too: it has 200 lines, and its docstring lists the steps. Let them find the line in which
-# backward waits (only the hook's own lines). Common wrong answers: a name is not forgotten when it is ready; the
-# waiting ranks are named instead of the missing ones; the answers are looked for on the rank itself, but only rank 0
-# has them; ranks are compared by place in the list and not by `index`, although one may remember more than another;
-# `submitted` is used instead of `announced`.
+# **Instructor.** In class 55 minutes, 45 of them for the exercises. The first two exercises take 20, with
+# `examples/nano.py` open. Then open `workbench/core/engine.py`, too: its docstring lists the
+# steps. Let them find the line in which backward waits (only the hook's own lines). Common wrong answers: a name is not
+# forgotten when it is ready; the waiting ranks are named instead of the missing ones; the answers are looked for on the
+# rank itself, but only rank 0 has them; ranks are compared by place in the list and not by `index`, although one may
+# remember more than another; `submitted` is used instead of `announced`.
 
 # %% [markdown]
 # ## Keypoints

@@ -57,7 +57,7 @@ from workbench.course.predictions import predict, reveal
 from workbench.course.simulator import simulate
 from workbench.course.simulator.topology import Topology, ring_among
 from workbench.course.tasks import t23_layout as t23
-from workbench.course.training.layouts import Cluster, Transformer, parts, seconds
+from workbench.course.training.layouts import NAMES, Cluster, Transformer, parts, seconds
 
 # %% [markdown]
 # ## Three cuts, one product
@@ -66,11 +66,14 @@ from workbench.course.training.layouts import Cluster, Transformer, parts, secon
 # |---|---|---|---|
 # | **data** (04, 18) | samples; with ZeRO 1 Adam's state | gradients, once a step | every rank keeps all weights |
 # | **tensor** (20) | each layer, its activations | four sums per layer and micro-batch | needs a fast network |
-# | **pipeline** (20) | the list of layers | activations between neighbours | the bubble: (p − 1)/m of the computing |
+# | **pipeline** (20) | the list of layers | x and its gradient, a micro-batch | the bubble: (p − 1)/m of computing |
 #
 # A *layout* is four numbers: data × tensor × pipeline = GPUs, and the micro-batches m. `parts(model, cluster, layout)`
-# computes the seconds of a step: computing, bubble, sums in the tensor groups, sums in the data groups. Nothing is
-# hidden behind computing, so real steps are shorter. The formulas stand in `workbench/course/training/layouts.py`.
+# computes the seconds of a step: computing, bubble, sums in the tensor groups, messages from stage to stage, sums in
+# the data groups. Nothing is hidden behind computing, so real steps are shorter. Tensor groups use *sequence
+# parallelism*: between the cut products each rank has a part of the tokens, so it keeps that part of all activations,
+# and sends that part of x to the next stage. Attention's scores are not kept: backward computes them again. The
+# formulas, and what they leave out, stand in `workbench/course/training/layouts.py`.
 #
 # Here is a model as large as GPT-3 on 64 hosts with 8 GPUs each, 1,536 samples in a step:
 
@@ -85,17 +88,16 @@ for layout in ((512, 1, 1, 1), (64, 8, 1, 1), (4, 8, 16, 384), (4, 4, 32, 384)):
 predict(
     "23.parts",
     "The layout (4, 8, 16, 384) fits. Which part of its step is the largest, after computing?",
-    choices=["the bubble", "the sums in the tensor groups", "the sums in the data groups"],
+    choices=["the bubble", "the tensor groups' sums", "the pipelines' messages", "the data groups' sums"],
 )
 
 # %%
-names = ("the bubble", "the sums in the tensor groups", "the sums in the data groups")
 computing, *others = parts(large, hosts, (4, 8, 16, 384))
-for name, took in zip(names, others, strict=True):
+for name, took in zip(NAMES[1:], others, strict=True):
     print(f"{name}: {took:.2f} s, and {computing:.2f} s of computing")
 reveal(
     "23.parts",
-    names[int(np.argmax(others))],
+    NAMES[1 + int(np.argmax(others))],
     "Each layer has four sums for each micro-batch. Tensor groups of 4 instead of 8 send less, and then the pipeline "
     "has to be twice as long.",
 )
@@ -109,8 +111,8 @@ reveal(
 # %%
 predict(
     "23.slow",
-    "On the fast network the best layout has 2 data ranks. And on the slow one?",
-    choices=["more data ranks", "2 data ranks, too", "1 data rank"],
+    "On the fast network the best layout has 4 data ranks. And on the slow one?",
+    choices=["more than 4", "4, too", "2", "1: gradients are not sent at all"],
 )
 
 # %%
@@ -119,17 +121,19 @@ for number in (1, 2):
     name, model, place = t23.jobs()[number]
     best[number] = t23.best(number)
     took = parts(model, place, best[number])
-    print(f"{name}: {best[number]}, {sum(took):.2f} s, of which {took[3]:.2f} s between data ranks")
+    print(f"{name}: {best[number]}, {sum(took):.2f} s")
+    print("  " + ", ".join(f"{part} {took:.2f} s" for part, took in zip(NAMES, took, strict=True)))
 data = best[2][0]
 reveal(
     "23.slow",
-    "1 data rank" if data == 1 else "2 data ranks, too" if data == 2 else "more data ranks",
-    "Gradients of a data group go over the slow network. A longer pipeline sends activations only, and these are "
-    "small: so the whole job becomes one pipeline of tensor groups.",
+    {1: "1: gradients are not sent at all", 2: "2", 4: "4, too"}.get(data, "more than 4"),
+    "Gradients of a data group go over the slow network, and so do the messages between stages on different hosts: x "
+    "forward and its gradient back, of every token. With fewer data ranks there is less of the one and more of the "
+    "other. A single pipeline sends no gradients, and takes longer: all tokens pass every host.",
 )
 
 # %%
-layouts = [(64, 1, 1, 4), (8, 8, 1, 16), (2, 4, 8, 128), (1, 8, 8, 64)]
+layouts = [(64, 1, 1, 4), (8, 8, 1, 16), (4, 2, 8, 128), (2, 4, 8, 256), (1, 8, 8, 64)]
 _, model, slow = t23.jobs()[2]
 drawing.bars(
     {str(layout): seconds(model, slow, layout) for layout in layouts},
@@ -219,10 +223,10 @@ check("23.bytes_per_gpu")
 check("23.choose")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 60 minutes for the three, in pairs. Let each pair defend its layout for one job before they run
-# `check`: which part of the step would grow with half of the hosts, and which with a slower network? Common wrong
-# answers: fits() is not asked; tensor is always a whole host; one sample per micro-batch. In `23.grid_step` let them
-# write the four ranks in a square first: rows share samples, columns share weights.
+# **Instructor.** In class 75 minutes, 60 of them for the exercises. In pairs. Let each pair defend its layout for one
+# job before they run `check`: which part of the step would grow with half of the hosts, and which with a slower
+# network? Common wrong answers: fits() is not asked; tensor is always a whole host; one sample per micro-batch. In
+# `23.grid_step` let them write the four ranks in a square first: rows share samples, columns share weights.
 
 # %% [markdown] tags=["exercise"]
 # ## A step on a grid of ranks
@@ -246,7 +250,8 @@ name, model, place = t23.jobs()[4]
 mine = choose(*t23.asked(model, place))
 slow = Cluster(place.hosts, between_s=10 * place.between_s)
 print(f"{name}: {mine}, {seconds(model, place, mine):.1f} s a step")
-print("computing, bubble, tensor, data:", *(f"{part:.2f} s" for part in parts(model, place, mine)))
+for part, took in zip(NAMES, parts(model, place, mine), strict=True):
+    print(f"  {part}: {took:.2f} s")
 print("with a network ten times as slow:", choose(*t23.asked(model, slow)))
 print("with half of the hosts:", choose(*t23.asked(model, Cluster(place.hosts // 2))))
 
@@ -267,8 +272,10 @@ engines.down()
 #
 # - A layout is data × tensor × pipeline = GPUs, and the number of micro-batches. Memory says what is possible, time
 #   what is best.
-# - Tensor groups send most, so they get the fastest links; on a slow network pipelines replace data ranks.
-# - More micro-batches make the bubble smaller; each pays the latencies of the tensor groups.
+# - Tensor groups send most, so they get the fastest links. Between hosts, data ranks send gradients and pipelines send
+#   activations: count both for your model and your tokens.
+# - More micro-batches make the bubble smaller; each pays the latencies of its messages.
+# - A term that a model leaves out is a claim that it is 0. Ask which terms are missing before you trust a choice.
 # - A formula is a claim: let a simulator and four real ranks contradict it.
 
 # %% [markdown]
@@ -280,7 +287,8 @@ engines.down()
 #   groups of its rows and columns
 #   ([source](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.device_mesh.init_device_mesh)).
 # - **PyTorch's `parallelize_module`** cuts layers over one axis of the mesh, by `ColwiseParallel` and
-#   `RowwiseParallel`; `fully_shard` takes the other axis ([source](https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html)).
+#   `RowwiseParallel`; `fully_shard` takes the other axis
+#   ([source](https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html)).
 # - **torchtitan** combines FSDP2, tensor, pipeline and context parallelism, by numbers in a configuration file
 #   ([source](https://arxiv.org/abs/2410.06511)).
 # - **Megatron-LM** describes how to choose: tensor parallelism up to a host, pipelines across hosts, data parallelism

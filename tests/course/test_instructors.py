@@ -107,3 +107,17 @@ def test_binder_installs_what_the_environment_says() -> None:
 def test_exercises_and_predictions_that_are_named_exist(path: Path) -> None:
     """By their names, such as `03.ring_allreduce`."""
     assert set(re.findall(r"`(\d\d\.[a-z]\w*)`", path.read_text(encoding="utf-8"))) <= {*names(), *NAMES}
+
+
+@pytest.mark.parametrize("lesson", build.lessons([]), ids=lambda path: path.stem)
+def test_minutes_for_a_class_hold_those_of_the_head(lesson: Path) -> None:
+    """Instructor cells name the minutes in class, and those for the exercises, which add up to the lesson's head."""
+    text = re.sub(r"\n# ?", " ", lesson.read_text(encoding="utf-8"))
+    to_do = re.search(r"\*\*Takes\*\* [^.]*?(\d+) to do", text)
+    cells = re.findall(r"\*\*Instructor\.\*\* In class (\d+) minutes, (\d+) of them for the exercises\.", text)
+    if "**Instructor.** The plan of the slides" in text or to_do is None:
+        assert not cells
+        return
+    assert text.count("**Instructor.**") == len(cells)
+    assert sum(int(exercises) for _, exercises in cells) == int(to_do[1])
+    assert all(int(exercises) < int(minutes) for minutes, exercises in cells)

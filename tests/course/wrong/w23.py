@@ -21,18 +21,25 @@ def bytes_by(formula: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def chosen(limit: Callable[..., bool], key: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """An answer to ``23.choose``: the best by ``key``, of the layouts that keep to ``limit``."""
+def chosen(
+    limit: Callable[..., bool] = lambda *layout: True, key: Callable[..., Any] | None = None, without: str = ""
+) -> Callable[..., Any]:
+    """An answer to ``23.choose``: the best by ``key``, of the layouts that keep to ``limit``, without one rule."""
 
     def choose(gpus: Any, gpus_per_host: Any, layers: Any, samples: Any, fits: Any, seconds: Any) -> Any:
         found = []
         for tensor, pipeline in product(range(1, gpus_per_host + 1), range(1, layers + 1)):
-            if gpus % (tensor * pipeline) or gpus_per_host % tensor or layers % pipeline:
-                continue
             data = gpus // (tensor * pipeline)
-            if samples % data:
+            left = {
+                "product": gpus % (tensor * pipeline),
+                "tensor": gpus_per_host % tensor,
+                "layers": layers % pipeline,
+            }
+            if not data or any(each for rule, each in left.items() if rule != without):
                 continue
-            each = [m for m in range(1, samples // data + 1) if samples // data % m == 0]
+            if samples % data and without != "data":
+                continue
+            each = [m for m in range(1, samples // data + 1) if without == "micro-batches" or samples // data % m == 0]
             found += [(data, tensor, pipeline, m) for m in each if fits(data, tensor, pipeline, m)]
         good = [one for one in found if limit(*one)]
         return min(good, key=(lambda one: key(*one)) if key else (lambda one: seconds(*one)), default=None)
@@ -80,11 +87,17 @@ MADE = {
     "23.choose": [
         (chosen(lambda d, t, p, m: p == 1), "pipelines were not tried"),
         (chosen(lambda d, t, p, m: t == 1), "tensor groups were not tried"),
-        (chosen(lambda d, t, p, m: t == 8), "tensor is always a whole host"),
+        (chosen(lambda d, t, p, m: t in (6, 8)), "tensor is always a whole host"),
         (chosen(lambda d, t, p, m: m == 1), "one micro-batch only was tried"),
         (chosen(lambda d, t, p, m: d == 1), "data = 1 only was tried"),
-        (chosen(lambda d, t, p, m: True, lambda d, t, p, m: -d), "takes 1.2"),
-        (chosen(lambda d, t, p, m: True, lambda d, t, p, m: d), "times as long as the fastest one that fits"),
+        (chosen(key=lambda d, t, p, m: -d), "times as long as the fastest one that fits"),
+        (chosen(key=lambda d, t, p, m: d), "times as long as the fastest one that fits"),
+        (chosen(without="product"), "they use 40 GPUs, and there are 64"),
+        (chosen(without="tensor"), "tensor = 4 does not divide gpus_per_host = 6"),
+        (chosen(without="layers"), "does not divide layers"),
+        (chosen(without="data"), "does not divide samples"),
+        (chosen(without="micro-batches"), "does not divide samples / data"),
+        (chosen(lambda d, t, p, m: d * m == 60 or d * m > 512), "keeps all rules, and fits"),
         (lambda gpus, *rest: (gpus, 1, 1, 1), "(8, 1, 1, 1) does not fit into a GPU"),
         (lambda gpus, per_host, *rest: (1, per_host, 1, 1), "does not fit into a GPU"),
         (lambda gpus, *rest: (1, 1, 1, 4), "they use 1 GPUs, and there are 8"),

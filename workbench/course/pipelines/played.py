@@ -6,7 +6,8 @@ Each rank is one stage. Its schedule is a list of operations, ``("F", i)`` for t
     F i   needs F i of the stage before it; the first stage has the input
     B i   needs B i of the stage after it; the last stage begins it from the loss
 
-What a stage sends leaves at once, and the stage goes on. So a schedule can only deadlock by its order.
+What a stage sends leaves at once, and the stage goes on: sending takes none of its time, and several messages do not
+slow each other down. So a schedule can only deadlock by its order.
 """
 
 from __future__ import annotations

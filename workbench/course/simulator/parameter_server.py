@@ -7,7 +7,8 @@ of K bytes and W workers, in each direction:
     synchronous     W · K per step on the server's link, K on a worker's
     asynchronous    W · (K + 8) per W gradients on the server's link, K + 8 on that of a worker of average speed
 
-The servers stand here to be compared. To train, use the ring.
+Adding takes no time, on a server or on a rank: links alone are counted. The servers stand here to be compared. To
+train, use the ring.
 """
 
 from __future__ import annotations

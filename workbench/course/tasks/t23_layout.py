@@ -13,7 +13,7 @@ from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainT
 from workbench.course.mistakes import layouts as known
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import ring_among
-from workbench.course.training.layouts import Cluster, Transformer, parts, seconds
+from workbench.course.training.layouts import NAMES, Cluster, Transformer, parts, seconds
 
 Layout = tuple[int, int, int, int]
 
@@ -23,7 +23,8 @@ def bytes_per_gpu(parameters: Any, activations: Any, data: Any, tensor: Any, pip
 
     Each of the model's parameters needs 2 bytes, its gradient 2, Adam's state 12 (mixed precision).
     Tensor and pipeline divide all of that; ZeRO 1 divides Adam's state among the data ranks, too.
-    activations: bytes that all layers keep of one micro-batch; tensor and pipeline divide them.
+    activations: bytes that all layers keep of one micro-batch; with sequence parallelism tensor divides all of them,
+    and pipeline does.
     With 1F1B a stage keeps those of at most min(pipeline, microbatches) micro-batches.
     """
     ### BEGIN SOLUTION
@@ -135,6 +136,11 @@ def jobs() -> tuple[tuple[str, Transformer, Cluster], ...]:
         ("174 G on 64 hosts", Transformer(96, 12288, samples=1536), Cluster(64)),
         ("1 T on 64 hosts", Transformer(128, 25600, samples=1536), Cluster(64)),
         ("1 T on 4 hosts", Transformer(128, 25600, samples=96), Cluster(4)),
+        (
+            "8 G on 4 hosts with 6 GPUs each",
+            Transformer(39, 4096, samples=60),
+            Cluster(4, 6, memory_bytes=40 * 2**30, latency_s=3e-4),
+        ),
     )
 
 
@@ -185,6 +191,9 @@ def _judged(numbers: Sequence[int], function: Callable[..., Any]) -> str:
         name, model, cluster = jobs()[number]
         wanted, mine = best(number), function(*asked(model, cluster))
         if wrong := _layout(mine, wanted, model, cluster):
+            if mine is None:
+                never = all(function(*asked(*other[1:])) is None for other in jobs())
+                wrong += ". Is there a return?" if never else ". Which of your conditions leaves it out?"
             return f"{name}: {wrong}"
     return ""
 
@@ -194,7 +203,7 @@ def _layout(mine: Any, wanted: Layout | None, model: Transformer, cluster: Clust
     if wanted is None:
         return "" if mine is None else f"your result is {mine!r}, expected None. No layout fits: what then?"
     if mine is None:
-        return f"your result is None, expected a layout, such as {wanted}. Is there a return?"
+        return f"your result is None, but {wanted} keeps all rules, and fits"
     if wrong := unlike([0] * len(mine) if isinstance(mine, (tuple, list, np.ndarray)) else mine, [0, 0, 0, 0]):
         return f"four numbers are asked for; (data, tensor, pipeline, microbatches){wrong}"
     numbers = np.asarray(mine)
@@ -207,9 +216,8 @@ def _layout(mine: Any, wanted: Layout | None, model: Transformer, cluster: Clust
         return f"{layout} does not fit into a GPU. Ask fits() before you compare the times"
     slower = seconds(model, cluster, layout) / seconds(model, cluster, wanted)
     if slower > 1 + 1e-9:
-        names = ("computing", "the bubble", "the tensor groups", "the data groups")
         more = np.subtract(parts(model, cluster, layout), parts(model, cluster, wanted))
-        why = f"most of it is {names[int(np.argmax(more))]}"
+        why = f"most of it is {NAMES[int(np.argmax(more))]}"
         return f"{layout} takes {slower:.3g} times as long as the fastest one that fits; {why}"
     return ""
 
@@ -227,6 +235,11 @@ def networks(function: Callable[..., Any]) -> str:
 def large(function: Callable[..., Any]) -> str:
     """Models that fit in few ways."""
     return _judged([3, 4, 5], function)
+
+
+def other_numbers(function: Callable[..., Any]) -> str:
+    """6 GPUs a host, 39 layers and 60 samples: few numbers divide them."""
+    return _judged([7], function)
 
 
 def nothing_fits(function: Callable[..., Any]) -> str:
@@ -317,10 +330,11 @@ TASKS = [
             Mistake(("GPUs, and there are",), "Three numbers, one product: which of them follows from the others?"),
             Mistake(("does not divide",), "% gives the remainder. Which four must be 0?"),
             Mistake(("times as long",), "Print seconds() of the layouts that fit, sorted. Is yours among the first?"),
+            Mistake(("keeps all rules",), "Print the layouts that your loops come to. Is this one left out, and why?"),
             Mistake(("No layout fits",), "Begin with best = None, and change it only when something fits."),
             Mistake(("four numbers", "whole number"), "Return a tuple of four whole numbers."),
         ),
-        properties=[one_host, networks, large, nothing_fits],
+        properties=[one_host, networks, large, other_numbers, nothing_fits],
         points=2,
     ),
     CommTask(

@@ -1,17 +1,27 @@
 """What a step of a transformer takes, by its layout on a cluster: the figures behind lesson 23.
 
-The model, with d · t · p GPUs, m micro-batches, L layers of width h, S samples of s tokens in a global batch::
+The model, with d · t · p GPUs, m micro-batches, L layers of width h, S samples of s tokens in a global batch. A
+micro-batch's x between two layers has X = 2 h s S/(d m) bytes::
 
-    parameters   12 L h²                                                     of all layers; without embeddings
-    computing    6 · parameters · tokens / (GPUs · FLOP/s)                   forward 2, backward 4
-    bubble       computing · (p - 1) / m                                     1F1B, as in lesson 20
-    tensor       4 L/p allreduces of 2 h s S/(d m) bytes, m times, over t    two forward, two backward, per layer
-    data         2 (d - 1)/d · 2 · parameters/(t p) bytes, over d            reduce-scatter, allgather: ZeRO 1
-    activations  34 s h bytes of a sample and layer                          Korthikanti et al. 2022, arXiv:2205.05198
+    parameters   12 L h²                                         of all layers
+    computing    (72 h + 16 s) h L s S / (GPUs · FLOP/s)         6 · parameters a token; scores, forward twice
+    bubble       computing · (p - 1) / m                         1F1B, as in lesson 20
+    tensor       4 L/p allreduces of X bytes, m times, over t    two forward, two backward, per layer
+    pipeline     2 (m + p - 2) messages of X bytes               forward and back; t GPUs send a part each, of 1/t
+    data         2 (d - 1)/d · 2 · parameters/(t p) bytes        over d; reduce-scatter, allgather: ZeRO 1
+    activations  34 s h bytes of a sample and layer              Korthikanti et al. 2022, arXiv:2205.05198
 
-Nothing is hidden behind computing, and a stage's activations that go to the next stage cost nothing. Ranks of a tensor
-group have neighbouring numbers, then come the stages, and last the data ranks: so tensor groups are inside a host, and
-the network between hosts carries gradients, of all GPUs of a host at once.
+Tensor groups use sequence parallelism. An allreduce is then a reduce-scatter and an allgather around the operations
+between the cut matrices, with equal bytes, and each GPU keeps 1/t of all activations. Without it, t divides 24 of the
+34 bytes only. Attention's scores would be 5 · heads · s² bytes more; they are computed again in backward, and not kept.
+
+Ranks of a tensor group have neighbouring numbers, then come the stages, and last the data ranks. So tensor groups are
+inside a host. Stages are, if t · p divides the GPUs of a host; else the slowest messages go from host to host, where
+the t GPUs of a stage share the network. It carries the gradients of all GPUs of a host at once.
+
+Nothing is hidden behind computing, so real steps are shorter. Left out, so real steps are longer: the optimizer's own
+time, embeddings, the last layer and the loss (they make the first and the last stage slower), reading the data, ranks
+that are late, memory that is fragmented.
 """
 
 from __future__ import annotations
@@ -79,11 +89,12 @@ class Transformer:
         return 34.0 * self.layers * self.tokens * self.width * samples
 
 
-Parts = tuple[float, float, float, float]
+NAMES = ("computing", "the bubble", "the tensor groups' sums", "the pipelines' messages", "the data groups' sums")
+Parts = tuple[float, float, float, float, float]
 
 
 def parts(model: Transformer, cluster: Cluster, layout: tuple[int, int, int, int]) -> Parts:
-    """Seconds of a step: computing, bubble, tensor groups' sums, data groups' sums.
+    """Seconds of a step, in the order of :data:`NAMES`.
 
     Args:
         model: what is trained.
@@ -91,20 +102,26 @@ def parts(model: Transformer, cluster: Cluster, layout: tuple[int, int, int, int
         layout: (data, tensor, pipeline, microbatches).
 
     Example:
-        >>> one = parts(Transformer(24, 2048), Cluster(hosts=1), (8, 1, 1, 1))
+        >>> one = parts(Transformer(24, 2048), Cluster(hosts=1), (2, 2, 2, 4))
         >>> [round(seconds, 3) for seconds in one]
-        [2.375, 0.0, 0.0, 0.014]
+        [2.903, 0.726, 0.347, 0.007, 0.002]
     """
     data, tensor, pipeline, microbatches = layout
-    computing = 6 * model.parameters * model.tokens * model.samples / (cluster.gpus * cluster.flops)
-    activation = 2 * model.width * model.tokens * model.samples / (data * microbatches)
+    tokens = model.tokens * model.samples
+    operations = (72 * model.width + 16 * model.tokens) * model.width * model.layers * tokens
+    computing = operations / (cluster.gpus * cluster.flops)
+    activation = 2 * model.width * tokens / (data * microbatches)
     sums = 4 * model.layers / pipeline * microbatches
     in_tensor = sums * _allreduce(tensor, activation, cluster.inside_s, cluster.latency_s)
+    neighbours = cluster.gpus_per_host % (tensor * pipeline) == 0
+    to_next_s = activation * (cluster.inside_s / tensor if neighbours else cluster.between_s)
+    messages = 2 * (microbatches + pipeline - 2) if pipeline > 1 else 0
+    in_pipeline = messages * (cluster.latency_s + to_next_s)
     gradients = 2 * model.parameters / (tensor * pipeline)
     is_inside = cluster.hosts == 1
     shared = cluster.inside_s if is_inside else cluster.between_s * min(cluster.gpus_per_host, tensor * pipeline)
     in_data = _allreduce(data, gradients, shared, cluster.latency_s)
-    return computing, computing * (pipeline - 1) / microbatches, in_tensor, in_data
+    return computing, computing * (pipeline - 1) / microbatches, in_tensor, in_pipeline, in_data
 
 
 def seconds(model: Transformer, cluster: Cluster, layout: tuple[int, int, int, int]) -> float:

@@ -1,4 +1,8 @@
-"""The model of a training step on n ranks, T(n) = G/n + C(n), and its picture beside what was measured."""
+"""The model of a training step on n ranks, T(n) = G/n + C(n), and its picture beside what was measured.
+
+What it leaves out: work that does not become less with the batch (the optimizer, Python), cores and memory that ranks
+share, ranks that are late; and that messages may be hidden behind computing.
+"""
 
 from __future__ import annotations
 
