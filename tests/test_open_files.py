@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from running import Runner
 
 SERVER = """
 import os, resource, socket, time
@@ -72,3 +76,50 @@ print("over", not server.is_alive())
     assert done.stdout == "over True\n", done.stderr
     assert done.stderr.count("Too many open files") == 1
     assert "200 (ulimit -Hn)" in done.stderr
+
+
+FULL = """
+import os, resource, subprocess, time
+from workbench.machine import has_ended, why_stopped
+ended = subprocess.Popen(["true"])
+ended.wait()
+files = []
+try:
+    while True: files.append(os.open("/dev/null", os.O_RDONLY))
+except OSError: pass
+print(has_ended(os.getppid()), has_ended(1), has_ended(ended.pid), repr(why_stopped(os.getppid())))
+"""
+
+
+def test_who_is_alive_is_known_without_a_free_file() -> None:
+    """And what is not known is alive: a process of this user, another's, and one that has ended."""
+    assert said_by("-n 64", FULL).stdout == "False False True ''\n"
+
+
+LEAKS = """
+import os, resource, numpy as np, workbench as hvd
+from workbench.runtime.control import liveness
+looks, ask = [], liveness.has_ended
+liveness.has_ended = lambda pid: (looks.append(pid), ask(pid))[1]
+hvd.init()
+hvd.allreduce(np.ones(1))  # whose first call imports something
+files, limits = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+if hvd.rank() == 1:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
+    try:
+        while True: files.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError: pass
+looks.clear()
+while not hvd.allreduce(np.array([len(looks) > 5]), op=hvd.Min)[0]:
+    pass
+for each in files: os.close(each)
+print("after", hvd.allreduce(np.full(3, 1.0 + hvd.rank()), op=hvd.Sum)[0], flush=True)
+hvd.shutdown()
+"""
+
+
+def test_a_rank_without_a_free_file_stays_in_the_job(jobs: Runner) -> None:
+    """A loader has leaked all files: the ranks look for each other, and their collectives go on."""
+    job = jobs.mpiexec(2, "-c", LEAKS, deadline_s=60.0, WORKBENCH_HEARTBEAT_S="0.02")
+    assert job.code == 0, job.err(0) + job.err(1)
+    assert [job.out(rank).strip() for rank in range(2)] == ["after 3.0"] * 2

@@ -105,18 +105,28 @@ def suspended(pid: int) -> bool:
 
 
 def has_ended(pid: int) -> bool:
-    """Has this process ended (a zombie counts as ended)? False if this user may not inspect it."""
+    """Has this process ended (a zombie counts as ended)? False if this user may not inspect it.
+
+    And where nothing can be found out, for want of a file descriptor or of memory: what is not known is alive. The
+    engine's thread asks, and it must not end because a script has opened too many files.
+    """
     if pid == os.getpid():
         return False
     if found := process_state(pid):
         return found[1] in "ZX"
-    import psutil  # not at the top: `workbench --help` needs none of it
+    try:
+        os.kill(pid, 0)  # which opens nothing
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    if os.path.exists("/proc/self/stat"):
+        return False
+    import psutil  # not at the top: only systems without /proc need it
 
     try:
         return bool(psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD))
     except psutil.NoSuchProcess:
         return True
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return False
 
 
