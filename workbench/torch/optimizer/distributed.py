@@ -78,8 +78,8 @@ class DistributedOptimizer(Wrapping):
         sharded: True or "optimizer": each rank updates its part of the parameters and keeps the optimizer's state for
             that part only (``sharded/stage1.py``): less memory, less to compute, the same result. It begins with the
             second step. For SGD, Adam and others that treat each element by itself, with op=Average, without
-            compression and groups. On one machine the parameters then are one memory for all its ranks: who changes
-            them by hand does so on one rank. ``state_dict()`` is whole, and therefore a collective: all ranks call it.
+            compression and groups. ``step()`` uses gradients up: ``.grad`` is None afterwards, and the next backward
+            begins anew. ``state_dict()`` is whole, and therefore a collective: all ranks call it.
             "gradients", "parameters": each rank also keeps its part only of the gradients, and of the parameters; see
             :class:`~workbench.torch.sharded.optimizer.ShardedOptimizer`, which is made then.
         overlap_forward: ``step()`` waits for nothing, from the second on: a parameter is updated when it is looked at

@@ -115,7 +115,7 @@ class GradientHooks:
         if overlap_forward:
             return DeferredGradients(self.grads, submit_in_pieces, self.deferral)
         if self.sharded:
-            return Stage1Gradients(self.grads, api.submit_when_free, self.optimizer, self.hooks, self.names)
+            return Stage1Gradients(self.grads, api.submit_when_free, self.optimizer, self.names)
         return DenseGradients(self.grads, api.submit_when_free)
 
     def choose_source(self, alone: bool | None = None) -> None:
