@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from failed_cells import interrupted_cell
+from overlap import tower
 from serial import MAKES, Net, assert_equal, batches, distributed, goes_on, mse, part, step_alike, train_alike, twins
 from torch import nn
 
@@ -284,6 +285,38 @@ def test_a_dropped_optimizer_leaves_the_model_alone(n: int) -> None:
 
 
 # --- what is refused ----------------------------------------------------------------------------------
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "overlap": {"overlap_forward": True},
+    "top-k": {"compression": TOPK},
+    "Adasum": {"op": hvd.Adasum},
+    **{str(stage): {"sharded": stage} for stage in (True, "gradients", "parameters")},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("first", [0, 2])
+def test_parameters_that_are_the_model_s_no_longer(first: int, mode: str, n: int) -> None:
+    """A step after load_state_dict(assign=True) has nothing to train: it warns. A step before, or without data, not."""
+    model = hvd.shard_parameters(tower()) if mode == "parameters" else tower()
+    optimizer = distributed(model, **MODES[mode])
+
+    def step() -> None:
+        optimizer.zero_grad()
+        mse(model, *map(part, next(batches(n)))).backward()
+        optimizer.step()
+
+    for _ in range(first):
+        step()
+    if mode not in ("gradients", "parameters"):  # there all ranks make equally many passes
+        optimizer.zero_grad()
+        optimizer.step()
+    model.load_state_dict(tower().state_dict(), assign=True)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"none of the \d+ parameters .* has got a gradient on this rank"):
+            step()
 
 
 def test_names_are_checked(n: int) -> None:

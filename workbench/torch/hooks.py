@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
+from collections.abc import Iterable
 from typing import Protocol
 
 import torch
 
 from workbench.torch.compiled import not_traced
 
+_NOT_HERE = (
+    "optimizer.step(): backward() has run, but none of the {} parameters of this DistributedOptimizer has got a "
+    "gradient on this rank. They may be the model's no longer: model.load_state_dict(..., assign=True) puts others in "
+    "their place. Then make the optimizer again, of model.parameters()."
+)
+
 
 class HookOwner(Protocol):
-    """Of hooks."""
+    """Of hooks.
+
+    Attributes:
+        arrivals: of gradients.
+    """
+
+    arrivals: Arrivals
 
     def ready(self, name: str) -> None:
         """Backward has finished a gradient."""
@@ -29,10 +43,7 @@ class Hook:
     Attributes:
         owner: a weak reference, so that a model and its optimizer are freed as soon as nobody has them.
         name: of the parameter.
-        in_common: the parameter's memory is that of all ranks.
     """
-
-    in_common = False
 
     def __init__(self, owner: HookOwner, name: str, param: torch.nn.Parameter) -> None:
         self.owner = weakref.ref(owner)
@@ -44,14 +55,43 @@ class Hook:
     def __call__(self, param: torch.Tensor) -> None:
         owner = self.owner()
         if owner is not None:
+            owner.arrivals.note()
             owner.ready(self.name)
 
     def remove(self) -> None:
-        """Remove the hook; a parameter in memory that ranks share is copied to memory of this rank alone."""
         self._handle.remove()
-        param = self._param()
-        if self.in_common and param is not None:
-            self.in_common, param.data = False, param.data.clone()
+
+
+class Arrivals:
+    """Does backward bring gradients to an optimizer's parameters?"""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._pass = _next_pass()
+
+    def note(self) -> None:
+        """One has come, in the pass that goes on."""
+        self._came, self._pass = True, torch._C._current_graph_task_id()
+
+    def check(self, grads: Iterable[torch.Tensor | None]) -> None:
+        """A step comes. Warn if backward has run since the last gradient, and all of these are None or 0."""
+        came, self._came = self._came, False
+        if came:
+            return
+        before, self._pass = self._pass, _next_pass()
+        found = list(grads)
+        if found and self._pass > before + 1 and not any(grad is not None and grad.any() for grad in found):
+            warnings.warn(_NOT_HERE.format(len(found)), stacklevel=2)
+
+
+def _next_pass() -> int:
+    """The number of a backward pass that begins now: torch counts them."""
+    found: list[int] = []
+    with torch.inference_mode(False), torch.enable_grad():
+        probe = torch.zeros((), device="cpu", requires_grad=True)
+        probe.register_hook(lambda _: found.append(torch._C._current_graph_task_id()))
+        (probe * 1).backward()
+    return found[0]
 
 
 def take_over(param: torch.nn.Parameter) -> HookOwner | None:
@@ -65,4 +105,4 @@ def take_over(param: torch.nn.Parameter) -> HookOwner | None:
     return owner
 
 
-__all__ = ["Hook", "take_over"]
+__all__ = ["Arrivals", "Hook", "take_over"]

@@ -30,7 +30,7 @@ from workbench.torch.gradients.local import LocalGradients
 from workbench.torch.gradients.pieces import submit_in_pieces
 from workbench.torch.gradients.source import GradientSource
 from workbench.torch.gradients.top_k import TopKGradients
-from workbench.torch.hooks import Hook, take_over
+from workbench.torch.hooks import Arrivals, Hook, take_over
 from workbench.torch.low_communication.periodic import refuse_periodic
 from workbench.torch.optimizer.adasum import AdasumGradients
 from workbench.torch.optimizer.deferred import Deferral, DeferredGradients
@@ -75,6 +75,7 @@ class GradientHooks:
         should_synchronize: False within ``skip_synchronize()``.
         synchronized: ``synchronize()`` has been called in this step.
         keeping: True within ``no_sync()``.
+        arrivals: of gradients.
         exact: in exact mode, its gradients.
         plan: what was chosen with ``plan=``.
     """
@@ -92,6 +93,7 @@ class GradientHooks:
         self.should_synchronize = True
         self.synchronized = False
         self.keeping = False
+        self.arrivals = Arrivals()
         self.replaced = False
         self.names = {param: name for name, param in grads.params.items()}
         self.hooks: dict[str, Hook] = {}
@@ -168,7 +170,9 @@ class GradientHooks:
         self.zeros.drop()
         if self.replaced:
             raise RuntimeError(_REPLACED)
-        return self.trained()
+        names = self.trained()
+        self.arrivals.check(self.grads.params[name].grad for name in names)
+        return names
 
     def trained(self) -> list[str]:
         """Names of parameters that are not frozen now."""
