@@ -43,6 +43,10 @@ _REPLACED = (
     "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from it. Use the "
     "new one."
 )
+_NOT_REDUCED = (
+    "optimizer.step() within skip_synchronize(): backward() has run on rank {} since gradients were last reduced, so "
+    "they are this rank's alone. Call optimizer.synchronize() before, or step() without skip_synchronize()."
+)
 
 
 class ExactGradients(GradientSource, Protocol):
@@ -74,6 +78,7 @@ class GradientHooks:
         zeros: gradients before there are any.
         should_synchronize: False within ``skip_synchronize()``.
         synchronized: ``synchronize()`` has been called in this step.
+        computed: backward has computed gradients since they were last reduced or cleared.
         keeping: True within ``no_sync()``.
         arrivals: of gradients.
         exact: in exact mode, its gradients.
@@ -92,6 +97,7 @@ class GradientHooks:
         self.sharded = sharded
         self.should_synchronize = True
         self.synchronized = False
+        self.computed = False
         self.keeping = False
         self.arrivals = Arrivals()
         self.replaced = False
@@ -146,11 +152,22 @@ class GradientHooks:
         """Are changes of the weights combined, and no gradients?"""
         return self.grads.op is Adasum and not self.alone
 
+    @property
+    def unreduced(self) -> bool:
+        """Are there gradients of this rank alone, with which no step may be made?"""
+        return self.computed and not self.adasum and (not self.alone or self.exact is not None)
+
+    def check_reduced(self) -> None:
+        """Raise a RuntimeError if there are."""
+        if self.unreduced:
+            raise RuntimeError(_NOT_REDUCED.format(api.rank()))
+
     # --- amid backward --------------------------------------------------------------------------------
 
     def ready(self, name: str) -> None:
         """Backward has finished a gradient."""
         self.forget_failed_cell()
+        self.computed = True
         self.source.ready(name, self.keeping)
 
     def lend(self, name: str) -> torch.Tensor | None:
