@@ -329,8 +329,7 @@ class DistributedOptimizer(Wrapping):
             raise AssertionError(_ZERO_GRAD)
         mine.computed = False
         frozen = mine.zeros.frozen()
-        with mine.deferral.zeroing(set_to_none):
-            mine.optimizer.zero_grad(set_to_none=set_to_none)
+        mine.deferral.zero_grad(set_to_none)
         if mine.shards:
             mine.shards.zero_grad(set_to_none)
         else:
