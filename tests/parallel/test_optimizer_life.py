@@ -32,6 +32,7 @@ from torch import nn
 import workbench.torch as hvd
 from workbench import fingerprint
 from workbench.errors import MismatchError
+from workbench.torch.elastic import TorchState
 
 TOPK = hvd.Compression.topk(0.5)
 
@@ -397,6 +398,28 @@ def test_skip_synchronize_before_synchronize(kept: bool, mode: str, n: int) -> N
             optimizer.step()
         reference.step()
         assert_equal(model, serial)
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap_forward": True}, {"sharded": True}, {"num_groups": 2}], ids=str)
+@pytest.mark.parametrize("way", ["restore", "zero_grad"])
+def test_passes_that_are_dropped_do_not_count(way: str, options: dict[str, Any], n: int) -> None:
+    """After some of backward_passes_per_step passes, restore() and zero_grad() begin the step anew."""
+    model, serial = twins(tower)
+    optimizer = distributed(model, backward_passes_per_step=3, **options)
+    reference, state = MAKES["SGD"](serial.parameters()), TorchState(model, optimizer)
+    for left, (x, y) in enumerate(batches(n, 6)):
+        for _ in range(left % 3):
+            mse(model, part(x), part(y)).backward()
+        getattr(state if way == "restore" else optimizer, way)()
+        reference.zero_grad()
+        for _ in range(3):
+            mse(model, part(x), part(y)).backward()
+            mse(serial, x, y).backward()
+        optimizer.step()
+        reference.step()
+        assert_equal(model, serial)
+        state.commit()
+        optimizer.zero_grad()
 
 
 def test_names_are_checked(n: int) -> None:

@@ -327,6 +327,8 @@ class DistributedOptimizer(Wrapping):
         mine.forget_failed_cell()
         if mine.source.in_flight:
             raise AssertionError(_ZERO_GRAD)
+        if mine.computed:  # some passes of a step, which begins anew
+            mine.source.abandon()
         mine.computed = False
         frozen = mine.zeros.frozen()
         mine.deferral.zero_grad(set_to_none)
