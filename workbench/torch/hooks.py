@@ -11,6 +11,10 @@ import torch
 
 from workbench.torch.compiled import not_traced
 
+REPLACED = (
+    "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from it. Use the "
+    "new one."
+)
 _NOT_HERE = (
     "optimizer.step(): backward() has run, but none of the {} parameters of this DistributedOptimizer has got a "
     "gradient on this rank. They may be the model's no longer: model.load_state_dict(..., assign=True) puts others in "
@@ -105,4 +109,4 @@ def take_over(param: torch.nn.Parameter) -> HookOwner | None:
     return owner
 
 
-__all__ = ["Arrivals", "Hook", "take_over"]
+__all__ = ["REPLACED", "Arrivals", "Hook", "take_over"]

@@ -30,7 +30,7 @@ from workbench.torch.gradients.local import LocalGradients
 from workbench.torch.gradients.pieces import submit_in_pieces
 from workbench.torch.gradients.source import GradientSource
 from workbench.torch.gradients.top_k import TopKGradients
-from workbench.torch.hooks import Arrivals, Hook, take_over
+from workbench.torch.hooks import REPLACED, Arrivals, Hook, take_over
 from workbench.torch.low_communication.periodic import refuse_periodic
 from workbench.torch.optimizer.adasum import AdasumGradients
 from workbench.torch.optimizer.deferred import Deferral, DeferredGradients
@@ -39,10 +39,6 @@ from workbench.torch.sharded.stage1 import ShardedBuckets, Stage1Gradients
 from workbench.training import progress
 from workbench.training.step_count import StepCount
 
-_REPLACED = (
-    "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from it. Use the "
-    "new one."
-)
 _NOT_REDUCED = (
     "optimizer.step() within skip_synchronize(): backward() has run on rank {} since gradients were last reduced, so "
     "they are this rank's alone. Call optimizer.synchronize() before, or step() without skip_synchronize()."
@@ -186,7 +182,7 @@ class GradientHooks:
         """
         self.zeros.drop()
         if self.replaced:
-            raise RuntimeError(_REPLACED)
+            raise RuntimeError(REPLACED)
         names = self.trained()
         self.arrivals.check(self.grads.params[name].grad for name in names)
         return names
