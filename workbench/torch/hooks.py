@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -72,20 +73,34 @@ class Arrivals:
     def __init__(self) -> None:
         self._came = False
         self._pass = _next_pass()
+        self._missed = 0
 
     def note(self) -> None:
         """One has come, in the pass that goes on."""
         self._came, self._pass = True, torch._C._current_graph_task_id()
 
-    def check(self, grads: Iterable[torch.Tensor | None]) -> None:
-        """A step comes. Warn if backward has run since the last gradient, and all of these are None or 0."""
+    def check(self, grads: Mapping[torch.nn.Parameter, torch.Tensor | None]) -> None:
+        """A step comes. Warn if backward has run, has brought none of these gradients, and no module has a parameter.
+
+        It may have run for another model, on a rank that has no data for this one.
+        """
         came, self._came = self._came, False
         if came:
             return
         before, self._pass = self._pass, _next_pass()
-        found = list(grads)
-        if found and self._pass > before + 1 and not any(grad is not None and grad.any() for grad in found):
-            warnings.warn(_NOT_HERE.format(len(found)), stacklevel=2)
+        if self._pass == before + 1 or any(grad is not None and grad.any() for grad in grads.values()):
+            return
+        self._missed += 1
+        # To look at all that Python has takes milliseconds: it is done ever more seldom.
+        if self._missed.bit_count() == 1 and grads and not _in_modules(grads):
+            warnings.warn(_NOT_HERE.format(len(grads)), stacklevel=2)
+
+
+def _in_modules(params: Iterable[torch.nn.Parameter]) -> bool:
+    """Has a module one of these?"""
+    of_them = {id(each): each for each in gc.get_referrers(*params) if isinstance(each, dict)}
+    owners = (each for each in gc.get_referrers(*of_them.values()) if isinstance(each, (dict, torch.nn.Module)))
+    return any(id((each if isinstance(each, dict) else vars(each)).get("_parameters")) in of_them for each in owners)
 
 
 def _next_pass() -> int:

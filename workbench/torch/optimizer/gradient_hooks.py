@@ -184,7 +184,7 @@ class GradientHooks:
         if self.replaced:
             raise RuntimeError(REPLACED)
         names = self.trained()
-        self.arrivals.check(self.grads.params[name].grad for name in names)
+        self.arrivals.check({(param := self.grads.params[name]): param.grad for name in names})
         return names
 
     def trained(self) -> list[str]:

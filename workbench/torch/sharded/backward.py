@@ -185,7 +185,8 @@ class Backward:
         if self._open:
             raise RuntimeError(_BROKEN)
         new = self.watch()
-        self.arrivals.check(get_grad(flat.params[name]) for flat in self.flats for name in flat.trained)
+        params = [flat.params[name] for flat in self.flats for name in flat.trained]
+        self.arrivals.check({param: get_grad(param) for param in params})
         rest = self.flats if self._kept or not self._passes else new
         self._passes = 0
         self._kept = False
