@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +131,7 @@ def test_a_negative_constant_is_refused() -> None:
 
 @pytest.mark.parallel
 def test_measure_on_real_ranks() -> None:
-    """All ranks get the same; the model is left as it was; its layers are in forward order, with all parameters.
+    """All ranks get the same; model and random states stay; its layers are in forward order, with all parameters.
 
     The job keeps it, so an optimizer of this model can be planned by it.
     """
@@ -141,17 +143,28 @@ def test_measure_on_real_ranks() -> None:
 
         hvd.init()
         torch.set_num_threads(1)
-        model = torch.nn.Sequential(torch.nn.Linear(50, 400), torch.nn.BatchNorm1d(400), torch.nn.Linear(400, 3))
+
+        class Noisy(torch.nn.Module):
+            def forward(self, x: Any) -> Any:
+                return torch.nn.functional.dropout(x, random.random() * np.random.random())
+
+        def states() -> str:
+            return repr((torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()))
+
+        model = torch.nn.Sequential(
+            torch.nn.Linear(50, 400), torch.nn.BatchNorm1d(400), Noisy(), torch.nn.Linear(400, 3)
+        )
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        found = workbench.measure(model, (torch.randn(8, 50), torch.zeros(8, dtype=torch.long)), seconds=3.0, doubt=10)
-        same = all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        batch, state = (torch.randn(8, 50), torch.zeros(8, dtype=torch.long)), states()
+        found = workbench.measure(model, batch, seconds=3.0, doubt=10)
+        same = state == states() and all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         planned = hvd.DistributedOptimizer(sgd, model.named_parameters(), plan="auto").plan
         return repr(found), [(layer.name, layer.values) for layer in found.layers], same, repr(planned)
 
     first, second = workbench.run(on_a_rank, np=2, use_gloo=True)
     assert first == second
-    assert first[1] == [("update", 0), ("0", 20400), ("1", 800), ("2", 1203), ("loss", 0)]
+    assert first[1] == [("update", 0), ("0", 20400), ("1", 800), ("3", 1203), ("loss", 0)]
     assert first[2]
     assert "overlap_forward" in first[3]
 

@@ -199,23 +199,6 @@ def memory_of_the_backend_is_reduced(rank: Rank) -> None:
         np.testing.assert_array_equal(array[part], expected[part])
 
 
-def what_one_rank_offers_all_reach(rank: Rank) -> None:
-    """Memory offered by a rank is one memory for all of them, or is reached by none."""
-    backend = rank.backend
-    for owner in range(backend.size):
-        offset = np.array([backend.shared.offer(8 * backend.size) if backend.rank == owner else 0])
-        backend.collectives.broadcast(offset, owner)
-        memory = backend.shared.reach(owner, int(offset[0]), 8 * backend.size)
-        reached = np.array([memory is not None], np.int64)
-        backend.collectives.allreduce(reached, Reduction("sum", "int64"))
-        assert reached[0] in (0, backend.size)
-        if memory is not None:
-            array = memory.view(np.int64)
-            array[backend.rank] = 100 * owner + backend.rank
-            backend.collectives.allreduce(reached, Reduction("max", "int64"))  # all have written
-            assert array.tolist() == [100 * owner + each for each in range(backend.size)]
-
-
 def some_ranks_work_alone(rank: Rank) -> None:
     """The backend of a part of the ranks reduces among these and is closed; then all work together again."""
     backend = rank.backend
@@ -254,6 +237,5 @@ BACKEND_CHECKS = [
     reducescatter_gives_each_its_part,
     buffers_can_be_reduced,
     memory_of_the_backend_is_reduced,
-    what_one_rank_offers_all_reach,
     some_ranks_work_alone,
 ]

@@ -39,10 +39,11 @@ def reduced_in_backward(optimizer: Any, first: torch.Tensor) -> list[int]:
 
 
 def in_buckets(model: nn.Module, optimizer: Any) -> bool:
-    """Is every gradient a part of its bucket?"""
-    buckets = optimizer._distributed.grads.buckets
+    """Is every gradient a part of its bucket, or was so until a sharded step has used it up?"""
+    buckets, used_up = optimizer._distributed.grads.buckets, bool(optimizer._distributed.shards)
     return all(
-        name in buckets and param.grad is not None and param.grad.data_ptr() == buckets[name].views[name].data_ptr()
+        name in buckets
+        and (used_up if param.grad is None else param.grad.data_ptr() == buckets[name].views[name].data_ptr())
         for name, param in model.named_parameters()
     )
 

@@ -109,7 +109,7 @@ def test_backward_writes_into_the_buckets_by_itself(n: int, job_with: Callable[.
 def test_one_announcement_for_each_bucket(
     nbytes: int, sharded: bool, n: int, job_with: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A steady step announces each bucket once, as a number; sharded also who has which gradient, and the barrier.
+    """A steady step announces each bucket once, as a number; sharded also who has which gradient, and the parameters.
 
     After some steps the learning rates are compared: a request in full carries them.
     """
@@ -131,9 +131,7 @@ def test_one_announcement_for_each_bucket(
         step(model, optimizer)
         messages = list(sent)
         items = [item for event in messages for item in event.items]
-        extra = (1 + any(memory.shared for memory in optimizer._distributed.shards._memory)) if sharded else 0
-        if sharded and extra == 1:
-            extra += len(buckets(optimizer))  # the parameters of each are gathered
+        extra = 1 + len(buckets(optimizer)) if sharded else 0  # the parameters of each are gathered
         assert len(items) == len(buckets(optimizer)) + extra
         in_full = [item for item in items if isinstance(item, Request)]
         assert all(item.rates for item in in_full)

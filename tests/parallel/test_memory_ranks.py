@@ -22,7 +22,6 @@ from workbench.collectives.ring import chunk_lengths
 from workbench.core.messages import Kind
 from workbench.job import api
 from workbench.job.context import HOLDER
-from workbench.training import memory
 from workbench.transport.shm.staged import SEGMENT_BYTES
 
 DTYPES = ["float32", "bfloat16", "int32"]  # all are in tests/transport/shm/test_backend.py
@@ -155,23 +154,6 @@ def test_empty(n: int) -> None:
     assert all(workbench.empty(10**6).ctypes.data == start for _ in range(5))
 
 
-def test_one_array_for_all(rank: int, n: int) -> None:
-    """memory.shared() is the same memory on all ranks, also of a set: each writes its place, and all read all."""
-    few = hvd.add_process_set([n - 1])
-    most = hvd.add_process_set(range(1, n)) if n > 2 else hvd.global_process_set
-    for one in (hvd.global_process_set, few, most):
-        if one.included() and one.size() != 1:
-            array: Any = memory.shared(100, "int64", one)
-            array[rank] = 10 * rank + 1
-            hvd.barrier(one)
-            assert [array[r] for r in one.ranks or []] == [10 * r + 1 for r in one.ranks or []]
-            hvd.barrier(one)
-        else:
-            assert memory.shared(100, "int64", one) is None
-    assert hvd.remove_process_set(few)
-    assert n == 2 or hvd.remove_process_set(most)
-
-
 @pytest.mark.parametrize("slow", ["first", "last"])
 def test_sets_in_turns_with_a_slow_rank(slow: str, rank: int, n: int) -> None:
     """Sets that overlap, arrays of all sizes in both memories, and a rank that sleeps now and then: always right."""
@@ -219,7 +201,6 @@ def test_nothing_is_left_of_a_job(n: int) -> None:
     few = hvd.add_process_set([n - 1])
     if few.included():
         hvd.allreduce(torch.ones(10_000), process_set=few)
-        memory.shared(10, "int64", few)
     array = workbench.empty(10)
     array[:] = 3
     hvd.shutdown()

@@ -238,17 +238,21 @@ def test_closure(n: int) -> None:
         assert_equal(model, serial)
 
 
-def test_closure_called_many_times(n: int) -> None:
-    """LBFGS calls its closure many times a step, as often as the losses ask for: on all ranks alike."""
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum], ids=lambda op: op.value)
+def test_closure_called_many_times(op: Any, n: int) -> None:
+    """LBFGS calls its closure many times a step, as often as the losses ask for: on all ranks alike.
+
+    The loss that it decides by is the one whose gradient it has: with op=Sum, the sum over the ranks.
+    """
 
     def make(params: Any) -> torch.optim.Optimizer:
         return torch.optim.LBFGS(params, max_iter=6, line_search_fn="strong_wolfe")
 
     model, serial = twins(lambda: nn.Linear(4, 4).double())
-    optimizer, reference = distributed(model, make), make(serial.parameters())
+    optimizer, reference = distributed(model, make, op=op), make(serial.parameters())
     for x, y in batches(n, 3):
         optimizer.step(closure_of(model, optimizer, part(x), part(y)))
-        reference.step(closure_of(serial, reference, x, y))
+        reference.step(closure_of(serial, reference, x, y, n if op is hvd.Sum else 1))
         assert_equal(model, serial, 1e-9)
 
 

@@ -6,17 +6,33 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 import torch
 from failed_cells import interrupted_cell
-from serial import MAKES, Net, assert_equal, batches, distributed, goes_on, mse, part, step_alike, train_alike, twins
+from overlap import tower
+from serial import (
+    MAKES,
+    Net,
+    assert_equal,
+    batches,
+    closure_of,
+    distributed,
+    goes_on,
+    mse,
+    part,
+    step_alike,
+    train_alike,
+    twins,
+)
 from torch import nn
 
 import workbench.torch as hvd
 from workbench import fingerprint
 from workbench.errors import MismatchError
+from workbench.torch.elastic import TorchState
 
 TOPK = hvd.Compression.topk(0.5)
 
@@ -224,19 +240,59 @@ def test_a_step_more_than_another_rank_is_named_once(
         mse(model, part(x), part(y)).backward()
         optimizer.step()
 
-    def interrupt(*_: object) -> Any:
-        raise KeyboardInterrupt
-
     x, y = next(iter(batches(n, 1)))
     for _ in range(3):
         step()
     with monkeypatch.context() as patch:
         if rank == 1:
-            patch.setattr(mine.steps, "step", interrupt)
+            patch.setattr(mine.steps, "step", stop)
         interrupted_cell(step)
     with pytest.raises(MismatchError, match=r"(?s)Mismatched steps: .*rank 0: 4 steps\n  rank 1: 3 steps\n"):
         step()
     step()
+
+
+def stop(*_: object) -> Any:
+    """As Ctrl-C, in place of any function."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.ranks(2)
+def test_an_update_that_all_ranks_broke_off(rank: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each rank has updated is not known: the next step names it for all ranks, and the one after is made."""
+    model, _ = twins()
+    optimizer = distributed(model)
+    x, y = next(batches(n))
+
+    def code() -> None:
+        hvd.barrier()
+        with suppress(KeyboardInterrupt) if rank else nullcontext():  # one failure is enough for the cell
+            optimizer.step(closure_of(model, optimizer, part(x), part(y)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optimizer._distributed.optimizer, "step", stop)
+        interrupted_cell(code)
+    with pytest.raises(MismatchError, match="one that was interrupted halfway"):
+        optimizer.step(closure_of(model, optimizer, part(x), part(y)))
+    optimizer.step(closure_of(model, optimizer, part(x), part(y)))
+
+
+@pytest.mark.ranks(2)
+def test_a_closure_after_a_cell_that_failed(rank: int, n: int) -> None:
+    """Its gradients are sent while its step goes on, which is no step that was interrupted."""
+    model, serial = twins()
+    optimizer, reference = distributed(model), MAKES["SGD"](serial.parameters())
+
+    def code() -> None:
+        hvd.barrier()
+        if rank:
+            raise KeyboardInterrupt
+
+    interrupted_cell(code)
+    for x, y in batches(n, 3):
+        optimizer.step(closure_of(model, optimizer, part(x), part(y)))
+        reference.step(closure_of(serial, reference, x, y))
+        assert_equal(model, serial)
 
 
 @pytest.fixture
@@ -284,6 +340,88 @@ def test_a_dropped_optimizer_leaves_the_model_alone(n: int) -> None:
 
 
 # --- what is refused ----------------------------------------------------------------------------------
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "overlap": {"overlap_forward": True},
+    "top-k": {"compression": hvd.Compression.topk(1.0)},
+    "Adasum": {"op": hvd.Adasum},
+    **{str(stage): {"sharded": stage} for stage in (True, "gradients", "parameters")},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("first", [0, 2])
+def test_parameters_that_are_the_model_s_no_longer(first: int, mode: str, n: int) -> None:
+    """A step after load_state_dict(assign=True) has nothing to train: it warns. A step before, or without data, not."""
+    model, other = twins(tower)
+    if mode == "parameters":
+        hvd.shard_parameters(model)
+    optimizer = distributed(model, **MODES[mode])
+
+    def step() -> None:
+        optimizer.zero_grad()
+        mse(model, *map(part, next(batches(n)))).backward()
+        optimizer.step()
+
+    for _ in range(first):
+        step()
+    if mode not in ("gradients", "parameters"):  # there all ranks make equally many passes
+        optimizer.zero_grad()
+        optimizer.step()
+    model.load_state_dict(other.state_dict(), assign=True)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"none of the \d+ parameters .* has got a gradient on this rank"):
+            step()
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("Adasum", "gradients", "parameters")])
+@pytest.mark.parametrize("kept", [False, True])
+def test_skip_synchronize_before_synchronize(kept: bool, mode: str, n: int) -> None:
+    """step() refuses gradients of this rank alone, also those kept by no_sync(); after synchronize() it is right."""
+    model, serial = twins(tower)
+    optimizer, reference = distributed(model, **MODES[mode]), MAKES["SGD"](serial.parameters())
+    for x, y in batches(n, 4):
+        optimizer.zero_grad()
+        reference.zero_grad()
+        with optimizer.no_sync() if kept else nullcontext():
+            mse(model, part(x), part(y)).backward()
+        mse(serial, x, y).backward()
+        if n > 1:
+            assert optimizer.in_flight
+            with optimizer.skip_synchronize(), pytest.raises(RuntimeError, match=r"Call optimizer\.synchronize\(\)"):
+                optimizer.step()
+            with optimizer.skip_synchronize(), pytest.raises(RuntimeError, match=r"Call optimizer\.synchronize\(\)"):
+                optimizer.step(lambda: None)
+        optimizer.synchronize()
+        assert not optimizer.in_flight
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        reference.step()
+        assert_equal(model, serial)
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap_forward": True}, {"sharded": True}, {"num_groups": 2}], ids=str)
+@pytest.mark.parametrize("way", ["restore", "zero_grad"])
+def test_passes_that_are_dropped_do_not_count(way: str, options: dict[str, Any], n: int) -> None:
+    """After some of backward_passes_per_step passes, restore() and zero_grad() begin the step anew."""
+    model, serial = twins(tower)
+    optimizer = distributed(model, backward_passes_per_step=3, **options)
+    reference, state = MAKES["SGD"](serial.parameters()), TorchState(model, optimizer)
+    for left, (x, y) in enumerate(batches(n, 6)):
+        for _ in range(left % 3):
+            mse(model, part(x), part(y)).backward()
+        getattr(state if way == "restore" else optimizer, way)()
+        reference.zero_grad()
+        for _ in range(3):
+            mse(model, part(x), part(y)).backward()
+            mse(serial, x, y).backward()
+        optimizer.step()
+        reference.step()
+        assert_equal(model, serial)
+        state.commit()
+        optimizer.zero_grad()
 
 
 def test_names_are_checked(n: int) -> None:

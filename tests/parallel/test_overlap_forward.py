@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import pickle
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -158,6 +161,68 @@ def test_whoever_looks_sees_the_update(look: str, n: int) -> None:
             with torch.inference_mode(step % 3 == 1), torch.set_grad_enabled(step % 3 == 0):
                 LOOKS[look](bag)
         pair.check(step)
+
+
+def in_a_thread(function: Callable[[], Any]) -> Any:
+    """What it returns there, or the exception that it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(function)
+        return done.exception() or done.result()
+
+
+@pytest.mark.parametrize("zero", ZEROS)
+def test_a_thread_that_only_reads(zero: str, n: int, job_with: Callable[..., None]) -> None:
+    """A checkpoint that copies the weights again and again while the model trains: the training is the serial one."""
+    job_with(**SMALL)
+    pair = Pair(n, MAKES["Adam"], overlap_forward=True)
+    ended = threading.Event()
+
+    def read() -> int:
+        for copies in itertools.count():
+            if ended.is_set():
+                return copies
+            copy.deepcopy(pair.bag.state_dict())
+
+    with ThreadPoolExecutor(1) as pool:
+        copies = pool.submit(read)
+        try:
+            for _ in range(5):
+                train(pair, STEPS, zero)
+        finally:
+            ended.set()
+        assert copies.result() > 0
+    pair.check(STEPS)
+    pair.check_state()
+
+
+@pytest.mark.ranks(2)
+def test_a_thread_that_comes_late(n: int) -> None:
+    """It looked at a parameter before an update, and has its turn when the next update is still to come: not twice."""
+    pair = Pair(n, overlap_forward=True)
+    train(pair, 3)
+    update = pair.bag.get_parameter("always").update
+    train(pair, 3)
+    assert later(pair.bag)
+    assert in_a_thread(update.finish) is None
+    assert later(pair.bag)
+    train(pair, 3)
+    pair.check(STEPS)
+
+
+@pytest.mark.ranks(2)
+def test_an_update_that_fails_in_a_thread(n: int) -> None:
+    """The thread has the error, and so has the next step of the thread that trains: no rank goes on without it."""
+    pair = Pair(n, overlap_forward=True)
+    train(pair, 3)
+    always = pair.bag.get_parameter("always")
+    pair.optimizer.zero_grad()
+    pair.backward(3)
+    grad = always.grad
+    pair.optimizer.step()
+    grad.add_(1)
+    assert "was changed while it was being sent" in str(in_a_thread(always.sum))
+    with pytest.raises(RuntimeError, match="was changed while it was being sent"):
+        pair.optimizer.step()
 
 
 def test_a_copy_is_a_plain_parameter(n: int) -> None:

@@ -1,4 +1,4 @@
-"""A sharded optimizer as an object: one memory for all ranks, made again, refused, replaced, and broken off."""
+"""A sharded optimizer as an object: weights that a script changes, made again, refused, replaced, and broken off."""
 
 from __future__ import annotations
 
@@ -22,27 +22,45 @@ def steps(pair: Pair, first: int, last: int) -> None:
         pair.step(step)
 
 
-@pytest.mark.ranks(2)
-def test_parameters_are_one_memory(rank: int, n: int, in_memory: bool) -> None:
-    """On one machine what one rank writes into a parameter is what the others read; without shared memory it is not."""
-    pair = Pair(n, sharded=True)
-    steps(pair, 0, 3)
-    hvd.barrier()
-    if rank == n - 1:
+@pytest.mark.parametrize("sharded", [True, "gradients"])
+@pytest.mark.parametrize("who", ["all", "first", "last"])
+def test_weights_that_are_swapped_and_back(who: str, sharded: bool | str, rank: int, n: int) -> None:
+    """An evaluation with other weights, on all ranks or on one, leaves the training and the other ranks alone."""
+    pair = Pair(n, MAKES["Adam"], sharded=sharded)
+    for step in range(STEPS):
+        pair.step(step)
+        kept = [param.detach().clone() for param in pair.bag.parameters()]
+        swaps = who == "all" or rank == (0 if who == "first" else n - 1)
+        for param in pair.bag.parameters() if swaps else ():
+            param.data.copy_(torch.full_like(param, float(rank)))
+        hvd.barrier()
+        for param, value in zip(pair.bag.parameters(), kept, strict=True):
+            assert torch.equal(param, torch.full_like(param, float(rank)) if swaps else value)
+        hvd.barrier()
         with torch.no_grad():
-            pair.bag.get_parameter("always").fill_(42.0)
-    hvd.barrier()
-    seen = bool((pair.bag.get_parameter("always") == 42).all())
-    assert seen == (in_memory or rank == n - 1)
+            for param, value in zip(pair.bag.parameters(), kept, strict=True):
+                param.copy_(value)
+    pair.check_state()
+
+
+@pytest.mark.parametrize("sharded", [True, "gradients"])
+def test_weights_that_all_ranks_change(sharded: bool | str, n: int) -> None:
+    """A factor, or a largest norm, counts once, however many ranks apply it to their own copy."""
+    pair = Pair(n, sharded=sharded)
+    for step in range(STEPS):
+        pair.step(step)
+        for bag, _, _ in pair.both():
+            with torch.no_grad():
+                for param in bag.parameters():
+                    param.mul_(0.9)
+                    param.mul_((2.0 / (param.norm() + 1e-9)).clamp(max=1.0))
+    pair.check_state()
 
 
 @pytest.mark.parametrize("later", [{"sharded": False}, {"sharded": True}], ids=str)
 @pytest.mark.parametrize("dropped", [False, True])
 def test_another_optimizer_takes_over(later: dict[str, Any], dropped: bool, n: int) -> None:
-    """Made again for the same model, sharded or not, also when the first one is gone.
-
-    The parameters are each rank's own again, so none is updated n times.
-    """
+    """Made again for the same model, sharded or not, also when the first one is gone."""
     pair = Pair(n, sharded=True)
     steps(pair, 0, 3)
     if dropped:

@@ -70,6 +70,28 @@ def test_a_graph_is_used_twice(stage: str, n: int) -> None:
         twins.check()
 
 
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_penalty_on_gradients(stage: str, alone: bool, between: bool, n: int) -> None:
+    """A backward pass through a backward pass (create_graph=True), with or without one in between."""
+    twins = Twins(stage, adapted, OPTIMIZERS["Adam"])
+    for step in range(3):
+        twins.zero_grad()
+        for model, _, ranks in twins.both():
+            x, y = batch(step, ranks, n)
+            x.requires_grad_()
+            out = model(x)
+            (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+            if between:
+                twins.loss(model, 10 + step, ranks).backward()
+            penalty = (grad.norm(dim=1) - 1).square().mean()
+            (penalty if alone else penalty + (out - y).square().mean()).backward()
+        twins.both_step()
+        twins.check()
+    assert stage == "gradients" or not any(flat.unsharded for flat in twins.optimizer._distributed.backward.flats)
+
+
 class Reentrant(nn.Module):
     """Blocks computed again by a backward pass within the backward pass, beside parameters that are needed later."""
 

@@ -287,6 +287,38 @@ def test_another_optimizer_of_a_divided_model(n: int) -> None:
         hvd.DistributedOptimizer(twins.optimizer, sharded="parameters")
 
 
+def halves(*models: nn.Module) -> list[nn.Sequential]:
+    """The first layer and the others, of each model."""
+    return [half for model in models for half in (nn.Sequential(*model)[:1], nn.Sequential(*model)[1:])]
+
+
+def test_two_optimizers_of_one_divided_model(n: int) -> None:
+    """Disjoint parts: the first one says so, and what helps. With each part divided by itself both are right."""
+    first, last, its_first, its_last = halves(wide(3), wide(3))
+
+    def made(part: nn.Module) -> Any:
+        inner = OPTIMIZERS["Adam"](part.parameters())
+        return hvd.DistributedOptimizer(inner, part.named_parameters(), sharded="parameters")
+
+    together = hvd.shard_parameters(wide(3))
+    old, _ = map(made, halves(together))
+    with pytest.raises(RuntimeError, match=r"other parameters of the same model \('\d\.weight' \.\.\.\)"):
+        old.step()
+    optimizers = [made(hvd.shard_parameters(part)) for part in (first, last)]
+    optimizers += [OPTIMIZERS["Adam"](part.parameters()) for part in (its_first, its_last)]
+    for step in range(3):
+        x = torch.randn(n, 64, generator=torch.Generator().manual_seed(step))
+        for each in optimizers:
+            each.zero_grad()
+        last(first(x[hvd.rank()])).square().mean().backward()
+        its_last(its_first(x)).square().mean().backward()
+        for each in optimizers:
+            each.step()
+    for mine, its in ((first, its_first), (last, its_last)):
+        for name, value in hvd.full_state_dict(mine).items():
+            assert torch.allclose(value, its.state_dict()[name], rtol=0, atol=1e-5)
+
+
 def test_a_model_that_is_moved(n: int) -> None:
     """When a parameter gets other memory, the update would miss the model: an error says so, and what to do."""
     pair = Pair(n, MAKES["SGD"], sharded="gradients")

@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +44,8 @@ def measure(
 
     The job keeps the last result of each ``wire``: for ``DistributedOptimizer(..., plan="auto")``.
 
-    The step is that of a copy of the model, without communication; the model itself is left alone.
+    The step is that of a copy of the model, without communication; the model itself is left alone, and so are the
+    random states, of which dropout takes numbers.
 
     Args:
         model: PyTorch's; without one, only the links are measured.
@@ -74,16 +78,32 @@ def measure(
         raise ValueError("measure(model) needs the batch of one step: measure(model, (inputs, targets)).")
     from workbench.calibration.spans import Recording
 
-    recording = Recording(model, batch, loss, optimizer, wire)
-    links = measure_links(seconds / 2, doubt, wire)
-    api.barrier()
-    mine = recording.spans(seconds / 4)
+    with _random_states_kept():
+        recording = Recording(model, batch, loss, optimizer, wire)
+        links = measure_links(seconds / 2, doubt, wire)
+        api.barrier()
+        mine = recording.spans(seconds / 4)
+        contention = measure_contention(recording.step, seconds / 4, wire)
     times = np.array([[span.forward_s, span.backward_s] for span in mine])
     slowest = float(api.allreduce(np.array([times.sum()]), "workbench.measure.slowest", op=api.Max)[0])
     times = api.allreduce(times, "workbench.measure.spans")  # a layer's share of the step, on average
     times *= slowest / times.sum()
     layers = tuple(replace(s, forward_s=float(f), backward_s=float(b)) for s, (f, b) in zip(mine, times, strict=True))
-    return keep(Measured(links, layers, measure_contention(recording.step, seconds / 4, wire), bucket_bytes()))
+    return keep(Measured(links, layers, contention, bucket_bytes()))
+
+
+@contextmanager
+def _random_states_kept() -> Iterator[None]:
+    """The numbers that are drawn within it are drawn again after it: by torch, numpy and Python."""
+    import torch
+
+    pythons, numpys = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        random.setstate(pythons)
+        np.random.set_state(numpys)
 
 
 __all__ = ["measure"]

@@ -7,6 +7,10 @@ from typing import Any
 
 import torch
 
+from workbench.job.api import Average, ReduceOp
+from workbench.job.process_sets import ProcessSet
+from workbench.torch.ops import allreduce_async
+
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 
 
@@ -48,6 +52,18 @@ class Wrapping(torch.optim.Optimizer):
         raise TypeError("A DistributedOptimizer cannot be pickled: save its state_dict().")
 
 
+def loss_of_all(loss: Any, name: str, process_set: ProcessSet, op: ReduceOp = Average) -> Any:
+    """What a closure has returned, reduced as the gradients are; anything but a number as it is.
+
+    An optimizer that decides by the loss, as LBFGS does, then decides alike on all ranks.
+    """
+    if not isinstance(loss, (float, torch.Tensor)):
+        return loss
+    here = torch.as_tensor(loss).detach().contiguous()
+    reduced = allreduce_async(here, name=name, op=op, process_set=process_set).wait()
+    return reduced.item() if isinstance(loss, float) else reduced
+
+
 def by_name(optimizer: torch.optim.Optimizer, named: Named | None) -> dict[str, torch.nn.Parameter]:
     """The optimizer's parameters by name, in its order.
 
@@ -79,4 +95,4 @@ def by_name(optimizer: torch.optim.Optimizer, named: Named | None) -> dict[str, 
     return {given[param]: param for _, _, param in params}
 
 
-__all__ = ["Named", "Wrapping", "by_name"]
+__all__ = ["Named", "Wrapping", "by_name", "loss_of_all"]

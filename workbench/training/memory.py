@@ -17,7 +17,6 @@ from workbench.job import api
 from workbench.job.api import Array
 from workbench.job.arrays import given, on_gpu
 from workbench.job.context import HOLDER
-from workbench.job.process_sets import ProcessSet, global_process_set
 
 ALONE_BYTES = 4 << 20  # from here on copying a gradient costs more than a request of its own
 _LOOK_AGAIN_S = 0.001
@@ -42,22 +41,6 @@ def zeros(length: int, dtype: str = "float32") -> Array:
     array = empty(length, dtype)
     array[...] = 0
     return array
-
-
-def shared(length: int, dtype: str, process_set: ProcessSet = global_process_set) -> Array | None:
-    """One array, the same memory on all ranks, or None where they have no memory in common. All ranks call it.
-
-    It is kept until the job ends.
-    """
-    first = (process_set.ranks or [0])[0]
-    backend = HOLDER.get().sets.backend(process_set.process_set_id or 0)
-    if backend is None or backend.size == 1:
-        return None
-    nbytes = length * np.dtype(dtype).itemsize
-    offset = np.array([backend.shared.offer(nbytes) if api.rank() == first else 0])
-    offset = api.broadcast(offset, first, "shared memory", process_set)
-    memory = backend.shared.reach(0, int(offset[0]), nbytes)
-    return None if memory is None else memory.view(dtype)
 
 
 class BucketMemory:
@@ -196,4 +179,4 @@ def bucket_bytes(wanted: int | None = None) -> int:
     return min(settings.bucket_bytes if wanted is None else wanted, settings.fusion_threshold_bytes)
 
 
-__all__ = ["ALONE_BYTES", "BucketLimit", "BucketMemory", "empty", "shared", "zeros"]
+__all__ = ["ALONE_BYTES", "BucketLimit", "BucketMemory", "empty", "zeros"]

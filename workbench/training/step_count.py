@@ -78,13 +78,15 @@ class StepCount:
         self._look(context)
         if context and order:
             order.note_step()
-        self._torn = True
         try:
-            yield
+            yield  # a closure sends gradients meanwhile, and says how earlier steps have ended
+            self._made, self._torn = self._made + 1, False
         except Exception:
             self._failed, self._torn = self._failed + 1, False  # most likely on every rank
             raise
-        self._made, self._torn = self._made + 1, False
+        except BaseException:
+            self._torn = True
+            raise
         note_step()
 
     def announce(self, order: OrderOfUse) -> None:

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from workbench.collectives import ring_allgather
 from workbench.config import Settings
-from workbench.core.backend.base import Array, Backend, Collectives, Reduction, SharedMemory, Traffic
+from workbench.core.backend.base import Array, Backend, Collectives, Reduction, Traffic
 from workbench.errors import LaunchError
 from workbench.transport.links import SubLink
 from workbench.transport.shm.backend import fusion_offsets, shm_backend, shm_life
@@ -59,7 +59,7 @@ def hierarchical_backend(flat: Backend, nodes: Sequence[str], node: Node, settin
         name=f"{flat.name}+SHM",
         collectives=collectives,
         levels=collectives,
-        shared=MachineMemory(inside.shared, flat.shared),
+        shared=inside.shared,  # of one machine: reduced in place there
         life=shm_life(node, flat.life, subset, node.close),
     )
 
@@ -163,14 +163,3 @@ class HierarchicalCollectives:
         if self._levels.link:
             traffic += ring_allgather(self._levels.link, array, by_machine)
         return traffic + self._inside.collectives.broadcast(array, 0)
-
-
-class MachineMemory:
-    """Memory of one machine among several: reduced in place there, but not reached by all ranks.
-
-    See :class:`workbench.core.backend.base.SharedMemory`.
-    """
-
-    def __init__(self, machine: SharedMemory, flat: SharedMemory) -> None:
-        self.allocate, self.buffer, self.offset = machine.allocate, machine.buffer, machine.offset
-        self.offer, self.reach, self.addresses = flat.offer, flat.reach, machine.addresses

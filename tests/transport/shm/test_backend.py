@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -207,27 +206,6 @@ def test_broadcast_across_the_segment_size(dtype: str, n: int) -> None:
 
 
 # --- memory -------------------------------------------------------------------------------------------
-
-
-def test_one_memory_for_all() -> None:
-    """What a rank offers is reached by all others, also by those of a set; a place of -1 is nobody's."""
-
-    def run(backend: Backend) -> list[int]:
-        part = backend.life.subset([0, 2]) if backend.rank != 1 else None
-        found = []
-        for one in (backend, part):
-            if one is None:
-                continue
-            place = np.array([one.shared.offer(80) if one.rank == 0 else 0])
-            one.collectives.broadcast(place, 0)
-            array: Any = one.shared.reach(0, int(place[0]), 80)
-            array.view("int64")[one.rank] = 10 + one.rank
-            one.collectives.allreduce(np.ones(1), Reduction("sum", "float64"))  # all have written
-            found += array.view("int64")[: one.size].tolist()
-            assert one.shared.reach(0, -1, 80) is None
-        return found
-
-    assert backends(3, run) == [[10, 11, 12, 10, 11], [10, 11, 12], [10, 11, 12, 10, 11]]
 
 
 def test_after_the_end_memory_is_ordinary() -> None:

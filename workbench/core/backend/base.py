@@ -102,12 +102,6 @@ class SharedMemory(Protocol):
     def offset(self, array: Array) -> int:
         """Offset of a contiguous array in the memory that all ranks reach; -1 outside of it. For any thread."""
 
-    def offer(self, nbytes: int) -> int:
-        """Make memory for all ranks, kept until the end, and return its offset; -1 if that is impossible."""
-
-    def reach(self, rank: int, offset: int, nbytes: int) -> Array | None:
-        """The bytes at ``offset`` in the shared memory of ``rank``; None if this rank cannot map them."""
-
 
 class Lifecycle(Protocol):
     """What happens to a backend between ``init()`` and its end."""

@@ -84,11 +84,3 @@ class PrivateMemory:
     def offset(self, array: Array) -> int:
         """Nobody else can reach it."""
         return -1
-
-    def offer(self, nbytes: int) -> int:
-        """Nobody else could reach it."""
-        return -1
-
-    def reach(self, rank: int, offset: int, nbytes: int) -> Array | None:
-        """Nothing of the others' memory."""
-        return None

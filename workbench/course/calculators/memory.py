@@ -15,8 +15,7 @@ In float32 p = g = 4. In mixed precision p = g = 2, and the optimizer keeps a fl
 none of the four ways shards them.
 
 What it leaves out: the buffers in which gradients travel; for ZeRO 2 the gradients of the bucket that is just being
-reduced, for ZeRO 3 the parameters of the layer that just computes; and that ranks of one machine may keep one copy of
-the parameters together, as ``DistributedOptimizer(sharded=True)`` does here.
+reduced, and for ZeRO 3 the parameters of the layer that just computes.
 """
 
 from __future__ import annotations

@@ -142,7 +142,8 @@ def explain(what: str, requests: Requests, values: dict[int, Any]) -> str:
         shown = {rank: count(int(steps), "step") for rank, (steps,) in values.items()}
     if what in ("learning rates", "hyperparameters", "weights"):
         shown = _numbers(values, f"{about}=" if what == "hyperparameters" else "")
-    one, other = list(dict.fromkeys(map(str, shown.values())))[:2]
+    one, *others = dict.fromkeys(map(str, shown.values()))
+    other = others[0] if others else one  # all ranks have interrupted a step, each at a place of its own
     lines = [f"Mismatched {what}: {phrase.format(one, other)}", f"  in {request.name!r}:"]
     return "\n".join([*lines, *by_rank({rank: str(value) for rank, value in shown.items()}), cure])
 

@@ -146,12 +146,11 @@ class OptimizerStateHandler(StateDictHandler):
         super().__init__(value)
 
     def restore(self) -> None:
-        """Also forget the gradients of the step that failed."""
+        """Also end the step that failed, or that has some of its passes, and forget its gradients."""
         settle(param for group in self.value.param_groups for param in group["params"])
+        self._abandon_step()
         super().restore()
-        for group in self.value.param_groups:
-            for param in group["params"]:
-                param.grad = None
+        self.value.zero_grad(set_to_none=True)
 
     def sync(self) -> None:
         """Broadcast hyperparameters, counters and tensors."""
@@ -160,9 +159,14 @@ class OptimizerStateHandler(StateDictHandler):
 
     def reset(self) -> None:
         """End a step that was broken off: gradients that were in flight will not be waited for any more."""
-        if isinstance(self.value, DistributedOptimizer):
-            self.value.abandon_step()
+        if self._abandon_step():
             self.lost = self.value.leave_lost_shards()
+
+    def _abandon_step(self) -> bool:
+        distributed = isinstance(self.value, DistributedOptimizer)
+        if distributed:
+            self.value.abandon_step()
+        return distributed
 
 
 class SamplerStateHandler(StateDictHandler):

@@ -4,6 +4,7 @@
 operation that takes the parameter waits for its gradient and updates it. In the next forward pass that is the layer
 that owns it, while the gradients of later layers are still on their way. So is it for whatever else looks: an
 evaluation, a checkpoint, a print. All parameters of a bucket are updated together, for they were reduced together.
+Another thread may look, too: whoever comes first makes the update. Nobody waits for other ranks with the lock held.
 
 The idea: Jayarajan et al. 2019 (P3), arXiv:1905.03960; Peng et al. 2019 (ByteScheduler), SOSP. What is needed first
 overtakes the rest on its way, see ``runtime/steady/priority.py``.
@@ -11,9 +12,9 @@ overtakes the rest on its way, see ``runtime/steady/priority.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from threading import RLock
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from threading import RLock, get_ident
 from typing import Any
 
 import torch
@@ -80,16 +81,22 @@ class Deferred(torch.nn.Parameter):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         for param in of_class(Deferred, (args, kwargs)):
-            param.update.finish()
+            _finish(param)
         return func(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        self.update.finish()
+        _finish(self)
         return self.__deepcopy__(memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        self.update.finish()
+        _finish(self)
         return self.__reduce_ex__(protocol)
+
+
+def _finish(param: Deferred) -> None:
+    update = getattr(param, "update", None)
+    if update is not None:  # else another thread has just finished it
+        update.finish()
 
 
 def settle(params: Iterable[torch.nn.Parameter]) -> None:
@@ -97,7 +104,7 @@ def settle(params: Iterable[torch.nn.Parameter]) -> None:
     for param in params:
         if type(param) is Deferred:
             with suppress(RuntimeError):
-                param.update.finish()
+                _finish(param)
 
 
 class DeferredGradients(DenseGradients):
@@ -165,14 +172,22 @@ class Deferral:
         optimizer: the wrapped one.
         grads: of its parameters.
         owner: a weak reference to whoever must live as long as an update is to come.
+
+    Attributes:
+        updates: in the order in which their buckets were sent.
+        lock: held while updates are begun or made, and while gradients are cleared.
+        thread: that makes the steps.
+        missed: another thread's error, which this one is to have at its next step.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, grads: Grads, owner: Callable[[], Any]) -> None:
         self._optimizer = optimizer
         self._grads = grads
         self._owner = owner  # weak, so that the memory of an optimizer that nobody has is free at once
-        self._updates: list[Update] = []
+        self.updates: list[Update] = []
         self.lock = RLock()
+        self.thread = get_ident()
+        self.missed: BaseException | None = None
         self._ranked: Mapping[str, GradBucket] = {}
         self._order: list[GradBucket] | None = None  # in which they are looked at, until it is known
         self._looked_at = True
@@ -190,7 +205,9 @@ class Deferral:
     def possible(self) -> bool:
         """Are there buckets, of ordinary parameters, and is nobody told of each step?"""
         grads, optimizer = self._grads, self._optimizer
-        told = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+        step = vars(optimizer).get("step")  # replaced by somebody, who is called then; a scheduler only counts
+        told = step is not None and not hasattr(step, "_wrapped_by_lr_sched")
+        told = told or bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
         plain = all(type(grads.params[name]) is torch.nn.Parameter for name in grads.buckets)
         return bool(grads.buckets) and plain and not told and grads.sparse.dims is None
 
@@ -203,27 +220,33 @@ class Deferral:
         """
         grads, optimizer = self._grads, self._optimizer
         groups = [dict(_as_now(group), params=list(group["params"])) for group in optimizer.param_groups]
-        for bucket in dict.fromkeys(buckets[name] for name in handles):
-            params = {grads.params[name] for name in bucket.layout.names}
-            handle = next(handles[name] for name in bucket.layout.names if name in handles)
-            self._updates.append(Update(self._owner(), self, bucket, handle, _only(groups, params)))
-        later = {param for update in self._updates for param in update.params}
-        self.step(_only(groups, later, False))
-        for update in self._updates:
-            for param in update.params:
-                param.__class__, param.update = Deferred, update
+        with self.lock:
+            self.thread = get_ident()
+            for bucket in dict.fromkeys(buckets[name] for name in handles):
+                params = {grads.params[name] for name in bucket.layout.names}
+                handle = next(handles[name] for name in bucket.layout.names if name in handles)
+                self.updates.append(Update(self._owner(), self, bucket, handle, _only(groups, params)))
+            self.step(_only(groups, self._later(), False))
+            for update in self.updates:
+                for param in update.params:
+                    param.update, param.__class__ = update, Deferred
+
+    def _later(self) -> set[Any]:
+        return {param for update in self.updates for param in update.params}
 
     def step(self, groups: Sequence[dict[str, Any]]) -> None:
-        optimizer = self._optimizer
         if not groups:
             return
-        every_group = optimizer.param_groups
-        optimizer.param_groups = list(groups)
-        try:
-            with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
-                optimizer.step()
-        finally:
-            optimizer.param_groups = every_group
+        with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+            self._having(groups).step()
+
+    def _having(self, groups: Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
+        """The optimizer with these groups only, and the same state: it looks the same to other threads meanwhile."""
+        kind = type(self._optimizer)
+        found = kind.__new__(kind)
+        vars(found).update(vars(self._optimizer), param_groups=list(groups))
+        vars(found).pop("step", None)  # a scheduler's, which is bound to the optimizer
+        return found
 
     def finish(self) -> None:
         """Make all updates that are still to come.
@@ -231,19 +254,22 @@ class Deferral:
         Raises:
             CollectiveError: a reduction failed; the parameters of its bucket stay as they are.
         """
+        missed, self.missed = self.missed, None
+        if missed is not None:
+            raise missed.with_traceback(None)
         self._looked_at = False
         try:
-            for update in list(self._updates):
+            for update in list(self.updates):
                 update.finish()
         finally:
             self._looked_at = True
 
     def settle(self) -> None:
         """As :meth:`finish`, without an error for what failed. What was reduced was so on all ranks."""
-        settle(param for update in list(self._updates) for param in update.params)
+        settle(param for update in list(self.updates) for param in update.params)
 
     def leave(self, update: Update) -> None:
-        self._updates.remove(update)
+        self.updates.remove(update)
         for param in update.params:
             param.__class__ = torch.nn.Parameter
             del param.update
@@ -257,19 +283,15 @@ class Deferral:
             self._order = None
             _rank(order)
 
-    @contextmanager
-    def zeroing(self, set_to_none: bool) -> Iterator[None]:
-        """Within it the optimizer has those parameters only whose update is done; the others' gradients come later."""
-        optimizer = self._optimizer
-        groups = optimizer.param_groups
-        for update in self._updates:
-            update.zero = "none" if set_to_none else "zeros"
-        later = {param for update in self._updates for param in update.params}
-        optimizer.param_groups = _only(groups, later, False)
-        try:
-            yield
-        finally:
-            optimizer.param_groups = groups
+    def zero_grad(self, set_to_none: bool) -> None:
+        """As the optimizer's; gradients that an update is still to use are cleared after it."""
+        with self.lock:
+            for update in self.updates:
+                update.zero = "none" if set_to_none else "zeros"
+            optimizer = self._optimizer
+            if self.updates:
+                optimizer = self._having(_only(optimizer.param_groups, self._later(), False))
+            optimizer.zero_grad(set_to_none=set_to_none)
 
     def check_used(self, param: torch.nn.Parameter, name: str) -> None:
         """A gradient has come. Raise a RuntimeError if it belongs to a value before an update."""
@@ -311,21 +333,23 @@ class Update:
             CollectiveError: the reduction failed; the parameters stay as they are.
             RuntimeError: a gradient was changed in the meantime.
         """
+        with suppress(CollectiveError):  # which the first who comes gets below
+            self.handle.wait()
         # Until all is done, other threads that look have to wait here, too; this one takes them for plain parameters.
         with self._deferral.lock, torch._C.DisableTorchFunctionSubclass():
-            if type(self.params[0]) is not Deferred:
+            if self not in self._deferral.updates:
                 return
             try:
-                self.handle.wait()
-            except CollectiveError:
-                self._deferral.leave(self)
-                raise
-            try:
                 self._make()
+            except Exception as error:
+                if get_ident() != self._deferral.thread:
+                    self._deferral.missed = error
+                raise
             finally:
                 self._deferral.leave(self)
 
     def _make(self) -> None:
+        self.handle.wait()
         for name in self.bucket.changed():
             raise RuntimeError(CHANGED.format(name))
         self.bucket.give()

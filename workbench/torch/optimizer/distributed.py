@@ -20,13 +20,12 @@ from workbench.simulate.measured.plan import Plan
 from workbench.torch.compiled import not_traced
 from workbench.torch.compression import Compression
 from workbench.torch.gradients.grads import Grads
-from workbench.torch.ops import allreduce_async
 from workbench.torch.optimizer.deferred import check_deferrable
 from workbench.torch.optimizer.gradient_hooks import GradientHooks
 from workbench.torch.sharded.optimizer import ShardedOptimizer
 from workbench.torch.sharded.resharded import refuse_sharded
 from workbench.torch.sharded.stage1 import check_shardable
-from workbench.torch.wrapping import Named, Wrapping, by_name
+from workbench.torch.wrapping import Named, Wrapping, by_name, loss_of_all
 from workbench.training.compression import Compressor
 from workbench.training.planned import Asked, agree
 
@@ -78,8 +77,8 @@ class DistributedOptimizer(Wrapping):
         sharded: True or "optimizer": each rank updates its part of the parameters and keeps the optimizer's state for
             that part only (``sharded/stage1.py``): less memory, less to compute, the same result. It begins with the
             second step. For SGD, Adam and others that treat each element by itself, with op=Average, without
-            compression and groups. On one machine the parameters then are one memory for all its ranks: who changes
-            them by hand does so on one rank. ``state_dict()`` is whole, and therefore a collective: all ranks call it.
+            compression and groups. ``step()`` uses gradients up: ``.grad`` is None afterwards, and the next backward
+            begins anew. ``state_dict()`` is whole, and therefore a collective: all ranks call it.
             "gradients", "parameters": each rank also keeps its part only of the gradients, and of the parameters; see
             :class:`~workbench.torch.sharded.optimizer.ShardedOptimizer`, which is made then.
         overlap_forward: ``step()`` waits for nothing, from the second on: a parameter is updated when it is looked at
@@ -199,7 +198,8 @@ class DistributedOptimizer(Wrapping):
 
         Raises:
             CollectiveError: a reduction failed; no parameter has changed.
-            RuntimeError: another DistributedOptimizer has taken the parameters over.
+            RuntimeError: another DistributedOptimizer has taken the parameters over, or within :meth:`skip_synchronize`
+                backward has run since the last :meth:`synchronize`.
         """
         mine = self._distributed
         if closure is not None and mine.exact is not None:
@@ -210,26 +210,28 @@ class DistributedOptimizer(Wrapping):
             return mine.source.step(partial(mine.optimizer.step, closure), self._begin())
         if closure is not None:
             self._drop_zeros()
-            evaluated = self._reducing(closure) if mine.should_synchronize else closure
             mine.synchronized = False
-            return mine.source.step(partial(mine.optimizer.step, evaluated), None)
+            return mine.source.step(partial(mine.optimizer.step, lambda: self._reduced(closure())), None)
         if mine.should_synchronize and mine.synchronized:
             warnings.warn(_STEP_TWICE, stacklevel=2)
         self._drop_zeros()
+        if not mine.should_synchronize:
+            mine.check_reduced()
         names = self._begin() if mine.should_synchronize else None
         mine.synchronized = False
         mine.source.step(mine.optimizer.step, names)
+        mine.computed = False
         return None
 
-    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure, after which gradients are reduced, and the loss is that of all ranks."""
-
-        def reduced() -> Any:
-            loss = closure()
-            self._distributed.source.reduce(self._begin())
-            return self._average(loss)  # or ranks could take different decisions, as LBFGS does by the loss
-
-        return reduced
+    @not_traced
+    def _reduced(self, loss: Any) -> Any:
+        """After a closure: reduce its gradients, and its loss."""
+        mine = self._distributed
+        if not mine.should_synchronize:
+            mine.check_reduced()
+            return loss
+        self._reduce()
+        return loss if mine.alone else loss_of_all(loss, "closure", mine.grads.process_set, mine.grads.op)
 
     @not_traced
     def _begin(self) -> list[str]:
@@ -239,28 +241,23 @@ class DistributedOptimizer(Wrapping):
     def _drop_zeros(self) -> None:
         self._distributed.zeros.drop()
 
-    @not_traced
-    def _average(self, loss: Any) -> Any:
-        """The ranks' average of a loss; anything else as it is."""
-        if self._distributed.alone or not isinstance(loss, (float, torch.Tensor)):
-            return loss
-        mine = torch.as_tensor(loss).detach().contiguous()
-        mean = allreduce_async(mine, name="closure", process_set=self._distributed.grads.process_set).wait()
-        return mean.item() if isinstance(loss, float) else mean
+    def _reduce(self, unsharded: bool = False) -> None:
+        self._distributed.source.reduce(self._begin(), unsharded)
+        self._distributed.computed = False
 
     def synchronize(self) -> None:
         """Wait for all gradients, to look at them or clip them before ``step()``; see :meth:`skip_synchronize`."""
-        self._distributed.source.reduce(self._begin(), unsharded=True)
+        self._reduce(unsharded=True)
         self._distributed.synchronized = True
 
     @property
     def in_flight(self) -> bool:
-        """Whether backward has sent gradients that nobody has waited for yet."""
-        return self._distributed.source.in_flight
+        """Whether backward has computed gradients that are not reduced yet."""
+        return self._distributed.unreduced
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it, ``step()`` takes the gradients as they are.
+        """Within it, ``step()`` takes the gradients as :meth:`synchronize` has left them, or a change of them.
 
         Example::
 
@@ -330,9 +327,11 @@ class DistributedOptimizer(Wrapping):
         mine.forget_failed_cell()
         if mine.source.in_flight:
             raise AssertionError(_ZERO_GRAD)
+        if mine.computed:  # some passes of a step, which begins anew
+            mine.source.abandon()
+        mine.computed = False
         frozen = mine.zeros.frozen()
-        with mine.deferral.zeroing(set_to_none):
-            mine.optimizer.zero_grad(set_to_none=set_to_none)
+        mine.deferral.zero_grad(set_to_none)
         if mine.shards:
             mine.shards.zero_grad(set_to_none)
         else:
@@ -341,7 +340,7 @@ class DistributedOptimizer(Wrapping):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler.step() asks for it before it touches the gradients. The ranks must find the same infinities.
-        if self._distributed.source.in_flight:
+        if self._distributed.unreduced:
             raise RuntimeError(_SCALER)
         if self._distributed.sharded:
             raise RuntimeError(_SCALER_SHARDED)

@@ -30,7 +30,7 @@ from workbench.torch.gradients.local import LocalGradients
 from workbench.torch.gradients.pieces import submit_in_pieces
 from workbench.torch.gradients.source import GradientSource
 from workbench.torch.gradients.top_k import TopKGradients
-from workbench.torch.hooks import Hook, take_over
+from workbench.torch.hooks import REPLACED, Arrivals, Hook, take_over
 from workbench.torch.low_communication.periodic import refuse_periodic
 from workbench.torch.optimizer.adasum import AdasumGradients
 from workbench.torch.optimizer.deferred import Deferral, DeferredGradients
@@ -39,9 +39,9 @@ from workbench.torch.sharded.stage1 import ShardedBuckets, Stage1Gradients
 from workbench.training import progress
 from workbench.training.step_count import StepCount
 
-_REPLACED = (
-    "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from it. Use the "
-    "new one."
+_NOT_REDUCED = (
+    "optimizer.step() within skip_synchronize(): backward() has run on rank {} since gradients were last reduced, so "
+    "they are this rank's alone. Call optimizer.synchronize() before, or step() without skip_synchronize()."
 )
 
 
@@ -74,7 +74,9 @@ class GradientHooks:
         zeros: gradients before there are any.
         should_synchronize: False within ``skip_synchronize()``.
         synchronized: ``synchronize()`` has been called in this step.
+        computed: backward has computed gradients since they were last reduced or cleared.
         keeping: True within ``no_sync()``.
+        arrivals: of gradients.
         exact: in exact mode, its gradients.
         plan: what was chosen with ``plan=``.
     """
@@ -91,7 +93,9 @@ class GradientHooks:
         self.sharded = sharded
         self.should_synchronize = True
         self.synchronized = False
+        self.computed = False
         self.keeping = False
+        self.arrivals = Arrivals()
         self.replaced = False
         self.names = {param: name for name, param in grads.params.items()}
         self.hooks: dict[str, Hook] = {}
@@ -115,7 +119,7 @@ class GradientHooks:
         if overlap_forward:
             return DeferredGradients(self.grads, submit_in_pieces, self.deferral)
         if self.sharded:
-            return Stage1Gradients(self.grads, api.submit_when_free, self.optimizer, self.hooks, self.names)
+            return Stage1Gradients(self.grads, api.submit_when_free, self.optimizer, self.names)
         return DenseGradients(self.grads, api.submit_when_free)
 
     def choose_source(self, alone: bool | None = None) -> None:
@@ -144,11 +148,22 @@ class GradientHooks:
         """Are changes of the weights combined, and no gradients?"""
         return self.grads.op is Adasum and not self.alone
 
+    @property
+    def unreduced(self) -> bool:
+        """Are there gradients of this rank alone, with which no step may be made?"""
+        return self.computed and not self.adasum and (not self.alone or self.exact is not None)
+
+    def check_reduced(self) -> None:
+        """Raise a RuntimeError if there are."""
+        if self.unreduced:
+            raise RuntimeError(_NOT_REDUCED.format(api.rank()))
+
     # --- amid backward --------------------------------------------------------------------------------
 
     def ready(self, name: str) -> None:
         """Backward has finished a gradient."""
         self.forget_failed_cell()
+        self.computed = True
         self.source.ready(name, self.keeping)
 
     def lend(self, name: str) -> torch.Tensor | None:
@@ -167,8 +182,10 @@ class GradientHooks:
         """
         self.zeros.drop()
         if self.replaced:
-            raise RuntimeError(_REPLACED)
-        return self.trained()
+            raise RuntimeError(REPLACED)
+        names = self.trained()
+        self.arrivals.check({(param := self.grads.params[name]): param.grad for name in names})
+        return names
 
     def trained(self) -> list[str]:
         """Names of parameters that are not frozen now."""

@@ -19,7 +19,7 @@ import torch
 
 from workbench.errors import CollectiveError
 from workbench.job.context import HOLDER
-from workbench.torch.hooks import Hook, take_over
+from workbench.torch.hooks import Arrivals, Hook, take_over
 from workbench.torch.sharded.flat_parameter import FlatParameter
 from workbench.torch.sharded.resharded import get_grad, mark_grad_sharded, set_grad
 
@@ -58,6 +58,7 @@ class Backward:
 
     Attributes:
         keeping: gradients stay on this rank; see ``no_sync()``.
+        arrivals: of gradients.
         replaced: another optimizer has taken the parameters over.
         owner: a weak reference to whoever steps.
     """
@@ -72,6 +73,7 @@ class Backward:
     ) -> None:
         self.flats: list[FlatParameter] = []
         self.keeping = False
+        self.arrivals = Arrivals()
         self.replaced = False
         self._completed = completed
         self._ended = ended
@@ -183,6 +185,8 @@ class Backward:
         if self._open:
             raise RuntimeError(_BROKEN)
         new = self.watch()
+        params = [flat.params[name] for flat in self.flats for name in flat.trained]
+        self.arrivals.check({param: get_grad(param) for param in params})
         rest = self.flats if self._kept or not self._passes else new
         self._passes = 0
         self._kept = False

@@ -15,12 +15,11 @@ import torch
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.compression import Compression
-from workbench.torch.ops import allreduce_async
 from workbench.torch.sharded.flat_parameter import GRADIENTS, PARAMETERS
 from workbench.torch.sharded.norm import clip_factor, total_norm
 from workbench.torch.sharded.stage1 import check_elementwise
 from workbench.torch.sharded.stage2 import Stage2Gradients
-from workbench.torch.wrapping import Named, Wrapping, by_name
+from workbench.torch.wrapping import Named, Wrapping, by_name, loss_of_all
 from workbench.training.compression import Compressor
 
 _STAGES = (False, True, "optimizer", GRADIENTS, PARAMETERS)
@@ -115,18 +114,11 @@ class ShardedOptimizer(Wrapping):
         mine, loss = self._distributed, None
         if closure is not None:
             with torch.enable_grad():
-                loss = self._mean(closure())
+                loss = closure()
+            if mine.members.size > 1:
+                loss = loss_of_all(loss, f"closure of {mine.name}", mine.members.process_set)
         mine.step(mine.optimizer.step)
         return loss
-
-    def _mean(self, loss: Any) -> Any:
-        """Over the ranks; anything but a number as it is."""
-        mine = self._distributed
-        if mine.members.size == 1 or not isinstance(loss, (float, torch.Tensor)):
-            return loss
-        here = torch.as_tensor(loss).detach().contiguous()
-        mean = allreduce_async(here, name=f"closure of {mine.name}", process_set=mine.members.process_set).wait()
-        return mean.item() if isinstance(loss, float) else mean
 
     def synchronize(self) -> None:
         """Wait until this rank's part of all gradients is there; ``step()`` then takes them as they are."""

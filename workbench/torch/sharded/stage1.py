@@ -5,8 +5,8 @@ Rajbhandari et al. 2020, arXiv:1910.02054. A step with n ranks:
 1. The buckets of gradients are reduce-scattered: rank r ends with chunk r of each, reduced.
 2. The wrapped optimizer steps on *shards*: those parts of the parameters whose gradients are in chunk r. To it they are
    parameters like others, so it makes state for them alone, 1/n of the whole.
-3. Every rank gets all shards. On one machine there is nothing to do: the parameters of all its ranks are one memory, in
-   which each has updated its part, and they only wait for each other. Otherwise the shards are gathered.
+3. The shards are gathered, so that every rank has all parameters. They are each rank's own: whatever a script does with
+   a replicated model's (weights that are swapped for an evaluation, say) is right here, too.
 
 That is right for optimizers that treat each element by itself, and for no others.
 """
@@ -27,9 +27,8 @@ from workbench.job import api
 from workbench.job.process_sets import ProcessSet
 from workbench.torch.compiled import not_traced
 from workbench.torch.gradients.bucket import GradBucket
-from workbench.torch.gradients.dense import DenseGradients, Submit
+from workbench.torch.gradients.dense import DenseGradients, Submit, wait_for_all
 from workbench.torch.gradients.grads import Grads
-from workbench.torch.hooks import Hook
 from workbench.torch.sharded.shards import Shard, ShardedState
 from workbench.torch.tensors import tensor_of
 from workbench.training import memory
@@ -58,7 +57,6 @@ class Stage1Gradients(DenseGradients):
         grads: of the optimizer's parameters.
         submit: hands entries to the engine.
         optimizer: the wrapped one.
-        hooks: of the parameters, by name.
         names: of parameters; those of shards are added.
 
     Attributes:
@@ -70,12 +68,10 @@ class Stage1Gradients(DenseGradients):
         grads: Grads,
         submit: Submit,
         optimizer: torch.optim.Optimizer,
-        hooks: Mapping[str, Hook],
         names: dict[torch.nn.Parameter, str],
     ) -> None:
         super().__init__(grads, submit)
         self._optimizer = optimizer
-        self._hooks = hooks
         self._names = names
         self.shards: ShardedBuckets | None = None
 
@@ -112,8 +108,6 @@ class Stage1Gradients(DenseGradients):
         self.shards = ShardedBuckets(self._optimizer, self.grads, buckets)
         self.grads.reduction = self.shards
         self._names |= {part.param: name for name, part in self.shards.state.shards.items()}
-        for name in self.shards.names:
-            self._hooks[name].in_common = True
 
     @not_traced
     def _publish(self) -> None:
@@ -124,8 +118,6 @@ class Stage1Gradients(DenseGradients):
         """In another job than that of the shards: whole parameters again, without state. False if there are none."""
         if self.shards is None or not self.shards.lost:
             return False
-        for name in self.shards.names:
-            self._hooks[name].in_common = False
         for part in self.shards.state.shards.values():
             del self._names[part.param]
         self.shards.dissolve()
@@ -158,6 +150,8 @@ class ShardedBuckets:
         self._params = {name: params[name] for name in self.names}
         self._memory = [_Memory(bucket, params, process_set) for bucket in buckets]
         self._grads = {name: grad for each in self._memory for name, grad in each.grads.items()}
+        self._there: set[str] = set()  # names of parameters of which some rank has a gradient in this step
+        self._used: set[str] = set()  # names of gradients that the last step has used up
         self._name = buckets[0].layout.name  # of this optimizer's parameters alone, as all names are
         self.state = ShardedState(optimizer, process_set, self._name)
         self.state.cut(self._params, {name: shard for each in self._memory for name, shard in each.shards.items()})
@@ -174,15 +168,15 @@ class ShardedBuckets:
 
     def choose(self) -> None:
         """Give the shards their gradients, but for parameters of which no rank has one: as in a serial run."""
-        there = self._with_gradient()
+        self._there = self._with_gradient()
         for name, part in self.state.shards.items():
-            part.param.grad = self._grads[name] if name in there else None
+            part.param.grad = self._grads[name] if name in self._there else None
 
     def complete(self) -> None:
         """Bring every rank's part of the gradients to all, for who wants to look at them or clip them."""
-        there = self._with_gradient()
+        self._gather([each.reduced for each in self._memory], "gradients")
         for each in self._memory:
-            each.complete(there)
+            each.show(self._there)
 
     def _with_gradient(self) -> set[str]:
         """Names of parameters of which some rank has a gradient."""
@@ -194,11 +188,17 @@ class ShardedBuckets:
 
     def publish(self) -> None:
         """After the update: every rank has all parameters when this returns."""
-        if all(each.shared for each in self._memory):
-            api.submit([api.entry(Kind.BARRIER, None, f"updated {self._name}", process_set=self._set)])[0].wait()
-        else:
-            for each in self._memory:
-                each.publish()
+        self._gather([each.array for each in self._memory], "parameters")
+        self.zero_grad(set_to_none=True)
+        self._used = self._there
+
+    def _gather(self, arrays: Sequence[api.Array], what: str) -> None:
+        entries = []
+        for array, each in zip(arrays, self._memory, strict=True):
+            about: dict[str, Any] = {"dtype": each.layout.dtype, "target": array, "process_set": self._set}
+            name = f"{what} of {each.layout.name}"
+            entries.append(api.entry(Kind.ALLGATHER, array[each.start : each.stop], name, **about))
+        wait_for_all(api.submit(entries))
 
     @property
     def lost(self) -> bool:
@@ -206,10 +206,9 @@ class ShardedBuckets:
         return self._job is not api.world()
 
     def dissolve(self) -> None:
-        """Give the optimizer whole parameters again, in memory of this rank alone; the state of shards is gone."""
+        """Give the optimizer whole parameters again; the state of shards is gone."""
         self.state.dissolve()
-        for param in self._params.values():
-            param.data, param.grad = param.data.clone(), None
+        self.zero_grad(set_to_none=True)
 
     def check(self) -> None:
         """Raise a RuntimeError if the shards are no longer what the model trains with."""
@@ -222,6 +221,9 @@ class ShardedBuckets:
 
     def zero_grad(self, set_to_none: bool) -> None:
         """As an optimizer's, for the parameters as the model knows them."""
+        used, self._used = self._used, set()
+        for each in self._memory if not set_to_none else ():
+            each.show(used)
         for param in self._params.values():
             if set_to_none:
                 param.grad = None
@@ -233,7 +235,10 @@ class _Memory:
     """The parameters of one bucket, one behind the other as their gradients are.
 
     Attributes:
-        shared: is it the memory of all ranks?
+        layout: the bucket's.
+        array: the parameters.
+        reduced: the bucket's array without what is not a gradient.
+        start, stop: this rank's part of both.
         views: of all its parameters, by name.
         shards: this rank's parts of them, by name.
         grads: of their gradients in the bucket, by name.
@@ -241,56 +246,40 @@ class _Memory:
 
     def __init__(self, bucket: GradBucket, params: Mapping[str, torch.nn.Parameter], process_set: ProcessSet) -> None:
         self._bucket = bucket
-        self._set = process_set
-        plan, like = bucket.layout, params[bucket.layout.names[0]]
+        self.layout = plan = bucket.layout
         lengths = chunk_lengths(plan.flags, int(process_set.size() or 1))
         rank = int(process_set.rank() or 0)
-        self._start = sum(lengths[:rank])
-        self._stop = sum(lengths[: rank + 1])
-        # It may outlive the job: parameters are views of it until dissolve(), or a newer optimizer's hook, copies them.
-        together = memory.shared(plan.flags, bucket.array.dtype.name, process_set)
-        self.shared = together is not None
-        self._array = memory.empty(plan.flags, bucket.array.dtype.name) if together is None else together
-        self._flat = tensor_of(self._array, like)
+        self.start = sum(lengths[:rank])
+        self.stop = sum(lengths[: rank + 1])
+        self.reduced = bucket.array[: plan.flags]
+        self.array = memory.empty(plan.flags, bucket.array.dtype.name)
+        flat = tensor_of(self.array, params[plan.names[0]])
         self.shards: dict[str, Shard] = {}
         self.grads: dict[str, torch.Tensor] = {}
-        self.views = bucket.shaped(self._array)
+        self.views = bucket.shaped(self.array)
         for piece, start in zip(plan.pieces, plan.starts, strict=True):
             param, name = params[piece.name], piece.name
             bucket.take(name)
-            if not self.shared or rank == 0:
-                self.views[name].copy_(param.detach())
-            low, high = max(start, self._start), min(start + piece.length, self._stop)
+            self.views[name].copy_(param.detach())
+            param.data = self.views[name].data
+            low, high = max(start, self.start), min(start + piece.length, self.stop)
             if low < high:
-                part = torch.nn.Parameter(self._flat[low:high])
+                part = torch.nn.Parameter(flat[low:high])
                 self.shards[name] = Shard(low - start, high - start, part)
                 self.grads[name] = bucket.flat[low:high]
-        api.barrier(process_set)  # nobody lets go of its own before all is copied
-        for name, view in self.views.items():
-            params[name].data = view.data
 
-    def complete(self, there: set[str]) -> None:
-        """Gather the gradients, and show those of other ranks where this one has none."""
-        self._gather(self._bucket.array[: self._bucket.layout.flags], "gradients")
+    def show(self, there: set[str]) -> None:
+        """Let these gradients be what is in the bucket, also those that only other ranks have."""
         for name in there.intersection(self.views):
             self._bucket.show(name)
-
-    def publish(self) -> None:
-        self._gather(self._array, "parameters")
-
-    def _gather(self, array: api.Array, what: str) -> None:
-        name, dtype = f"{what} of {self._bucket.layout.name}", self._bucket.layout.dtype
-        mine = array[self._start : self._stop]
-        entry = api.entry(Kind.ALLGATHER, mine, name, dtype=dtype, process_set=self._set)
-        array[...] = api.submit([entry])[0].wait()
 
 
 def check_shardable(optimizer: torch.optim.Optimizer, params: Iterable[torch.Tensor]) -> None:
     """Raise a ValueError if the optimizer looks at more than one element at a time, or parameters are on a GPU."""
     if any(param.device.type != "cpu" for param in params):
         raise ValueError(
-            "sharded=True is for parameters in the CPU's memory, which the ranks of a machine can share; on a GPU "
-            "leave it out, or shard with torch's own fully_shard()."
+            "sharded=True is for parameters in the CPU's memory. On a GPU leave it out, or shard with torch's own "
+            "fully_shard()."
         )
     check_elementwise(optimizer, "sharded=True", "updates slices of parameters, and {} may need whole ones")
 

@@ -11,7 +11,7 @@ import torch
 from workbench.job import api
 from workbench.job.process_sets import ProcessSet
 from workbench.torch.compiled import not_traced
-from workbench.torch.hooks import take_over
+from workbench.torch.hooks import REPLACED, take_over
 from workbench.torch.sharded.backward import Backward
 from workbench.torch.sharded.consistency import ConsistencyCheck, Progress, check_consistency, shardable
 from workbench.torch.sharded.flat_parameter import (
@@ -27,9 +27,10 @@ from workbench.torch.sharded.shards import ShardedState
 from workbench.training.memory import bucket_bytes
 from workbench.training.progress import hyperparameters
 
-_REPLACED = (
-    "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from it. Use the "
-    "new one."
+_ONE_EACH = (
+    "Another DistributedOptimizer was made for other parameters of the same model ({} ...), and this one, for {} ..., "
+    "cannot step any more: a model that hvd.shard_parameters has divided has one optimizer. Make one, with parameter "
+    "groups; or call hvd.shard_parameters for each part of the model that has an optimizer of its own."
 )
 _LOST = (
     "This DistributedOptimizer(sharded={!r}) belongs to a job that has ended, and the other ranks' parts with it. "
@@ -95,6 +96,7 @@ class Stage2Gradients:
         self._loaded = bool(optimizer.state)
         self.state = ShardedState(optimizer, self.members.process_set if self.members.size > 1 else None, self.name)
         self.replicated: dict[str, torch.nn.Parameter] = {}
+        self._params: dict[torch.nn.Parameter, str] = {}
         self._before: set[str] = set()  # names that had a gradient in the last step
         self._shard(params, number)
         self.backward.owner = weakref.ref(self)
@@ -127,6 +129,7 @@ class Stage2Gradients:
 
     def _cut(self, params: Mapping[str, torch.nn.Parameter], flats: Sequence[FlatParameter]) -> None:
         mine = set(params.values())
+        self._params |= {param: name for name, param in params.items()}
         known = {name: param for flat in flats for name, param in flat.params.items() if param in mine}
         parts = {name: part for flat in flats for name, part in flat.shards().items() if name in known}
         self.state.cut(known, parts, {name: p.like for flat in flats for name, p in flat.spans.items()})
@@ -240,8 +243,12 @@ class Stage2Gradients:
 
     def check(self) -> None:
         """Raise a RuntimeError if this is no longer what the model trains with."""
-        if self.backward.replaced or self.backward.owner() is not self:
-            raise RuntimeError(_REPLACED)
+        owner = self.backward.owner()
+        if isinstance(owner, Stage2Gradients) and self._params.keys().isdisjoint(owner._params):
+            mine, other = (repr(next(iter(each._params.values()))) for each in (self, owner))
+            raise RuntimeError(_ONE_EACH.format(other, mine))
+        if self.backward.replaced or owner is not self:
+            raise RuntimeError(REPLACED)
         if self.job is not api.world():
             raise RuntimeError(_LOST.format(self.stage))
         if self._model and self._model.keeps_full:

@@ -6,7 +6,8 @@ A *unit* is a module whose parameters come and go together. Its hooks::
     the gradient of its output is there ──► gather ──► backward ──► gradients are sent (backward.py) ──► free
 
 What autograd has saved of a parameter are views of the gathered array. So freeing resizes that array's storage to 0
-bytes, and gathering again fills the same storage: the views are right again.
+bytes, and gathering again fills the same storage: the views are right again. What a backward pass with
+``create_graph=True`` saves is used by a pass that no hook announces: until the step, its parameters stay.
 """
 
 from __future__ import annotations
@@ -137,6 +138,7 @@ class Unit:
         self.flats = list(flats)
         self._running: list[_ForwardPass] = []
         self._passes: set[int] = set()  # backward passes that need the parameters
+        self._recorded = False  # create_graph=True: a later pass, through a backward pass, uses what this one has saved
         self._awaited: dict[_ForwardPass, int] = {}  # of how many inputs the gradients are still to come in these
         if flats:
             # The first of all hooks before forward, so that others find the full parameters; and called after a forward
@@ -146,8 +148,8 @@ class Unit:
 
     @property
     def needs_parameters(self) -> bool:
-        """Is its forward or backward pass going on?"""
-        return bool(self._running or self._passes)
+        """Is its forward or backward pass going on, or will one through its backward pass?"""
+        return bool(self._running or self._passes or self._recorded)
 
     @not_traced
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -177,6 +179,7 @@ class Unit:
         """The gradient of an output is there: what computes those of parameters and inputs comes next."""
         self._model.backward.touch()
         self._passes.add(torch._C._current_graph_task_id())
+        self._recorded |= torch.is_grad_enabled()
         if call.inputs:
             self._awaited[call] = call.inputs
         self._unshard()
@@ -200,6 +203,7 @@ class Unit:
     def end_backward(self, which: int | None) -> None:
         """A whole backward pass is over; None: all that were begun."""
         self._passes = self._passes - {which} if which is not None else set()
+        self._recorded = self._recorded and which is not None
         if not self._passes:
             self._awaited.clear()
 

@@ -50,7 +50,7 @@ def shm_backend(flat: Backend, node: Node, fusion_bytes: int, members: Sequence[
         return shm_backend(flat.life.subset(some), node, fusion_bytes, theirs)
 
     collectives = ShmCollectives(flat.collectives, node, numbers, stages, fusion_offsets(fusion_bytes))
-    shared = ArenaMemory(node, numbers, fusion_bytes, flat.shared)
+    shared = ArenaMemory(node, fusion_bytes, flat.shared)
     life = shm_life(node, flat.life, subset, close)
     return Backend("SHM", flat.rank, flat.ranks, collectives, shared, life, HOST, flat.link, collectives)
 
@@ -59,13 +59,13 @@ class ArenaMemory:
     """See :class:`workbench.core.backend.base.SharedMemory`.
 
     Args:
-        node, members: see :func:`shm_backend`.
+        node: see :func:`shm_backend`.
         fusion_bytes: size of the fusion buffer.
         private: for a batch that is larger, and when the job has ended.
     """
 
-    def __init__(self, node: Node, members: Sequence[int], fusion_bytes: int, private: SharedMemory) -> None:
-        self._node, self._members, self._fusion_bytes, self._private = node, members, fusion_bytes, private
+    def __init__(self, node: Node, fusion_bytes: int, private: SharedMemory) -> None:
+        self._node, self._fusion_bytes, self._private = node, fusion_bytes, private
         own = node.own
         self.addresses = (own.address, own.address + own.size) if own else (0, 0)
 
@@ -82,14 +82,6 @@ class ArenaMemory:
 
     def offset(self, array: Array) -> int:
         return self._node.offset(array)
-
-    def offer(self, nbytes: int) -> int:
-        """A piece of the arena."""
-        return self._node.keep(nbytes)
-
-    def reach(self, rank: int, offset: int, nbytes: int) -> Array | None:
-        """A piece of its arena."""
-        return None if offset < 0 else self._node.bytes(self._members[rank], offset, nbytes)
 
 
 def shm_life(
