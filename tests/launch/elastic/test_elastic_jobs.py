@@ -168,7 +168,7 @@ def test_a_rank_that_computes_is_waited_for(start: Start, monkeypatch: pytest.Mo
 
 
 def test_hosts_join_and_leave(start: Start, tmp_path: Path) -> None:
-    """The script's hosts are followed: two names of this machine, one of which comes and goes."""
+    """The script's hosts are followed: two names of this machine, whose ranks share no GPU; one comes and goes."""
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:1\n")
     words = ["--min-np", "1", "--max-np", "3", "--host-discovery-script", f"cat {hosts}", "--reset-limit", "2"]
@@ -177,6 +177,7 @@ def test_hosts_join_and_leave(start: Start, tmp_path: Path) -> None:
     job.wait_for("begins with 1 at 0")
     hosts.write_text("localhost:1\n127.0.0.1:2\n")
     job.wait_for("begins with 3 at")
+    assert sorted(psutil.Process(pid).environ()["LOCAL_RANK"] for pid in job.ranks().values()) == ["0", "1", "2"]
     hosts.write_text("localhost:1\n")
     job.wait_for("begins with 1 at (?!0)")
     text = job.end()

@@ -15,9 +15,9 @@ An *epoch* is one membership of the job: some workers, each with a rank.
 2. Each epoch has a key of its own, drawn here. What is sealed with an older one is not believed.
 3. Survivors keep the order of their ranks, and newcomers follow; who has not *synced* since it joined counts as a
    newcomer still. So rank 0 has what was trained, if anybody has. Ranks of one host follow each other.
-4. An epoch after the first has a rank of the last one, or nobody would have what was trained. Where all *leave*, because
-   of SIGTERM, the lowest stays until others have come (so there may be two ranks where one is the most); if no others
-   will, all leave. Then, and when all were lost at once, the job is *left*, and no epoch begins any more. Who is
+4. An epoch after the first has a rank of the last one, or nobody would have what was trained. Where all *leave*,
+   because of SIGTERM, the lowest stays until others have come (so there may be two ranks where one is the most); if no
+   others will, all leave. Then, and when all were lost at once, the job is *left*, and no epoch begins any more. Who is
    *unlisted*, because the hosts have fewer slots, trains until enough others have come, and stays if they do not.
 5. Who comes when a member has ended well, and no other is left, is sent away.
 6. Nobody waits for a worker that was started but has not come: it may need a minute to import its libraries. Members

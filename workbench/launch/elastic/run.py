@@ -168,9 +168,7 @@ class ElasticRun:
                 self._log(f"{', '.join(elsewhere)}: the job began only on this machine, and stays there.")
             gone = set(self._slots.found({host: slots for host, slots in found if host not in elsewhere}))
             if new := gone - self._unlisted:
-                self._log(
-                    f"{count(len(new), 'worker')} will leave at a commit, when others can go on: the hosts have fewer slots."
-                )
+                self._log(f"{count(len(new), 'worker')} will leave at a commit, when others can go on: slots are gone.")
             self._unlisted = gone
             self._send(self._members.unlist(gone))
 
