@@ -49,7 +49,9 @@ def on_hosts(hosts: dict[str, int], script: str, **env: object) -> None:
     if mpi.mpiexec_vendor(mpi.find_mpiexec()) != "MPICH":
         pytest.skip("needs MPICH's mpiexec, which takes names for hosts")
     said = {"WORKBENCH_HIERARCHICAL_BYTES": 0, "OMP_NUM_THREADS": 1, **env}
-    words = [*mpi.command(sum(hosts.values()), hosts=list(hosts.items())), sys.executable, script]
+    listed = ",".join(f"{name}:{n}" for name, n in hosts.items())
+    mpiexec = [mpi.find_mpiexec(), "-n", str(sum(hosts.values())), "-launcher", "fork", "-hosts", listed]
+    words = [*mpiexec, sys.executable, script]
     whole = environment() | {name: str(value) for name, value in said.items()}
     done = subprocess.run(words, env=whole, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.count("OK")) == (0, sum(hosts.values())), done.stdout + done.stderr

@@ -380,7 +380,6 @@ def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> JobSpe
         command=flags.command(args),
         env=env,
         starter=choose(args.mpi, args.gloo, env),
-        hosts=[(target.name, target.slots) for target in targets],
         mpi_args=flags.mpi_words(args),
         start_timeout_s=config.start_timeout_s(env),
     )

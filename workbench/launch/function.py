@@ -138,7 +138,6 @@ def run(
     task = dataclasses.replace(
         task_of(n, variables, func, args, kwargs, executable),
         starter=choose(use_mpi, use_gloo, variables),
-        hosts=[(target.name, target.slots) for target in targets],
         mpi_args=mpi_args,
         start_timeout_s=config.start_timeout_s(variables) if start_timeout is None else start_timeout,
         timeout_s=timeout_s,

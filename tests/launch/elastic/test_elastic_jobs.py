@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import time
@@ -167,7 +168,7 @@ def test_a_rank_that_computes_is_waited_for(start: Start, monkeypatch: pytest.Mo
 
 
 def test_hosts_join_and_leave(start: Start, tmp_path: Path) -> None:
-    """The script's hosts are followed: two names of this machine, one of which comes and goes."""
+    """The script's hosts are followed: two names of this machine, whose ranks share no GPU; one comes and goes."""
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:1\n")
     words = ["--min-np", "1", "--max-np", "3", "--host-discovery-script", f"cat {hosts}", "--reset-limit", "2"]
@@ -176,13 +177,30 @@ def test_hosts_join_and_leave(start: Start, tmp_path: Path) -> None:
     job.wait_for("begins with 1 at 0")
     hosts.write_text("localhost:1\n127.0.0.1:2\n")
     job.wait_for("begins with 3 at")
+    assert sorted(psutil.Process(pid).environ()["LOCAL_RANK"] for pid in job.ranks().values()) == ["0", "1", "2"]
     hosts.write_text("localhost:1\n")
     job.wait_for("begins with 1 at (?!0)")
     text = job.end()
     assert job.code == 0, text
     assert done(text)[0] == "700 700 [1, 3]", text
     assert text.index("told of hosts") < text.index("epoch 2 begins"), "as soon as they are found"
-    assert "2 workers will leave at the next commit" in text
+    assert "2 workers will leave at a commit" in text
+
+
+@pytest.mark.parametrize("seed", [0, *map(once_more, range(1, 6))])
+def test_lists_that_change_while_workers_start(start: Start, tmp_path: Path, seed: int) -> None:
+    """Each second another one, also one whose hosts cannot be used: nothing that was trained is lost."""
+    lists = ["localhost:1", "127.0.0.1:1", "nosuch.invalid:1", "localhost:0", "localhost:1\n127.0.0.1:1"]
+    chosen = [lists[0], *random.Random(seed).choices(lists, k=7), lists[1]]
+    for i, text in enumerate(chosen):
+        (tmp_path / f"{i:02}.hosts").write_text(f"{text}\n")
+    script = tmp_path / "script"
+    script.write_text(f"#!/bin/sh\ncd {tmp_path} && set -- *.hosts && cat $1 && {{ [ $# = 1 ] || rm $1; }}\n")
+    script.chmod(0o755)
+    job = start("-np", "1", "--min-np", "1", "--host-discovery-script", str(script), steps=1200)
+    text = job.end(120)
+    assert job.code == 0, "\n".join([*chosen, text])
+    assert done(text)[0].startswith("1200 1200"), text
 
 
 def test_a_script_that_fails_or_prints_nonsense_changes_nothing(start: Start, tmp_path: Path) -> None:

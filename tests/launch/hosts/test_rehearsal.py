@@ -39,6 +39,7 @@ def test_hosts_that_are_alike_pass() -> None:
         ({"code": "beef"}, "the workbench's code (by its hash) is beef"),
         ({"files": {__file__: "beef"}}, f"{__file__} (by its hash) is beef"),
         ({"files": {__file__: ""}}, f"there is no file {__file__}"),
+        ({"imports": {"helper.py": "beef"}}, "helper.py (by its hash) is beef, but missing on a"),
         ({"space": {"/dev/shm": 1 << 20}}, "/dev/shm is full: 1 MiB are free"),
     ],
 )
@@ -67,6 +68,9 @@ def test_one_machine_under_two_names() -> None:
     found = two_hosts()
     found["b"]["machine"] = found["a"]["machine"]
     assert "the same machine as a" in differences(found)[0].what
+    found["b"]["machine"] = "another"
+    found["c"] = copy.deepcopy(found["b"])
+    assert [(each.host, each.what) for each in differences(found)] == [("c", "it is the same machine as b")]
 
 
 @pytest.mark.parametrize(

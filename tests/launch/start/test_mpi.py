@@ -72,10 +72,9 @@ def test_mpich_without_a_port_is_taken_where_it_can_do_the_job(tmp_path: Path, m
     monkeypatch.setattr(mpi, "candidates", lambda: [usual])
     assert usual in mpi.command(2), "not every MPICH has the other one"
     forker = program(tmp_path / "mpiexec.gforker", "")
-    assert mpi.command(2, alone=True)[-2:] == mpi.command(2, hosts=[("localhost", 2)])[-2:] == [forker, "2"]
+    assert mpi.command(2, alone=True)[-2:] == [forker, "2"]
     assert usual in mpi.command(2, usual)
     assert mpi.command(2, words=["-l"])[-1] == "-l"
-    assert "a:1,b:1" in mpi.command(2, hosts=[("a", 1), ("b", 1)])
 
 
 def test_the_gforker_itself_keeps_what_it_and_python_run_by() -> None:

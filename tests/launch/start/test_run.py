@@ -228,14 +228,11 @@ def test_hosts_of_a_batch_job_that_cannot_be_reached(launch: Start, way: str, mo
     assert not named.err
 
 
-def test_two_names_of_this_machine_are_two_hosts_for_mpich(launch: Start) -> None:
-    """``-H localhost:2,127.0.0.1:1``: as many ranks as slots; MPICH makes hosts of them, with local and cross ranks."""
-    if mpi.mpiexec_vendor(mpi.find_mpiexec()) != "MPICH":
-        pytest.skip("needs MPICH's mpiexec")
-    script = "import workbench as hvd; hvd.init(); print(hvd.local_rank(), hvd.local_size(), hvd.cross_rank())\n"
-    job = launch("-H", "localhost:2,127.0.0.1:1", script=script)
-    assert job.finish()[0] == 0, job.err
-    assert [lines_of(job.out, rank) for rank in range(3)] == [["0 2 0"], ["1 2 0"], ["0 1 1"]]
+def test_two_names_of_this_machine_are_one_host(launch: Start) -> None:
+    """``-H localhost:2,127.0.0.1:1``: local ranks would begin anew, and ranks would share GPUs; it is refused."""
+    job = launch("-H", "localhost:2,127.0.0.1:1", script="import workbench")
+    assert job.finish()[0] == 1
+    assert "localhost and 127.0.0.1 are one machine, this one. Name it once, with all its slots." in job.err
 
 
 @BOTH_WAYS
@@ -496,13 +493,13 @@ def test_the_survivors_of_a_lost_rank_end_by_themselves(launch: Start) -> None:
     assert job.gone()
 
 
-def test_two_hosts_of_this_machine_leave_no_file_when_they_are_killed(launch: Start) -> None:
+def test_mpichs_mpiexec_leaves_no_file_when_it_is_killed(launch: Start) -> None:
     """MPICH's mpiexec writes the machine's topology into /tmp; killed with its ranks amid MPI it leaves nothing."""
     if mpi.mpiexec_vendor(mpi.find_mpiexec()) != "MPICH":
         pytest.skip("needs MPICH's mpiexec")
     files = Path("/tmp").glob
     before = set(files("hydra_hwloc_xmlfile_*"))
-    job = launch("-H", "localhost:1,127.0.0.1:1", script="from mpi4py import MPI\n" + WAITS)
+    job = launch("-np", "2", "--mpi-args", "-l", script="from mpi4py import MPI\n" + WAITS)
     job.ready(2)
     job.send(signal.SIGKILL)
     job.finish()

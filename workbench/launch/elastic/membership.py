@@ -15,9 +15,10 @@ An *epoch* is one membership of the job: some workers, each with a rank.
 2. Each epoch has a key of its own, drawn here. What is sealed with an older one is not believed.
 3. Survivors keep the order of their ranks, and newcomers follow; who has not *synced* since it joined counts as a
    newcomer still. So rank 0 has what was trained, if anybody has. Ranks of one host follow each other.
-4. An epoch after the first has a rank of the last one, or nobody would have what was trained. Where all are to leave,
-   the lowest stays until others have come; if no others are on their way, all leave. Then, and when all were lost at
-   once, the job is *left*, and no epoch begins any more.
+4. An epoch after the first has a rank of the last one, or nobody would have what was trained. Where all *leave*,
+   because of SIGTERM, the lowest stays until others have come (so there may be two ranks where one is the most); if no
+   others will, all leave. Then, and when all were lost at once, the job is *left*, and no epoch begins any more. Who is
+   *unlisted*, because the hosts have fewer slots, trains until enough others have come, and stays if they do not.
 5. Who comes when a member has ended well, and no other is left, is sent away.
 6. Nobody waits for a worker that was started but has not come: it may need a minute to import its libraries. Members
    are told at once that some were started, and called when those have come: together, for each epoch is a reset.
@@ -52,7 +53,9 @@ class Worker:
         about: what it said when it came; None as long as it has not.
         number: how often it has come.
         member: does it belong to the epoch?
-        leaving: the next epoch is to begin without it.
+        leaving: it has got SIGTERM, and the next epoch is to begin without it.
+        unlisted: its slot is gone. It leaves when others have come, and stays if the slot comes back.
+        told: do members know that one of them goes?
         trained: has it what was trained? Who joins later gets it in its first sync.
         batch: those that were started at once have the same number; -1: nobody else was.
         announced: have members been called to meet it?
@@ -63,9 +66,16 @@ class Worker:
     number: int = 0
     member: bool = False
     leaving: bool = False
+    unlisted: bool = False
+    told: bool = False
     trained: bool = False
     batch: int = -1
     announced: bool = False
+
+    @property
+    def goes(self) -> bool:
+        """Is it to leave, as soon as it can?"""
+        return self.leaving or self.unlisted
 
 
 class Membership:
@@ -76,6 +86,7 @@ class Membership:
         most: nor with more; 0: any number.
         key: draws an epoch's key.
         anew: when no member is left, the others begin another job.
+        more: will others be started?
 
     Attributes:
         epoch: number of the running epoch; 0 before the first.
@@ -102,8 +113,9 @@ class Membership:
         most: int = 0,
         key: Callable[[], str] = lambda: secrets.token_hex(32),
         anew: bool = False,
+        more: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.least, self.most, self._key, self._anew = least, most, key, anew
+        self.least, self.most, self._key, self._anew, self._more = least, most, key, anew, more
         self.epoch, self.ranks, self.finished = 0, list[int](), set[int]()
         self.left = self.heirless = False
         self._workers: dict[int, Worker] = {}
@@ -223,7 +235,7 @@ class Membership:
             late: those that were started with them have been waited for long enough.
         """
         new = [one for one in self._newcomers() if not one.announced and (late or not self._has_followers(one))]
-        staying = [each for each in self._members() if not self._workers[each].leaving]
+        staying = [each for each in self._members() if not self._workers[each].goes]
         if not new or (self.most and len(staying) >= self.most):
             return []
         for one in new:
@@ -232,10 +244,16 @@ class Membership:
 
     def leave(self, workers: Iterable[int]) -> Out:
         """The next epoch is to begin without these; its members are told to come at their next commit."""
-        new = [one for worker in workers if (one := self._workers.get(worker)) and not one.leaving]
-        for one in new:
-            one.leaving = True
-        return (self._notify_members(REMOVED) if any(one.member for one in new) else []) + self._go_on()
+        for worker in self._workers.keys() & set(workers):
+            self._workers[worker].leaving = True
+        return self._ask_to_leave() + self._go_on()
+
+    def unlist(self, workers: Iterable[int]) -> Out:
+        """These, and no others, have no slot any more: each leaves when enough others have come."""
+        gone = set(workers)
+        for worker, one in self._workers.items():
+            one.unlisted = worker in gone
+        return self._ask_to_leave() + self._go_on()
 
     # --- questions ------------------------------------------------------------------------------------
 
@@ -265,7 +283,7 @@ class Membership:
     def due(self) -> bool:
         """Have members to come because one of them is lost or leaves, or because a newcomer waits?"""
         members = self._members()
-        leaves = any(self._workers[each].leaving for each in members)
+        leaves = any(self._workers[each].told for each in members)
         return bool(members) and (leaves or len(members) < len(self.ranks) or bool(set(self._came()) - set(members)))
 
     def why_waiting(self) -> str:
@@ -308,8 +326,18 @@ class Membership:
         message = Message("changed", {"epoch": self.epoch, "timestamp": self._changes, "what": what})
         return [(each, message) for each in self._members() if self._workers[each].about is None]
 
+    def _ask_to_leave(self) -> Out:
+        """Tell the members that one of them goes; of one that is unlisted not before enough others are here."""
+        there = [one for one in self._workers.values() if one.member or one.about is not None]
+        enough = sum(not one.goes for one in there) >= max(1, self.least)
+        going = [one for one in there if one.member and (one.leaving or (one.unlisted and enough))]
+        new = any(not one.told for one in going)
+        for one in there:
+            one.told = one in going
+        return self._notify_members(REMOVED) if new else []
+
     def _newcomers(self) -> list[Worker]:
-        return [one for one in self._workers.values() if one.about is not None and not one.member]
+        return [one for one in self._workers.values() if one.about is not None and not (one.member or one.goes)]
 
     def _has_followers(self, one: Worker) -> bool:
         """Were others started with it that have not come yet?"""
@@ -331,28 +359,35 @@ class Membership:
                 self.left = not self.finished
                 return self._dismiss(came)
             self.ranks = []
+        others = {each: self._workers[each] for each in came if not self._workers[each].member}
+        out = self._dismiss(each for each, one in others.items() if one.leaving or (one.unlisted and self.ranks))
+        came = self._came()
         if not self.stands() or self.awaited():
-            return []
+            return out
         if not self.ranks and len(came) < len(self._workers):
-            return []
-        leaving = [each for each in came if self._workers[each].leaving]
+            return out
+        leaving = self._heirs_first(each for each in came if self._workers[each].goes)
         new = sorted(set(came) - {*members, *leaving})
         stay = self._heirs_first([*(each for each in members if each not in leaving), *new])
-        for heir in self._heirs_first(each for each in members if each in leaving)[:1]:
-            if not stay or self._workers[heir].trained > self._workers[stay[0]].trained:
-                return self._hand_over(heir, stay, leaving)
+        unlisted = [each for each in leaving if not self._workers[each].leaving]
+        needed = unlisted[: max(0, max(1, self.least) - len(stay))]
+        stay, leaving = self._heirs_first([*stay, *needed]), [each for each in leaving if each not in needed]
+        if leaving and (not stay or self._workers[leaving[0]].trained > self._workers[stay[0]].trained):
+            return out + self._hand_over(leaving, stay)
         chosen = stay[: self.most or None]
         if len(chosen) < self.least:
-            return self._dismiss(leaving)
-        return self._dismiss(leaving) + self._begin(self._by_host(chosen))
+            return out + self._dismiss(leaving)
+        return out + self._dismiss(leaving) + self._begin(self._by_host(chosen))
 
-    def _hand_over(self, heir: int, stay: list[int], leaving: list[int]) -> Out:
+    def _hand_over(self, leaving: list[int], stay: list[int]) -> Out:
         """All that have what was trained are to leave: one of them stays for an epoch, so that the others get it."""
         if stay:
-            chosen = [heir, *stay[: self.most - 1 if self.most else None]]
-            out = self._dismiss(each for each in leaving if each != heir)
-            return out + self._begin(chosen) + self._notify_members(REMOVED)
-        if any(not one.leaving for one in self._workers.values()):
+            stay = stay[: max(1, self.most - 1) if self.most else None]
+            heirs = leaving[: max(1, self.least - len(stay))]
+            if len(heirs) + len(stay) < self.least:
+                return []
+            return self._dismiss(each for each in leaving if each not in heirs) + self._begin([*heirs, *stay])
+        if self._more() or any(not one.goes for one in self._workers.values()):
             return []  # they are on their way
         self.left = True
         return self._dismiss(leaving)
@@ -379,10 +414,10 @@ class Membership:
         common = {"epoch": self.epoch, "size": len(workers), "key": self._key()}
         for rank, worker in enumerate(workers):
             one = self._workers[worker]
-            one.member, one.about = True, None
+            one.member, one.about, one.told = True, None, False
             one.trained |= not trained  # they begin with what rank 0 has
             out.append((worker, Message("epoch", {**common, "rank": rank, "come": one.number})))
-        return out
+        return out + self._ask_to_leave()
 
 
 __all__ = ["ADDED", "REMOVED", "Membership", "Out", "Worker"]

@@ -82,11 +82,11 @@ class ElasticRun:
     ) -> None:
         self._limits, self._workers, self._discovery = limits, workers, discovery
         self._printer, self._log = printer, log
-        self._members = Membership(limits.least, limits.most)
+        self._members = Membership(limits.least, limits.most, more=self._may_fill)
         self._slots = Slots(limits.most, limits.rest_s)
         self._ending = Ending(0, GRACE_S)
         self._next, self._belonged, self._dismissed = 0, set[int](), set[int]()
-        self._started, self._leaving = set[int](), set[int]()
+        self._started, self._leaving, self._unlisted = set[int](), set[int](), set[int]()
         self._silence = Silence(workers, limits.peer_timeout_s, self._kill_silent)
         self._last: tuple[int, str] | None = None  # who was lost last, and how
         self._failure, self._finished = "", dict[int, int]()  # ranks, by worker, of those that ended well
@@ -106,8 +106,8 @@ class ElasticRun:
             self.take(self._workers.wait(self._printer.pause_s(self._ending.pause_s(now, _LOOK_S))))
 
     def outcome(self) -> Outcome:
-        ending = self._ending
-        if self._failure or (self._last and not self._finished and not ending.asked):
+        ending, left = self._ending, self._members.left and not self._ending.asked
+        if self._failure or (self._last and not (self._finished or left or ending.asked)):
             worker, how = self._last or (None, "")
             words = self._printer.last_words(worker) if worker is not None else ""
             text = self._failure or f"No rank is left. The last one {how}."
@@ -115,7 +115,7 @@ class ElasticRun:
             text += f" Its last words:\n{words}" if words else ""
             return Outcome(code or 1, worker, text, ending.asked, files=self._workers.files)
         text = f"The job was ended by {signal_name(ending.asked)}." if ending.asked else ""
-        if self._members.left and not ending.asked:
+        if left:
             text = "All ranks have left the job after a commit, because of SIGTERM or because their hosts left."
             return Outcome(128 + SIGTERM, None, text)
         files, ranks = self._workers.files, dict(self._finished)
@@ -166,10 +166,15 @@ class ElasticRun:
             elsewhere = [host for host, _ in found if not self._workers.takes(host)]
             if elsewhere:
                 self._log(f"{', '.join(elsewhere)}: the job began only on this machine, and stays there.")
-            gone = self._slots.found({host: slots for host, slots in found if host not in elsewhere})
-            if gone:
-                self._log(f"{count(len(gone), 'worker')} will leave at the next commit: the hosts have fewer slots.")
-            self._send(self._members.leave(gone))
+            gone = set(self._slots.found({host: slots for host, slots in found if host not in elsewhere}))
+            if new := gone - self._unlisted:
+                self._log(f"{count(len(new), 'worker')} will leave at a commit, when others can go on: slots are gone.")
+            self._unlisted = gone
+            self._send(self._members.unlist(gone))
+
+    def _may_fill(self) -> bool:
+        """Will others be started, now or after a rest?"""
+        return bool(not self._closing and self._slots.free(math.inf))
 
     def _fill(self, now: float) -> None:
         """Start workers in free slots, unless the job is about to end."""
@@ -252,6 +257,8 @@ class ElasticRun:
             )
         if epoch and self._limits.resets is not None and epoch - 1 > self._limits.resets:
             self._fail(RESET_LIMIT.format(self._limits.resets), time.monotonic())
+        elif epoch:
+            self._last = None  # whoever was lost before, the job goes on
 
     # --- what is due ----------------------------------------------------------------------------------
 

@@ -92,7 +92,9 @@ class Slots:
             for slot in range(host.slots)
             if slot not in host.workers
         ]
-        return found[: max(0, self._most - len(self._where))] if self._most else found
+        # Who has no slot any more trains until others have come in its place.
+        taken = sum(slot < self.hosts[name].slots for name, slot in self._where.values())
+        return found[: max(0, self._most - taken)] if self._most else found
 
     def take(self, worker: int, host: str, slot: int) -> None:
         """A worker was started there."""

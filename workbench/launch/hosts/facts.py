@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import ipaddress
+import itertools
 import os
 import platform
 import shutil
@@ -12,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ def facts(words: Sequence[str]) -> dict[str, Any]:
         "code": code_hash(HOME / "workbench"),
         "folder": os.getcwd(),
         "files": file_hashes(words),
+        "imports": file_hashes(map(str, imported(words))),
         "interfaces": interfaces(),
         "cores": len(cores()),
         "space": {str(path): shutil.disk_usage(path).free for path in _folders()},
@@ -83,6 +86,52 @@ def file_hashes(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def imported(words: Sequence[str]) -> set[Path]:
+    """The files under the folder of a Python script that it imports, itself or by way of others.
+
+    Args:
+        words: of the command; scripts are those that name a Python file, and ``-m`` with a module of this folder.
+    """
+    modules = [word.split(".") for flag, word in itertools.pairwise(words) if flag == "-m"]
+    started = {path for parts in modules for path in (*_files(Path(), parts), *_files(Path(), [*parts, "__main__"]))}
+    scripts = {Path(word) for word in words if word.endswith(".py")}
+    found, looked = set(started), set[tuple[Path, Path]]()
+    todo = [(path, path.parent) for path in scripts] + [(path, Path()) for path in started]
+    while todo:
+        path, folder = one = todo.pop()
+        if one in looked:
+            continue
+        looked.add(one)
+        mine = set(_imported_by(path, folder)) - scripts
+        found |= mine
+        todo += [(each, folder) for each in mine]
+    return found
+
+
+def _imported_by(path: Path, folder: Path) -> Iterator[Path]:
+    """The files that one imports: by name from ``folder``, or relative to its own."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # the rank will say so
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files(folder, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            base = [path, *path.parents][node.level] if 0 < node.level <= len(path.parents) else folder
+            module = node.module.split(".") if node.module else []
+            for alias in node.names:
+                yield from _files(base, [*module, alias.name])
+
+
+def _files(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
+    """Those of a module and of the packages that it is in, as far as they are there."""
+    for i, name in enumerate(parts):
+        package = folder.joinpath(*parts[:i])
+        yield from filter(Path.is_file, (package / f"{name}.py", package / name / "__init__.py"))
+
+
 def interfaces() -> list[tuple[str, str, int]]:
     """Name, address and length of the network's prefix, of each interface that is up, loopback left out."""
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
@@ -121,4 +170,4 @@ def _folders() -> list[Path]:
     return [path for path in (Path(tempfile.gettempdir()), Path("/dev/shm")) if path.is_dir()]
 
 
-__all__ = ["HOME", "PACKAGES", "code_hash", "facts", "file_hashes", "interfaces", "source"]
+__all__ = ["HOME", "PACKAGES", "code_hash", "facts", "file_hashes", "imported", "interfaces", "source"]

@@ -37,7 +37,7 @@ from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus, slots_here
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked
-from workbench.launch.start.hosts import check, discover, is_here, parse, read
+from workbench.launch.start.hosts import ONCE, check, discover, is_here, parse, read
 from workbench.launch.start.ranks_here import Ranks, RanksHere
 from workbench.launch.start.starters import JobSpec
 
@@ -106,8 +106,8 @@ def find_hosts(
         They; none where all ranks are to be here.
 
     Raises:
-        LaunchError: hosts are named in two ways, one is named wrongly or twice, there are too few slots, or the script
-            or Slurm does not answer.
+        LaunchError: hosts are named in two ways, one is named wrongly or twice, also by two names, there are too few
+            slots, or the script or Slurm does not answer.
     """
     if ssh and ssh.identity and not os.access(os.path.expanduser(ssh.identity), os.R_OK):
         raise LaunchError(f"The key {ssh.identity} does not exist or cannot be read (--ssh-identity-file).")
@@ -116,9 +116,12 @@ def find_hosts(
     if listed or file or script:
         named = parse(listed) if listed else read(file) if file else discover(script, slots)
         check(named, n or 0)
-        return [Target(name, slots, LocalShell() if is_here(name) else ssh or Ssh()) for name, slots in named]
-    if here := slots_here(n):  # its ranks need no agent
-        return [Target("localhost", here, LocalShell())]
+        targets = [Target(name, slots, LocalShell() if is_here(name) else ssh or Ssh()) for name, slots in named]
+        if len(here := [target.name for target in targets if isinstance(target.shell, LocalShell)]) > 1:
+            raise LaunchError(f"{' and '.join(here)} are one machine, this one. {ONCE}")
+        return targets
+    if alone := slots_here(n):  # its ranks need no agent
+        return [Target("localhost", alone, LocalShell())]
     try:
         return slurm_targets(n)
     except LaunchError as error:

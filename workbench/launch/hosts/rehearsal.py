@@ -24,6 +24,7 @@ from workbench.launch.hosts.connections import Connections
 from workbench.launch.hosts.facts import source
 from workbench.launch.hosts.reach import SMALL_ONLY, Port, PortAddress
 from workbench.launch.hosts.remote_shell import LocalShell
+from workbench.launch.start.hosts import ONCE
 
 LIMIT_S = 30.0
 """So long a host may take, unless ``--start-timeout`` gives more."""
@@ -291,11 +292,10 @@ def differences(facts: Mapping[str, Any]) -> list[HostProblem]:
     """In what hosts differ from the first one, or lack."""
     problems: list[HostProblem] = []
     (first, its), *rest = facts.items()
+    machines = {its["machine"]: first}
     for name, other in rest:
-        if other["machine"] == its["machine"]:
-            problems.append(
-                HostProblem(name, f"it is the same machine as {first}", "Name it once, with all its slots.")
-            )
+        if (same := machines.setdefault(other["machine"], name)) != name:
+            problems.append(HostProblem(name, f"it is the same machine as {same}", ONCE))
         for what, mine, theirs in _pairs(its, other):
             if mine != theirs:
                 cure = "Make them the same on all hosts."
@@ -355,6 +355,9 @@ def _pairs(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, 
         for word in sorted(both)
         if one["files"][word] and other["files"][word]
     ]
+    mine, theirs = one.get("imports", {}), other.get("imports", {})  # other code may not say them
+    names = sorted(mine.keys() | theirs.keys())
+    pairs += [(f"{name} (by its hash)", mine.get(name, ""), theirs.get(name, "")) for name in names]
     return pairs
 
 

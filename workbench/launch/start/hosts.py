@@ -14,6 +14,8 @@ from workbench.errors import LaunchError
 from workbench.launch.ranks.process_tree import ProcessTree
 
 Hosts = list[tuple[str, int]]
+ONCE = "Name it once, with all its slots."
+"""What to do about a machine that is named twice, by one name or by two."""
 
 _DISCOVERY_S = 20.0
 # A name that no program takes for an option or a path, an IPv4 address, [fd00::1] or fd00::1; then :2, or what files of
@@ -150,7 +152,7 @@ def check(hosts: Hosts, n: int) -> None:
     if hosts and n > slots:
         raise LaunchError(f"{n} ranks do not fit the {slots} slots of {', '.join(names)}.")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise LaunchError(f"{', '.join(twice)}: named twice. Name each host once, with all its slots.")
+        raise LaunchError(f"{', '.join(twice)}: named twice. {ONCE}")
 
 
 def is_here(name: str) -> bool:

@@ -213,9 +213,7 @@ def flags(vendor: str, root: bool, words: Sequence[str] = ()) -> list[str]:
     return (["--allow-run-as-root"] if root else []) + quiet
 
 
-def command(
-    n: int, mpiexec: str = "", alone: bool = False, hosts: Sequence[tuple[str, int]] = (), words: Sequence[str] = ()
-) -> list[str]:
+def command(n: int, mpiexec: str = "", alone: bool = False, words: Sequence[str] = ()) -> list[str]:
     """What starts ranks on this machine, ready for the program's own words.
 
     MPICH's mpiexec listens on all interfaces. Where MPICH brings its launcher for one machine, which listens nowhere,
@@ -225,7 +223,6 @@ def command(
         n: how many ranks.
         mpiexec: the one to use; found when empty.
         alone: if a rank dies, keep the others running so that they can report it. MPICH's mpiexec would kill them.
-        hosts: names of this machine and their slots; MPICH's mpiexec takes several for several hosts.
         words: further words for mpiexec.
 
     Raises:
@@ -237,12 +234,11 @@ def command(
     vendor = mpiexec_vendor(path)
     if vendor != "MPICH":
         return [path, "-n", str(n), *flags(vendor, root=os.geteuid() == 0, words=words), *words]
-    if forker(path) and not mpiexec and not words and len(hosts) < 2:
+    if forker(path) and not mpiexec and not words:
         return gforker.command(forker(path), n)
     survive = ["-disable-auto-cleanup"] if alone else []
     # Within a batch job it would start ranks on all of the job's nodes.
-    here = ["-launcher", "fork", "-hosts", ",".join(f"{name}:{slots}" for name, slots in hosts or [("localhost", n)])]
-    return [path, *survive, "-n", str(n), *here, *words]
+    return [path, *survive, "-n", str(n), "-launcher", "fork", "-hosts", f"localhost:{n}", *words]
 
 
 def command_on_hosts(

@@ -36,7 +36,6 @@ class JobSpec:
         command: each rank's. The word :data:`workbench.launch.ranks.files.FOLDER` becomes the folder with ``files``.
         env: each rank's whole environment, see :func:`environment`.
         starter: ``mpi``; ``gloo`` for plain processes; or ``auto``: MPI where it works.
-        hosts: names and slots; all of them are this machine. MPICH takes several for several hosts.
         mpi_args: further arguments of mpiexec.
         start_timeout_s: deadline until the first rank runs, and from each to the next.
         timeout_s: deadline of the whole job; None for none.
@@ -47,7 +46,6 @@ class JobSpec:
     command: Sequence[str]
     env: Mapping[str, str]
     starter: str = "auto"
-    hosts: Sequence[tuple[str, int]] = ()
     mpi_args: Sequence[str] = ()
     start_timeout_s: float = 30.0
     timeout_s: float | None = None
@@ -102,7 +100,7 @@ def processes(task: JobSpec, folder: Path, log: Callable[[str], None]) -> list[P
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if task.starter != "gloo":
         try:
-            starter = mpi.command(task.n, hosts=task.hosts, words=task.mpi_args)
+            starter = mpi.command(task.n, words=task.mpi_args)
         except LaunchError as error:
             if task.starter == "mpi":
                 raise

@@ -8,7 +8,7 @@ import selectors
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from workbench import config
@@ -112,9 +112,11 @@ class WorkersHere:
     def start(self, worker: int, placement: Placement) -> None:
         """See :class:`Workers`."""
         self._pipes.add(worker)
+        # Names of this machine are one host.
+        here = replace(placement, slot=placement.index, beside=placement.total)
         folder = str(self._processes.folder)
         self._processes.env = (
-            self._common | worker_variables(worker, placement) | placed(self._binding, worker, placement.index)
+            self._common | worker_variables(worker, here) | placed(self._binding, worker, placement.index)
         )
         words = [sys.executable, "-I", "-S", supervisor.__file__, folder, *self._command]
         self._processes.start(f"worker {worker}", words)
