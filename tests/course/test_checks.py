@@ -148,7 +148,7 @@ def test_an_endless_loop_is_ended(name: str, monkeypatch: pytest.MonkeyPatch) ->
     before = threading.active_count()
     stages = list(judge.judge(one, loops))
     assert stages[-1].passed is False
-    assert "did not end within 0." in stages[-1].text
+    assert "did not end within " in stages[-1].text
     until = time.monotonic() + SECONDS
     while threading.active_count() > before and time.monotonic() < until:
         time.sleep(0.01)

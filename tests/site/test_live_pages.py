@@ -476,7 +476,7 @@ def test_a_loop_without_end_gets_its_verdict_in_a_page(opened: Callable[[str], L
     live = opened(EXERCISES)
     loops = "def loops(hvd):\n    while hvd.rank() == 1:\n        pass\n    hvd.barrier()\n"
     loops += "from workbench.course.judging.rank_threads import on_ranks\n"
-    assert "Rank 1 still ran after 6 s. Is there a loop that never ends?" in live.run(
+    assert "Rank 1 did not end within 6 s. Is there a loop whose condition never changes?" in live.run(
         f"{loops}on_ranks(loops, [()] * 2)"
     )
     text = "from workbench.course.simulator import simulate\n"

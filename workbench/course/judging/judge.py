@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -20,7 +19,7 @@ from workbench.course.judging.why import likely, why
 from workbench.course.provenance.explain import explanation
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import copied
-from workbench.course.simulator.deadline import within
+from workbench.course.simulator.deadline import Patience, within
 from workbench.course.simulator.deadlock import in_short
 from workbench.errors import DeadlineError
 
@@ -113,12 +112,11 @@ def _as_before(holds: Callable[[Any], str], broken: Callable[..., Any]) -> str:
 
 def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> Iterator[Stage]:
     cases = list(task.cases())
-    until = time.monotonic() + DEADLINE_S
-    ran = False
+    patience, ran = Patience(DEADLINE_S), False
     for case in cases:
         inputs = [copied(one) for one in case.inputs]
         try:
-            run = _run(function, inputs, max(0.5, until - time.monotonic()))
+            run = _run(function, inputs, max(0.5, patience.left()))
         except DeadlockError as error:
             if ran:
                 yield Stage("runs", True)

@@ -17,7 +17,7 @@ from workbench.config import changed_environment
 from workbench.course.judging.compare import about, compared, difference
 from workbench.course.judging.task import Case
 from workbench.course.simulator.communicator import copied
-from workbench.course.simulator.deadline import Halt, halt
+from workbench.course.simulator.deadline import LOOP, MOST_TIMES, Halt, Patience, halt
 from workbench.errors import CollectiveError, WorkbenchError
 from workbench.job.context import HOLDER, Context
 
@@ -78,7 +78,7 @@ def on_ranks(
     Args:
         function: the learner's.
         inputs: by rank; each gets a copy.
-        deadline_s: a rank that still runs then is stopped.
+        deadline_s: a rank that still runs then is stopped, see :class:`Patience`.
 
     Returns:
         The results by rank.
@@ -92,16 +92,15 @@ def on_ranks(
         [6.0, 6.0, 6.0]
     """
     n = len(inputs)
-    cells = _Cells(function, [tuple(map(copied, one)) for one in inputs], deadline_s)
-    timer = threading.Timer(deadline_s, cells.halt)
-    timer.daemon = True
-    timer.start()
+    cells, over = _Cells(function, [tuple(map(copied, one)) for one in inputs], Patience(deadline_s)), threading.Event()
+    threading.Thread(target=cells.watch, args=(over,), daemon=True).start()
     try:
         with changed_environment(**_QUICK):
-            workbench.run_threads(n, cells.run, timeout_s=deadline_s + 2)
+            workbench.run_threads(n, cells.run, timeout_s=MOST_TIMES * deadline_s + 2)
     finally:
-        timer.cancel()
+        over.set()
     if cells.errors:
+        cells.patience.forget_unfinished()
         raise cells.cause()
     return [cells.results[rank] for rank in range(n)]
 
@@ -109,8 +108,8 @@ def on_ranks(
 class _Cells:
     """One cell on every rank."""
 
-    def __init__(self, function: Callable[..., Any], inputs: Sequence[tuple[Any, ...]], deadline_s: float) -> None:
-        self.function, self.inputs, self.deadline_s = function, inputs, deadline_s
+    def __init__(self, function: Callable[..., Any], inputs: Sequence[tuple[Any, ...]], patience: Patience) -> None:
+        self.function, self.inputs, self.patience = function, inputs, patience
         self.results: dict[int, Any] = {}
         self.errors: dict[int, BaseException] = {}
         self._running: dict[int, tuple[int, Context]] = {}  # by rank, its thread
@@ -143,14 +142,14 @@ class _Cells:
 
     def _named(self, error: BaseException, rank: int) -> BaseException:
         if isinstance(error, Halt):
-            return WorkbenchError(
-                f"Rank {rank} still ran after {self.deadline_s:g} s. Is there a loop that never ends?"
-            )
+            return WorkbenchError(f"Rank {rank} {self.patience.late(LOOP)}")
         error.rank = rank  # type: ignore[attr-defined]
         return error
 
-    def halt(self) -> None:
-        """Stop who still runs; who waits for it is told by the runtime then."""
+    def watch(self, over: threading.Event) -> None:
+        """Stop who still runs when it takes too long; who waits for it is told by the runtime then."""
+        if self.patience.wait(over.wait):
+            return
         busy = [ident for ident, context in list(self._running.values()) if not context.waits._waiting]
         for ident in busy:
             halt(ident)

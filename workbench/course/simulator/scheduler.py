@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from workbench.course.simulator.collective_calls import Calls, CollectiveCall
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import ANY, Array, nbytes
-from workbench.course.simulator.deadline import Halt
+from workbench.course.simulator.deadline import Halt, Patience
 from workbench.course.simulator.deadlock import Wait, explain
 from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
 from workbench.course.simulator.replay import Replay
@@ -62,7 +62,8 @@ def simulate(
         args: for every rank the same objects; what a rank changes of them, others see.
         alpha_s, beta_s: seconds per message, and per byte.
         eager_bytes: up to this size a message leaves though nobody waits for it.
-        deadline_s: in real seconds; ends a loop that never communicates.
+        deadline_s: in real seconds, without those in which other programs have the cores; ends a loop that never
+            communicates.
         link: (source, dest) → (α, β) of their messages, where links differ; instead of ``alpha_s`` and ``beta_s``.
         kills: which ranks die, and when.
         notice_s: virtual seconds from a death until the others know.
@@ -129,14 +130,15 @@ class SimulatedWorld:
         ranks = [partial(self._rank, rank, function, args) for rank in range(self.size)]
         self._turns = turns(ranks, function, args)
         try:
-            in_time = self._turns.run(deadline_s)
+            patience = Patience(deadline_s)
+            in_time = self._turns.run(patience)
         except BaseException:  # Ctrl-C
             self._turns.stop()
             raise
         if not in_time:
-            late = f"did not end within {round(deadline_s, 1):g} s. {self._turns.why_late()}"
-            self._error = DeadlineError(f"The function {late}")
+            self._error = DeadlineError(f"The function {patience.late(self._turns.why_late())}")
             self._turns.stop()
+            patience.forget_unfinished()
         self.log.clocks = self.clocks
         self.log.unwaited = [(one.rank, one.peer, one.verb) for one in self.posted if not one.waited]
         self.log.unreceived = [(one.rank, one.peer, one.verb) for one in self._sends]

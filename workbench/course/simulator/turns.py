@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
-from workbench.course.simulator.deadline import Halt, halt
+from workbench.course.simulator.deadline import LOOP, Halt, Patience, halt
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -38,8 +38,8 @@ class Turns(ABC):
         self._over = threading.Event()
 
     @abstractmethod
-    def run(self, deadline_s: float) -> bool:
-        """Begin with rank 0, and wait for :meth:`end`; False if the deadline came first. Then comes :meth:`stop`."""
+    def run(self, patience: Patience) -> bool:
+        """Begin with rank 0, and wait for :meth:`end`; False if it takes too long. Then comes :meth:`stop`."""
 
     @abstractmethod
     def ask(self, rank: int, call: Call, steps: Steps[T]) -> T:
@@ -63,7 +63,7 @@ class Turns(ABC):
 
     def why_late(self) -> str:
         """What may be the cause if the deadline comes first."""
-        return "Is there a loop whose condition never changes?"
+        return LOOP
 
 
 class Threads(Turns):
@@ -75,7 +75,7 @@ class Threads(Turns):
         self._halted: set[int] = set()
         self._threads: list[threading.Thread] = []
 
-    def run(self, deadline_s: float) -> bool:
+    def run(self, patience: Patience) -> bool:
         """See :class:`Turns`."""
         self._threads = [
             threading.Thread(target=self._one, args=(rank, function), daemon=True, name=f"rank {rank}")
@@ -84,7 +84,7 @@ class Threads(Turns):
         for thread in self._threads:
             thread.start()
         self.give(0)
-        in_time = self._over.wait(deadline_s)
+        in_time = patience.wait(self._over.wait)
         if in_time:
             self._join()
         return in_time
