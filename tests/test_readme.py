@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
+from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ import nbformat
 import pytest
 from doc_blocks import ROOT, blocks, commands, unknown_extras
 from loading import load
+from mistakes import CATALOGUE, MISTAKES
 
 from workbench.course.links import course
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+ONE_LINE = " ".join(TEXT.split())
 PYTHON = [block.code for block in blocks(ROOT / "README.md", "python")]
 COMMANDS = commands(ROOT / "README.md")
 FOR_THE_SHELL = [each for each in COMMANDS if each.startswith("export ")]
@@ -116,10 +120,12 @@ def minutes(lesson: Any) -> int:
 
 
 def test_the_course_is_listed_with_its_minutes() -> None:
-    """Each lesson with its title and the minutes of its head."""
+    """Each lesson with its title and the minutes of its head; and what a class does in two hours."""
     rows = re.findall(r"^\| (\d\d) \| \[(.+)\]\(notebooks/(.+)\.ipynb\) \| (\d+) \|$", TEXT, re.MULTILINE)
     expected = [(each.stem[:2], each.title, each.stem, str(minutes(each))) for each in course(ROOT / "lessons")]
     assert rows == expected
+    total = sum(int(row[3]) for row in rows[1:5]) + int(rows[11][3]) * 4 // 12  # four of twelve cards
+    assert f"lessons 01 to 04 and four cards of 11; with all of their text these take {total} minutes" in ONE_LINE
 
 
 def test_the_figures_are_those_of_the_results() -> None:
@@ -135,25 +141,52 @@ def test_the_figures_are_those_of_the_results() -> None:
         assert [int(re.findall(r"\d+", cell)[0]) for cell in ours.split("|")] == measured
     (peers,) = {*re.findall(r"^\| ms \|(.*workbench in place.*)\|$", results, re.MULTILINE)}
     place = {peer.strip(): i for i, peer in enumerate(peers.split("|"))}
-    row = re.findall(r"^\| 64 MiB \|(.*)\|$", results, re.MULTILINE)[0].split("|")
-    shown = ("workbench in place", "MPI.Allreduce", "Horovod", "Gloo")
-    ours, *ms = [round(float(re.findall(r"[\d.]+", row[place[peer]])[0])) for peer in shown]
-    says = "64 MiB on two ranks take {} ms, MPI's allreduce {}, Horovod's {}, Gloo's {}"
-    assert says.format(ours, *ms) in " ".join(TEXT.split())
+    rows = {size: row.split("|") for size, row in re.findall(r"^\| (\S+ [KM]iB) \|(.*)\|$", results, re.MULTILINE)[:4]}
+
+    def ms(size: str, *peers: str) -> list[str]:
+        return [rows[size][place[peer]].split()[0].strip("*") for peer in peers]
+
+    shown = ("workbench in place", "workbench allreduce_ (any tensor)", "MPI.Allreduce", "Horovod", "Gloo")
+    large = [round(float(each)) for each in ms("64 MiB", *shown)]
+    small = [each for size in ("4 KiB", "1 MiB") for each in ms(size, "MPI.Allreduce", "workbench in place")]
+    says = (
+        "64 MiB on two ranks take {} ms in memory of the workbench, and {} in any tensor; MPI's allreduce takes {}, "
+        "Horovod's {}, Gloo's {}. MPI is faster at 4 KiB ({:.3f} ms, here {}) and at 1 MiB ({}, here {})"
+    )
+    assert says.format(*large, float(small[0]), *small[1:]) in ONE_LINE
+
+
+def compared(cell: Any, rules: RawConfigParser) -> str:
+    """How nbval compares a cell's output, in the words of the README."""
+    texts = [each.get("text", each.get("data", {}).get("text/plain", "")) for each in cell.outputs]
+    if "NBVAL_IGNORE_OUTPUT" in cell.source or "nbval-ignore-output" in cell.metadata.get("tags", []):
+        return "only executed"
+    if not texts:
+        return "nothing"
+    masked = any(re.search(rules[name]["regex"], "\n".join(texts)) for name in rules.sections())
+    return "masked" if masked else "exactly"
 
 
 def test_the_number_of_compared_outputs_is_counted() -> None:
-    """Of lessons and solutions, as nbval reads them."""
+    """Of lessons and solutions."""
+    rules = RawConfigParser()
+    rules.read(ROOT / "lessons" / "sanitize.cfg")
     paths = [path for kind in ("notebooks", "solutions") for path in (ROOT / kind).glob("[0-9]*.ipynb")]
     cells = [cell for path in paths for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-    ignored = [
-        c for c in cells if "NBVAL_IGNORE_OUTPUT" in c.source or "nbval-ignore-output" in c.metadata.get("tags", [])
-    ]
+    count = Counter(compared(cell, rules) for cell in cells)
     says = (
-        f"Of {len(cells)} code cells in lessons and solutions, {len(cells) - len(ignored)} have their output compared"
+        f"Of {len(cells)} code cells in lessons and solutions, {count['exactly']} have their output compared exactly, "
+        f"and {count['masked']} all but [masked figures](lessons/sanitize.cfg); {count['nothing']} print nothing, and "
+        f"{count['only executed']} are only executed"
     )
-    assert says in " ".join(TEXT.split())
-    assert f"{len(ignored)} show" in TEXT
+    assert says in ONE_LINE
+
+
+def test_the_mistakes_are_those_of_their_test() -> None:
+    """How many there are, and how many are drawn."""
+    says = f"{MISTAKES} draws from {len(CATALOGUE)} hand-written mistakes"
+    assert says in ONE_LINE
+    assert says in (ROOT / "docs" / "explanation" / "no-cell-hangs.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.process
