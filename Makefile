@@ -20,7 +20,7 @@ for-lab: ; @NEEDS=torch,lessons,lab .ci/setup
 for-checks: ; @NEEDS=torch,dev .ci/setup
 for-tests: ; @NEEDS=everything .ci/setup
 
-demo: for-lessons ## what it is about, in a minute
+demo: for-lessons ## set-up and the first lesson on two ranks, about 2 minutes
 	@.venv/bin/python -m workbench.course.demo $(ARGS)
 
 practical: for-lessons ## the practical session: 1 and 2 ranks side by side
@@ -43,10 +43,10 @@ setup-tests: for-tests ## what some tests need of the system, with apt-get: a br
 	@.ci/system
 	@.ci/pyodide
 
-quick: for-tests ## style, types, and the tests that start no process: some two minutes
+quick: for-tests ## style, types, and the tests that start no process, about 2 minutes
 	@.ci/quick $(ARGS)
 
-test: for-tests ## every property once, the checks too, some twenty minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
+test: for-tests ## every property once, the checks too, about 37 minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
 	@.ci/test $(ARGS)
 
 test-all: for-tests ## … with more ranks, other ways, mixtures and longer rounds, more than an hour

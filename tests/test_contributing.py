@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from project import PROJECT, ROOT
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-ROOT = Path(__file__).parent.parent
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*_*.yml"))
 WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
-CLASSIFIERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+CLASSIFIERS = PROJECT["classifiers"]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -55,6 +49,16 @@ def test_what_contributing_names_exists() -> None:
     code = re.findall(r"`[^`\n]+`", CONTRIBUTING) + re.findall(r"```\w*\n(.*?)```", CONTRIBUTING, re.DOTALL)
     assert len(paths("\n".join(code))) > 10
     assert missing("\n".join(code)) == set()
+
+
+def test_the_minutes_of_a_target_are_the_same_everywhere() -> None:
+    """README.md and CONTRIBUTING.md say what the Makefile says, for each target that they give minutes."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    minutes = dict(re.findall(r"^([a-z-]+):.*## .*about (\d+) minutes", makefile, re.MULTILINE))
+    for text in (CONTRIBUTING, (ROOT / "README.md").read_text(encoding="utf-8")):
+        named = re.findall(r"^\$ make ([a-z-]+) +#.*?(\S+) minutes", text, re.MULTILINE)
+        assert named
+        assert named == [(target, minutes.get(target)) for target, _ in named]
 
 
 def test_what_is_missing_is_found() -> None:

@@ -16,16 +16,10 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from project import PROJECT, ROOT
 
 import workbench
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FILE_NAME = PROJECT["name"].replace("-", "_") + f"-{PROJECT['version']}"
 
 

@@ -12,14 +12,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from project import PROJECT, ROOT
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OLDEST = PROJECT["requires-python"].removeprefix(">=")
 NEWEST = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))[-1]
 SOURCES = [

@@ -19,15 +19,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from project import PROJECT, PYPROJECT, ROOT
 from thorough import once_more
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[Requirement]] = {
     name: [Requirement(each) for each in lines if not each.startswith(PROJECT["name"])]  # `all` names other extras
     for name, lines in PROJECT["optional-dependencies"].items()
@@ -141,7 +135,7 @@ def test_lock_leaves_to_torch_what_each_of_its_builds_fixes() -> None:
 
 def test_lock_fits_the_constraints_of_uv() -> None:
     """What ``[tool.uv]`` fixes by hand is what the lock says."""
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    tool = PYPROJECT["tool"]
     pins = {each.name: each.specifier for each in PINS}
     fixed = [Requirement(each) for each in tool["uv"]["constraint-dependencies"]]
     assert "torch" in {each.name for each in fixed}
@@ -179,7 +173,7 @@ def test_the_recipe_for_conda_says_what_pyproject_says() -> None:
     wanted["python"] = SpecifierSet(PROJECT["requires-python"])
     found = [line.replace(" ", "") for line in recipe["requirements"]["run"]]
     assert conda_specs(found) == wanted
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    build = PYPROJECT["build-system"]["requires"]
     host = conda_specs([line.replace(" ", "") for line in recipe["requirements"]["host"]])
     assert {each.name: each.specifier for each in map(Requirement, build)}.items() <= host.items()
 
@@ -197,7 +191,7 @@ def test_conda_has_nothing_that_pyproject_does_not_know() -> None:
 
 def test_python_bounds_agree() -> None:
     """The oldest Python is the same in pyproject, conda, ruff and the set-up; the classifiers have no gap."""
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    tool = PYPROJECT["tool"]
     oldest, newest = (int(PYTHONS[each].partition(".")[2]) for each in (0, -1))
     assert [f"3.{minor}" for minor in range(oldest, newest + 1)] == PYTHONS
     assert PROJECT["requires-python"] == f">=3.{oldest}"

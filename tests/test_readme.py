@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import html
-import importlib.util
+import os
 import re
 import subprocess
 import sys
+from collections import Counter
+from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from doc_blocks import ROOT, blocks, commands, unknown_extras
+from loading import load
+from mistakes import CATALOGUE, MISTAKES
 
 from workbench.course.links import course
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+ONE_LINE = " ".join(TEXT.split())
 PYTHON = [block.code for block in blocks(ROOT / "README.md", "python")]
 COMMANDS = commands(ROOT / "README.md")
+FOR_THE_SHELL = [each for each in COMMANDS if each.startswith("export ")]
 
 
 def test_it_is_one_page() -> None:
@@ -27,49 +33,70 @@ def test_it_is_one_page() -> None:
     assert len(TEXT.encode()) <= 12_000
 
 
-def run(folder: Path, *command: str) -> str:
-    """What a command of this environment prints, on both streams."""
-    words = [str(Path(sys.executable).parent / "workbench"), *command]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+def run(folder: Path, *commands: str, timeout: float = 120, **variables: str) -> str:
+    """What a new shell prints that knows the system's programs only; each command must succeed."""
+    env = {**os.environ, "PATH": "/usr/bin:/bin", **variables}
+    words = ["bash", "-ec", "\n".join(commands)]
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
+@pytest.fixture
+def set_up(tmp_path: Path) -> Path:
+    """A folder with the environment that `make demo` leaves in a clone."""
+    (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
+    return tmp_path
+
+
 @pytest.mark.process
-def test_the_training_prints_what_stands_below_it(tmp_path: Path) -> None:
-    """On two ranks, whose lines come in any order."""
+def test_the_training_prints_what_stands_below_it(set_up: Path) -> None:
+    """On two ranks, whose lines come in any order; in a shell that has read the line for it, and no other."""
     pytest.importorskip("torch")
     (block,) = [block for block in blocks(ROOT / "README.md", "console") if "train.py" in block.text]
     command, *expected = block.text.splitlines()
-    (tmp_path / "train.py").write_text(PYTHON[0])
-    words = command.removeprefix("$ workbench ").replace("python ", f"{sys.executable} ").split()
-    assert sorted(run(tmp_path, *words).splitlines()) == sorted(expected)
+    (set_up / "train.py").write_text(PYTHON[0])
+    assert sorted(run(set_up, *FOR_THE_SHELL, command.removeprefix("$ ")).splitlines()) == sorted(expected)
 
 
 @pytest.mark.process
-def test_a_horovod_script_runs_as_it_says(tmp_path: Path) -> None:
+def test_a_horovod_script_runs_as_it_says(set_up: Path) -> None:
     """The command of the README, with a script that knows nothing of the workbench."""
     pytest.importorskip("torch")
     (command,) = [each for each in COMMANDS if "--as-horovod" in each]
-    (tmp_path / "your_horovod_script.py").write_text(PYTHON[0].replace("workbench.torch", "horovod.torch"))
-    words = command.removeprefix("workbench ").replace("python ", f"{sys.executable} ").split()
-    assert len(re.findall(r"rank \d of 4: my loss", run(tmp_path, *words))) == 4
+    (set_up / "your_horovod_script.py").write_text(PYTHON[0].replace("workbench.torch", "horovod.torch"))
+    assert len(re.findall(r"rank \d of 4: my loss", run(set_up, *FOR_THE_SHELL, command))) == 4
 
 
 @pytest.mark.process
-def test_engines_come_up_as_it_says(tmp_path: Path) -> None:
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+def test_a_fresh_clone_is_set_up_and_tested(tmp_path: Path) -> None:
+    """`make demo`, one file of `make test`, and what the shell then finds; the lab's own tests are in tests/browser."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    demo, test = (each for each in COMMANDS if each in ("make demo", "make test"))
+    test = f"ARGS=tests/collectives/test_ring.py {test}"
+    said = run(clone, demo, test, *FOR_THE_SHELL, "command -v workbench", timeout=1100, EXTRAS="torch,lessons,dev")
+    assert said.splitlines()[-1] == str(clone / ".venv" / "bin" / "workbench")
+    assert "demo: OK" in said
+    assert re.search(r"\d+ passed", said)
+
+
+@pytest.mark.process
+def test_engines_come_up_as_it_says(set_up: Path) -> None:
     """And a cell runs on both."""
     code = PYTHON[1] + "print(engines.client[:].apply_sync(lambda: 6 * 7))\nengines.down()\n"
-    (tmp_path / "script.py").write_text(code)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert "[42, 42]" in done.stdout, done.stderr
+    (set_up / "script.py").write_text(code)
+    assert "[42, 42]" in run(set_up, *FOR_THE_SHELL, "python script.py")
 
 
 def test_every_command_is_run_by_a_test() -> None:
-    """Those above, or where its own tests are: `make demo` in tests/course, `make lab` in tests/browser."""
-    ours = {"workbench run -np 2 python train.py", 'pip install ".[torch]"'}
-    assert {each for each in COMMANDS if each not in ours and "--as-horovod" not in each} == {"make demo", "make lab"}
-    assert '".[torch]"' in TEXT
+    """Those above, or where its own tests are: `make lab` in tests/browser; `pip install` downloads."""
+    assert len(FOR_THE_SHELL) == 1
+    above = {"make demo", "make test", *FOR_THE_SHELL, "workbench run -np 2 python train.py"}
+    others = {each for each in COMMANDS if each not in above and "--as-horovod" not in each}
+    assert others == {"make lab", 'pip install ".[torch]"'}
     assert unknown_extras(TEXT) == set()
 
 
@@ -93,10 +120,12 @@ def minutes(lesson: Any) -> int:
 
 
 def test_the_course_is_listed_with_its_minutes() -> None:
-    """Each lesson with its title and the minutes of its head."""
+    """Each lesson with its title and the minutes of its head; and what a class does in two hours."""
     rows = re.findall(r"^\| (\d\d) \| \[(.+)\]\(notebooks/(.+)\.ipynb\) \| (\d+) \|$", TEXT, re.MULTILINE)
     expected = [(each.stem[:2], each.title, each.stem, str(minutes(each))) for each in course(ROOT / "lessons")]
     assert rows == expected
+    total = sum(int(row[3]) for row in rows[1:5]) + int(rows[11][3]) * 4 // 12  # four of twelve cards
+    assert f"lessons 01 to 04 and four cards of 11; with all of their text these take {total} minutes" in ONE_LINE
 
 
 def test_the_figures_are_those_of_the_results() -> None:
@@ -112,25 +141,52 @@ def test_the_figures_are_those_of_the_results() -> None:
         assert [int(re.findall(r"\d+", cell)[0]) for cell in ours.split("|")] == measured
     (peers,) = {*re.findall(r"^\| ms \|(.*workbench in place.*)\|$", results, re.MULTILINE)}
     place = {peer.strip(): i for i, peer in enumerate(peers.split("|"))}
-    row = re.findall(r"^\| 64 MiB \|(.*)\|$", results, re.MULTILINE)[0].split("|")
-    shown = ("workbench in place", "MPI.Allreduce", "Horovod", "Gloo")
-    ours, *ms = [round(float(re.findall(r"[\d.]+", row[place[peer]])[0])) for peer in shown]
-    says = "64 MiB on two ranks take {} ms, MPI's allreduce {}, Horovod's {}, Gloo's {}"
-    assert says.format(ours, *ms) in " ".join(TEXT.split())
+    rows = {size: row.split("|") for size, row in re.findall(r"^\| (\S+ [KM]iB) \|(.*)\|$", results, re.MULTILINE)[:4]}
+
+    def ms(size: str, *peers: str) -> list[str]:
+        return [rows[size][place[peer]].split()[0].strip("*") for peer in peers]
+
+    shown = ("workbench in place", "workbench allreduce_ (any tensor)", "MPI.Allreduce", "Horovod", "Gloo")
+    large = [round(float(each)) for each in ms("64 MiB", *shown)]
+    small = [each for size in ("4 KiB", "1 MiB") for each in ms(size, "MPI.Allreduce", "workbench in place")]
+    says = (
+        "64 MiB on two ranks take {} ms in memory of the workbench, and {} in any tensor; MPI's allreduce takes {}, "
+        "Horovod's {}, Gloo's {}. MPI is faster at 4 KiB ({:.3f} ms, here {}) and at 1 MiB ({}, here {})"
+    )
+    assert says.format(*large, float(small[0]), *small[1:]) in ONE_LINE
+
+
+def compared(cell: Any, rules: RawConfigParser) -> str:
+    """How nbval compares a cell's output, in the words of the README."""
+    texts = [each.get("text", each.get("data", {}).get("text/plain", "")) for each in cell.outputs]
+    if "NBVAL_IGNORE_OUTPUT" in cell.source or "nbval-ignore-output" in cell.metadata.get("tags", []):
+        return "only executed"
+    if not texts:
+        return "nothing"
+    masked = any(re.search(rules[name]["regex"], "\n".join(texts)) for name in rules.sections())
+    return "masked" if masked else "exactly"
 
 
 def test_the_number_of_compared_outputs_is_counted() -> None:
-    """Of lessons and solutions, as nbval reads them."""
+    """Of lessons and solutions."""
+    rules = RawConfigParser()
+    rules.read(ROOT / "lessons" / "sanitize.cfg")
     paths = [path for kind in ("notebooks", "solutions") for path in (ROOT / kind).glob("[0-9]*.ipynb")]
     cells = [cell for path in paths for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-    ignored = [
-        c for c in cells if "NBVAL_IGNORE_OUTPUT" in c.source or "nbval-ignore-output" in c.metadata.get("tags", [])
-    ]
+    count = Counter(compared(cell, rules) for cell in cells)
     says = (
-        f"Of {len(cells)} code cells in lessons and solutions, {len(cells) - len(ignored)} have their output compared"
+        f"Of {len(cells)} code cells in lessons and solutions, {count['exactly']} have their output compared exactly, "
+        f"and {count['masked']} all but [masked figures](lessons/sanitize.cfg); {count['nothing']} print nothing, and "
+        f"{count['only executed']} are only executed"
     )
-    assert says in " ".join(TEXT.split())
-    assert f"{len(ignored)} show" in TEXT
+    assert says in ONE_LINE
+
+
+def test_the_mistakes_are_those_of_their_test() -> None:
+    """How many there are, and how many are drawn."""
+    says = f"{MISTAKES} draws from {len(CATALOGUE)} hand-written mistakes"
+    assert says in ONE_LINE
+    assert says in (ROOT / "docs" / "explanation" / "no-cell-hangs.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.process
@@ -138,11 +194,7 @@ def test_the_number_of_compared_outputs_is_counted() -> None:
 def test_the_picture_shows_what_the_cells_print() -> None:
     """Both pictures, line by line; the seconds are the machine's."""
     path = ROOT / "docs" / "pictures" / "front_door.py"
-    spec = importlib.util.spec_from_file_location("front_door", path)
-    assert spec
-    assert spec.loader
-    sys.modules["front_door"] = script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load("front_door", path.parent)
     cells = script.run()
     assert [cell.failed for cell in cells] == [True, False]
     for theme in script.THEMES:

@@ -11,13 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from project import PROJECT, ROOT
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "container"
 SCRIPTS = ["install", "entrypoint"]
 
@@ -112,7 +107,7 @@ def test_the_locks_are_used() -> None:
 
 def test_extras_exist() -> None:
     """Those that both builds install by default, and what the variant with CUDA adds."""
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    known = PROJECT["optional-dependencies"]
     (in_image,) = (words.partition("=")[2] for name, words in instructions() if words.startswith("EXTRAS="))
     (in_definition,) = re.findall(r"EXTRAS=(\S+)", sections()["arguments"])
     added = re.findall(r"EXTRAS=\$EXTRAS,([\w,]+)", (FOLDER / "install").read_text())

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from project import PROJECT, ROOT
+
 from workbench.cli import main as cli
 
-ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _MAGIC = re.compile(r"^%.*\n", re.MULTILINE)
 _STAND_FOR = {"hvd": "workbench.torch", "workbench": "workbench", "cluster": "workbench.cluster"}
@@ -54,9 +55,8 @@ def commands(path: Path) -> list[str]:
 
 def unknown_extras(text: str) -> set[str]:
     """Those of `pip install ".[…]"` that pyproject.toml does not have."""
-    known = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     named = {extra for found in re.findall(r'"\.\[([\w,]+)\]"', text) for extra in found.split(",")}
-    return {extra for extra in named if not re.search(rf"^{extra} = \[", known, re.MULTILINE)}
+    return named - set(PROJECT["optional-dependencies"])
 
 
 def check_command(command: str, elsewhere: set[str]) -> None:

@@ -6,20 +6,15 @@ without one is named in the table; it is no failure, for a busy machine makes an
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from project import ROOT, tomllib
 
 SLOW_S = 5.0
-REASONS = Path(__file__).resolve().parent.parent / "slow.toml"
+REASONS = ROOT / "tests" / "slow.toml"
 _FILES = 40  # in the table: those below take a second or less
 
 

@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from project import ROOT
+
 BENCHMARKS, EXAMPLES = ROOT / "benchmarks", ROOT / "examples"
 
 

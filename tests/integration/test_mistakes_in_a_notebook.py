@@ -30,7 +30,7 @@ def make(kernel: LiveKernel, mistake: Mistake, who: int) -> None:
     found = kernel.run(f"%%px\n{mistake.code.format(who=who)}")
     assert not mistake.fails or any(each.kind == "error" for each in found), [each.text for each in found]
     if mistake.after:
-        kernel.run(f"%%px\n{mistake.after}")
+        kernel.run(f"%%px\n{mistake.after.code}")
     if mistake.repair == "rescue":
         kernel.run("c.rescue(quiet=True)")
         kernel.run(f"%%px\nimport workbench as hvd\nhvd.init()\n{START}")
