@@ -63,6 +63,7 @@ engines = cluster.up(n=2)
 
 # %%
 # %%px
+import os
 from functools import partial
 
 import torch
@@ -74,6 +75,7 @@ import workbench.torch as hvd
 from workbench import data
 from workbench.data.sampler import batches
 
+os.environ["WORKBENCH_COMPARE_STEPS"] = "0"  # below, ranks are to stay apart without an error
 hvd.init()
 digits = data.digits()
 images = torch.from_numpy(digits.train_x).flatten(1).double()
@@ -254,6 +256,10 @@ reveal(
     "The step is made of the gradient and the momentum. Ranks with different momentum make different steps, from the "
     "first one on. So broadcast both: the weights and the optimizer's state.",
 )
+
+# %% [markdown]
+# The workbench would have told you: after 4, 8, 16, 32 and then every 64 steps the ranks compare a sample of their
+# weights, and a difference is an error on all of them. This lesson has switched that off where it called `init()`.
 
 # %% [markdown]
 # ## Batch normalisation sees one rank's samples

@@ -256,6 +256,9 @@ reveal(
 # and they never become equal again. Each rank then tests its shard with *its own* model, and the printed accuracy
 # belongs to no model at all.
 #
+# `watch` lets such a script run to its end. Where you start it yourself, the ranks compare a sample of their weights
+# after 4 steps and now and then later, and all get an error that says so.
+#
 # `watch` also takes your own script: `help(workbench.course.training.conversion)` says which names it must use.
 #
 # ## The same in plain PyTorch

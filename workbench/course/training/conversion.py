@@ -75,6 +75,7 @@ def watch(scripts: Sequence[str | Path], n: int = 2, deadline_s: float = DEADLIN
     """
     paths = [str(Path(script).resolve()) for script in scripts]
     env = {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "passive"}  # too many threads do not also wait busily
+    env["WORKBENCH_COMPARE_STEPS"] = "0"  # the lights compare
     ports = [free_port() for _ in range(4 * len(paths))]
     found = run(_on_a_rank, args=(paths, ports), np=n, timeout_s=deadline_s, use_gloo=True, env=env)
     return [
