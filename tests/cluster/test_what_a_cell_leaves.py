@@ -70,6 +70,21 @@ def test_a_forked_child_ends_with_its_cell(kernel: LiveKernel, end: str, code: i
     ]
 
 
+@pytest.mark.parametrize("word", ["quit", "exit"])
+def test_quit_ends_its_cell_and_no_engine(kernel: LiveKernel, word: str) -> None:
+    """What comes behind it in the cell is not run, and an error says why; the rank stays."""
+    found = kernel.run(f"%%px\nleft = 1\n{word}()\nleft = 2")
+    assert "do not end an engine" in "".join(each.text for each in found)
+    assert last(kernel.run("%px print(left)")) == [("ranks 0, 1", "1")]
+
+
+def test_an_exception_with_a_text_of_megabytes(kernel: LiveKernel) -> None:
+    """Its beginning is shown, and how much more there is."""
+    text = "".join(each.text for each in kernel.run("%%px\nraise ValueError('y' * 20_000_000)"))
+    assert "more characters" in text
+    assert len(text) < 1_000_000
+
+
 def test_characters_of_a_child_process_are_whole(kernel: LiveKernel) -> None:
     """However its output is cut into pieces."""
     cell = """%%px

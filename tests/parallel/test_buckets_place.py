@@ -111,7 +111,7 @@ def test_one_announcement_for_each_bucket(
 ) -> None:
     """A steady step announces each bucket once, as a number; sharded also who has which gradient, and the parameters.
 
-    After some steps the learning rates are compared: a request in full carries them.
+    After some steps the progress of the ranks is compared: a request in full carries it.
     """
     job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
     model, optimizer = trained(sharded=sharded)
@@ -134,7 +134,7 @@ def test_one_announcement_for_each_bucket(
         extra = 1 + len(buckets(optimizer)) if sharded else 0  # the parameters of each are gathered
         assert len(items) == len(buckets(optimizer)) + extra
         in_full = [item for item in items if isinstance(item, Request)]
-        assert all(item.rates for item in in_full)
+        assert all(item.progress for item in in_full)
         assert len(in_full) <= 1
         assert len(messages) <= len(items)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+_LONG = 5_000  # characters of a line
+
 
 def count(n: int, noun: str) -> str:
     """A number with its noun.
@@ -44,6 +46,16 @@ def first_line(text: str, most: int) -> str:
     """
     line = text.partition("\n")[0]
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def cut(text: str, most: int = _LONG) -> str:
+    """The beginning of a long text, and how much more there is.
+
+    Example:
+        >>> cut("abcdef", 4)
+        'abcd … and 2 more characters'
+    """
+    return text if len(text) <= most else f"{text[:most]} … and {count(len(text) - most, 'more character')}"
 
 
 def columns(rows: Sequence[Sequence[str]], right: Iterable[int] = (0,)) -> list[str]:
@@ -116,4 +128,4 @@ def rank_spans(ranks: Iterable[int]) -> str:
     return f"{plural('rank', len(unique))} {spans(unique)}"
 
 
-__all__ = ["by_rank", "columns", "count", "first_line", "numbered", "plural", "rank_list", "rank_spans", "spans"]
+__all__ = ["by_rank", "columns", "count", "cut", "first_line", "numbered", "plural", "rank_list", "rank_spans", "spans"]

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 
 from workbench.cluster.output.as_text import plain
-from workbench.cluster.output.folding import cut, folded
+from workbench.cluster.output.folding import folded
 from workbench.cluster.output.rows import Row
 from workbench.cluster.output.screen import Bundle, Item, Line
-from workbench.common.text import count, rank_spans
+from workbench.common.text import count, cut, rank_spans
 
 _MOST_HIDDEN = 400  # lines of a row that are folded; the extension has all
 _COLOUR = re.compile(r"\x1b\[([0-9;]*)m")

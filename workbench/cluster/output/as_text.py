@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from workbench.cluster.output.folding import SCREEN_LINES, cut, folded
+from workbench.cluster.output.folding import SCREEN_LINES, folded
 from workbench.cluster.output.rows import Row
 from workbench.cluster.output.screen import Bundle, Item
-from workbench.common.text import count, rank_spans
+from workbench.common.text import count, cut, rank_spans
 
 
 def as_text(rows: Sequence[Row], most: int = SCREEN_LINES) -> str:

@@ -1,4 +1,4 @@
-"""A long row of lines is shown by its beginning and its end; what is between is folded. A long line is cut."""
+"""A long row of lines is shown by its beginning and its end; what is between is folded."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 from workbench.cluster.output.rows import Row
 from workbench.cluster.output.screen import Item, Line
-from workbench.common.text import count
 
 SCREEN_LINES = 40
 _FEWEST = 2  # at the beginning of a row, and at its end
-_LONG = 5_000  # characters of a line
 
 
 class Folded(NamedTuple):
@@ -20,16 +18,6 @@ class Folded(NamedTuple):
     first: Sequence[Item]
     hidden: Sequence[Item]
     last: Sequence[Item]
-
-
-def cut(text: str, most: int = _LONG) -> str:
-    """The beginning of a long line, and how much more there is.
-
-    Example:
-        >>> cut("abcdef", 4)
-        'abcd … and 2 more characters'
-    """
-    return text if len(text) <= most else f"{text[:most]} … and {count(len(text) - most, 'more character')}"
 
 
 def folded(rows: Sequence[Row], most: int = SCREEN_LINES) -> list[tuple[Row, Folded]]:
@@ -61,4 +49,4 @@ def _parts(items: Sequence[Item], most: int) -> Folded:
     return Folded(items[:first], items[first:last], items[last:])
 
 
-__all__ = ["SCREEN_LINES", "Folded", "cut", "folded"]
+__all__ = ["SCREEN_LINES", "Folded", "folded"]

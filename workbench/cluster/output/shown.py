@@ -11,10 +11,10 @@ from workbench.cluster.output.as_data import IN_TAB, MIME, as_data
 from workbench.cluster.output.as_html import as_html
 from workbench.cluster.output.as_text import as_text
 from workbench.cluster.output.collected import Collected
-from workbench.cluster.output.folding import cut
 from workbench.cluster.output.rows import Row, merged, one_bar
 from workbench.cluster.output.screen import Item, Line
 from workbench.cluster.output.widgets import VIEW
+from workbench.common.text import cut
 
 _LIVE_ITEMS = 50  # of a rank: while a cell runs its last ones are shown, and all when it has ended
 _MOST_ITEMS = 50_000  # of all ranks together, in the notebook's data

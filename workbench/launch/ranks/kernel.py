@@ -15,8 +15,10 @@
 6. What a cell prints, and a ``sys.stdout`` that it has broken: see :mod:`workbench.launch.ranks.streams`.
 7. A cell that another notebook has sent, by a client of its own: it is told whose engines these are.
 8. JupyterLab's debugger stops ranks: see :mod:`workbench.launch.ranks.debugger`.
-9. A process that a cell has forked, and that comes to the cell's end: it ends there. It would wait for messages on the
-   engine's sockets as a second engine, and keep a core busy.
+9. ``quit()`` and ``exit()``, which would end an engine some time after the cell, and the job with it: the cell ends
+   with an error.
+10. A process that a cell has forked, and that comes to the cell's end: it ends there. It would wait for messages on
+   the engine's sockets as a second engine, and keep a core busy.
 """
 
 from __future__ import annotations
@@ -33,11 +35,12 @@ from typing import Any, TypeVar
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from workbench.common.cell_numbers import KEY, STATE, CellNumbers
+from workbench.common.text import cut
 from workbench.launch.ranks.activity import Activity, Published
 from workbench.launch.ranks.debugger import DEBUG, Debugger
 from workbench.launch.ranks.names import NAMES, about_names
 from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
-from workbench.launch.ranks.short_traceback import ShortTraceback
+from workbench.launch.ranks.short_traceback import MOST_TEXT, ShortTraceback
 from workbench.launch.ranks.streams import OwnStreams
 
 _LONG_WAIT_S = 0.4
@@ -62,6 +65,8 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         super().__init__(**options)
         self.shell.loop_runner = Loop()
         ShortTraceback(self.shell)
+        self._show_traceback, self.shell._showtraceback = self.shell._showtraceback, self._publish_failure
+        self.shell.ask_exit = refuse_exit
         self._pid, self.streams = os.getpid(), OwnStreams()
         self.shell.events.register("post_execute", self._cell_over)
         self.cell_numbers = CellNumbers(self.engine_id)
@@ -114,6 +119,8 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self._activity.ends()
         self.cell_numbers.changed()
         metadata[KEY] = {"drifted": self.cell_numbers.drifted()}
+        if "evalue" in reply_content:
+            reply_content["evalue"] = cut(reply_content["evalue"], MOST_TEXT)
         return super().finish_metadata(parent, metadata, reply_content)
 
     def _send_abort_reply(self, stream: Any, msg: Any, idents: Any) -> Any:
@@ -169,6 +176,9 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self._debugger.failed()
         self._show_failure(*args, **options)
 
+    def _publish_failure(self, kind: type[BaseException], error: object, lines: list[str]) -> None:
+        self._show_traceback(kind, cut(str(error), MOST_TEXT), lines)
+
     def _cell_over(self, error: BaseException | None = None) -> None:
         """The cell's last statement has ended, or has failed."""
         self.streams.mend()
@@ -200,6 +210,14 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     def _abort_queues(self, *subshell: Any) -> None:
         """What ipykernel calls when a cell has failed: drop nothing."""
+
+
+def refuse_exit() -> None:
+    """What ``quit()`` and ``exit()`` do."""
+    raise RuntimeError(
+        "quit() and exit() do not end an engine: the other ranks would lose this one. The cell has ended here. "
+        "engines.down() in a cell without %%px ends all engines."
+    )
 
 
 def print_page(shell: Any, data: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:

@@ -1,5 +1,7 @@
 """A traceback of a thousand frames, which IPython takes half a minute to write: an engine shows its beginning and end.
 
+So it is with the text of an exception: each of 20 MB would be sent to the notebook three times, and laid out there.
+
 For each frame IPython asks for the source's module, and that looks at every module there is: 10 ms once torch is
 loaded. A RecursionError has a thousand frames, and an exception that was raised in one of them as many again.
 """
@@ -9,9 +11,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+from workbench.common.text import cut
+
 _FIRST, _LAST = 10, 20
 _MOST = 60  # frames of an exception and those that it came from
 _MOST_EXCEPTIONS = 8
+MOST_TEXT = 20_000  # characters of an exception's text
 
 
 class ShortTraceback:
@@ -31,7 +36,7 @@ class ShortTraceback:
 
     def _structured(self, *args: Any, **options: Any) -> list[str]:
         self._frames = self._exceptions = self._left_out = 0
-        lines: list[str] = self._whole(*args, **options)
+        lines = [cut(line, MOST_TEXT) for line in self._whole(*args, **options)]
         if self._left_out:
             lines.insert(len(lines) - 1, f"[{self._left_out} frames are left out]")
         return lines
@@ -76,4 +81,4 @@ def shortened(trace: TracebackType, first: int = _FIRST, last: int = _LAST) -> t
     return short, left_out
 
 
-__all__ = ["ShortTraceback", "shortened"]
+__all__ = ["MOST_TEXT", "ShortTraceback", "shortened"]
