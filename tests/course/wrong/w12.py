@@ -22,6 +22,17 @@ def modulo(hosts: Any) -> Any:
     return [(rank % per, per, rank // per, len(names)) for rank in range(len(hosts))]
 
 
+@wrong(
+    "12.local_ranks",
+    "the ranks of a node were taken to be together, node after node: hosts names the node of each rank",
+)
+def node_after_node(hosts: Any) -> Any:
+    order = [host for node in dict.fromkeys(hosts) for host in hosts if host == node]
+    local = [order[:rank].count(host) for rank, host in enumerate(order)]
+    cross = [(local[:rank].count(mine), local.count(mine)) for rank, mine in enumerate(local)]
+    return [(local[rank], order.count(host), *cross[rank]) for rank, host in enumerate(order)]
+
+
 @wrong("12.local_ranks", "✗ Nodes with different numbers of ranks, in any order: hosts = ['a', 'a', 'b'], rank 1")
 def number_of_the_node(hosts: Any) -> Any:
     names = list(dict.fromkeys(hosts))

@@ -180,8 +180,21 @@ def _why_wrong(task: CommTask, function: Callable[..., Any], case: Case, run: Ru
         found = []  # the same once more, by its factor or by its weights
     if not slip and (known := likely(task, function, case, run)):
         wrong = f"{known}; {wrong}"
+    elif not slip and not found:
+        wrong += _what_is_right(task, run.results, task.expected(case))
     text = f"{about(case)}: {wrong}"
     return slip + "\n".join([*found, text if slip or found else honest(text)])
+
+
+def _what_is_right(task: CommTask, results: Sequence[Any], expected: Sequence[Any]) -> str:
+    """Where a result has several parts, and only some of them are wrong: which, as the end of a sentence."""
+    if not all(isinstance(one, (list, tuple)) and len(one) == len(task.names) for one in results):
+        return ""
+    pairs = list(zip(results, expected, strict=True))
+    wrong = {name for i, name in enumerate(task.names) if any(unlike(mine[i], wanted[i]) for mine, wanted in pairs)}
+    right = [name for name in task.names if name not in wrong]
+    are = "are" if len(right) > 1 else "is"
+    return f". Look at what makes {' and '.join(sorted(wrong))}; {' and '.join(right)} {are} right" if right else ""
 
 
 def _wrong(task: CommTask, case: Case, run: Run) -> str:

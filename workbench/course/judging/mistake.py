@@ -72,6 +72,7 @@ GENERAL = (
         ("should count",),
         "How many samples has each rank? Count on paper how much one sample of each rank weighs in your result.",
     ),
+    Mistake(("Look at what makes",), "Which lines does this result come from that the right ones do not come from?"),
     Mistake(
         ("the smaller cases were right",),
         "What does your function do differently when an array is long? Does it test a length or a number of bytes?",

@@ -73,6 +73,11 @@ class Slip:
         return made
 
 
+def slips(cause: str, hint: str, old: str, *new: str) -> tuple[Slip, ...]:
+    """One mistake that is made in several ways, each by another text in the place of ``old``."""
+    return tuple(Slip(cause, hint, old, each) for each in new)
+
+
 @cache
 def version(reference: Function, slip: Slip) -> Function:
     """The wrong version of a solution."""
@@ -192,4 +197,4 @@ def spread(cases: Sequence[Case], first: Case | None = None) -> Iterator[Case]:
     yield from others[:: max(1, -(-len(others) // (_ENOUGH - 1)))]
 
 
-__all__ = ["Slip", "matches", "recognised", "same", "spread", "version"]
+__all__ = ["Slip", "matches", "recognised", "same", "slips", "spread", "version"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.course.judging.slips import Slip
+from workbench.course.judging.slips import Slip, slips
 
 _ADD = "chunks[mine] += comm"
 _RECEIVE = "chunks[mine] = chunks[mine] + comm"
@@ -374,6 +374,18 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "chunks[rank] / n",
         ),
         Slip(
+            "the sum was divided by n twice",
+            "Write down where n stands. How often is the sum divided by it?",
+            "lr * chunks[rank] / n",
+            "lr * chunks[rank] / n / n",
+        ),
+        Slip(
+            "the weights were divided by n, too: the mean is that of the gradients alone",
+            "What does n divide: the gradients' sum, or all that you return?",
+            "shard - lr * chunks[rank] / n",
+            "(shard - lr * chunks[rank]) / n",
+        ),
+        Slip(
             "that is the mean gradient, and not the shard after the step",
             "What is to be returned: the gradient, or the weights?",
             "return shard - lr * chunks[rank] / n",
@@ -398,6 +410,21 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "Which function follows each layer's product?",
             "np.tanh(np.concatenate([parts[each] for each in range(n)]) @ x)",
             "np.concatenate([parts[each] for each in range(n)]) @ x",
+        ),
+        *slips(
+            "np.tanh belongs around the whole product, once: np.tanh(W @ x)",
+            "What is computed first in a layer, the product or np.tanh? And how often is np.tanh taken?",
+            "np.tanh(np.concatenate([parts[each] for each in range(n)]) @ x)",
+            "np.concatenate([parts[each] for each in range(n)]) @ np.tanh(x)",
+            "np.tanh(np.concatenate([parts[each] for each in range(n)])) @ x",
+            "np.tanh(np.tanh(np.concatenate([parts[each] for each in range(n)]) @ x))",
+        ),
+        *slips(
+            "the product was divided by n: rows are put together, and nothing is averaged",
+            "Whose rows are there twice? What would you average?",
+            "range(n)]) @ x)",
+            "range(n)]) @ x / n)",
+            "range(n)]) @ x) / n",
         ),
         Slip(
             "the rows were put side by side, but they belong one below the other: axis 0",

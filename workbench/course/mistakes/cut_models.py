@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.course.judging.slips import Slip
+from workbench.course.judging.slips import Slip, slips
 
 _AHEAD = "ahead = min(stages - stage - 1, microbatches)"
 _LOOP = "    for i, (x, h) in enumerate(kept):"
@@ -232,6 +232,25 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "comm.allreduce(x @ w) + b",
             "comm.allreduce(x @ w + b / comm.size) + b",
         ),
+        *slips(
+            "the bias was divided by the number of ranks: after the sum it belongs there whole",
+            "How often is b in the sum of all ranks? It belongs once.",
+            "comm.allreduce(x @ w) + b",
+            "(comm.allreduce(x @ w) + b) / comm.size",
+            "comm.allreduce(x @ w) + b / comm.size",
+        ),
+        Slip(
+            "x was summed over the ranks: each rank has other columns of x, so multiply first",
+            "Do two ranks' x belong to the same inputs?",
+            "comm.allreduce(x @ w)",
+            "comm.allreduce(x) @ w",
+        ),
+        Slip(
+            "the bias is in the sum once for each rank, and was taken off once",
+            "How often is b in the sum of all ranks? It belongs once.",
+            "comm.allreduce(x @ w) + b",
+            "comm.allreduce(x @ w + b) - b",
+        ),
     ),
     "20.two_layers": (
         Slip(
@@ -335,6 +354,34 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "Does another rank have these columns of w1, too?",
             "x.T @ dh, h.T @ dy",
             "comm.allreduce(x.T @ dh), h.T @ dy",
+        ),
+        Slip(
+            "dw2 was summed over the ranks: each rank has other rows of w2, so there is nothing to add up",
+            "Does another rank have these rows of w2, too?",
+            "x.T @ dh, h.T @ dy",
+            "x.T @ dh, comm.allreduce(h.T @ dy)",
+        ),
+        *slips(
+            "the slope of max(…, 0) stands at another place: it belongs to dh, from which dx and dw1 are made",
+            "Which two results are made of dh? Nothing goes back through a hidden unit that is 0, into neither.",
+            "dx = comm.allreduce(dh @ w1.T)",
+            "dx = comm.allreduce((dy @ w2.T) @ w1.T)",
+            "dx = comm.allreduce(dh @ w1.T)\n    dh = dy @ w2.T",
+            "dx = comm.allreduce((dy @ w2.T) @ w1.T) * (x > 0)",
+            "dx = comm.allreduce(dh @ w1.T) * (x > 0)",
+        ),
+        *slips(
+            "the slope of max(…, 0) is 1 where h is above 0, and 0 elsewhere",
+            "What is the derivative of max(z, 0) by z?",
+            "* (h > 0)",
+            "* (dy @ w2.T > 0)",
+            "* (1 - h**2)",
+        ),
+        *slips(
+            "backward was divided by the number of ranks: each rank has all of dy, and parts of a sum are added up",
+            "Which rank has more than one n-th of dy? Then what is there to average?",
+            "(dy @ w2.T)",
+            "(dy @ w2.T / comm.size)",
         ),
     ),
     "20.one_f_one_b": (
@@ -462,6 +509,31 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "h = tanh(z): what is dz, when dh is known?",
             "(1 - h**2)",
             "(1 - h)",
+        ),
+        *slips(
+            "the slope of tanh is 1 - h ** 2, with h the stage's own output",
+            "h = tanh(z): what is dz, when dh is known? Write it with h alone.",
+            "(1 - h**2)",
+            *(f"({slope})" for slope in ("1 - dh**2", "1 - x**2", "1 - np.tanh(h) ** 2", "np.tanh(h)", "(1 - h) ** 2")),
+            *(f"({slope})" for slope in ("h * (1 - h)", "h > 0")),
+        ),
+        Slip(
+            "w's gradient was taken before tanh's slope: it is x.T @ dz, and not x.T @ dh",
+            "z = x @ w: which of dh and dz is the loss's derivative by z?",
+            "total + x.T @ dz",
+            "total + x.T @ dh",
+        ),
+        Slip(
+            "the targets are missing: on the last stage dh is h - ts[i]",
+            "The loss is (h - t)² / 2. What is its derivative by h?",
+            "h - ts[i] if",
+            "h if",
+        ),
+        Slip(
+            "tanh's slope is in the last stage's dh as well as in dz: it belongs there once",
+            "The loss is (h - t)² / 2. What is its derivative by h, and what that by z?",
+            "h - ts[i] if",
+            "(h - ts[i]) * (1 - h**2) if",
         ),
         Slip(
             "the gradients have the wrong sign: dh is h - ts[i]",

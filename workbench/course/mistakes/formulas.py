@@ -294,6 +294,12 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "slow / many * ranks",
         ),
         Slip(
+            "the difference of the times belongs to the difference of the sizes: divide by many - few",
+            "Draw time over bytes: two points. What is the slope of the line through them?",
+            "(slow - quick) / (many - few)",
+            "(slow - quick) / many",
+        ),
+        Slip(
             "the latency is left out: two unknowns need both sizes",
             "What does the line through both points say of an array without bytes?",
             "max(0.0, (slow - quick) / (many - few)) * ranks",

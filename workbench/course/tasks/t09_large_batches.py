@@ -79,7 +79,7 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
 
 
 _TELLING = [
-    (step, 0.1, n, 7, 5, _DROPS) for n in (4, 2) for step in (0, 1, 20, 34, 35, 100, 209, 210, 211, 245, 420, 630)
+    (step, 0.1, n, 7, 5, _DROPS) for n in (4, 2) for step in (0, 1, 20, 34, 35, 209, 210, 211, 217, 245, 420, 630)
 ]
 
 
@@ -221,7 +221,7 @@ TASKS = [
         probes=lambda: _TELLING,
         mistakes=(
             Mistake(
-                ("each drop comes", "it falls once", "one drop too many", "the last drop"),
+                ("each drop comes", "it falls once", "one drop too many", "the last drop", "end of the warm-up"),
                 "Which epochs of drops have begun in this step? Each of them counts once.",
             ),
             Mistake(("square root of n",), "What does linear scaling say: n times, or the square root of n times?"),

@@ -98,10 +98,26 @@ def _nodes(hosts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(hosts))
 
 
+def _together(hosts: Sequence[str]) -> list[str]:
+    """The same ranks, node after node."""
+    return [host for node in _nodes(hosts) for host in hosts if host == node]
+
+
 _NAMES = ["local_rank", "local_size", "cross_rank", "cross_size"]
 _TELLING = [list(hosts) for hosts in ("aa", "aabb", "bbaa", "abab", "aab", "baab", "abcabc", "abbccc", "ccab")]
 _Column = Callable[[list[str], int], Any]
 _OTHERS: tuple[tuple[_Column, str], ...] = (
+    *(
+        (
+            lambda hosts, rank, at=at: _placed(_together(hosts))[rank][at],
+            "the ranks of a node were taken to be together, node after node: hosts names the node of each rank",
+        )
+        for at in range(4)
+    ),
+    (
+        lambda hosts, rank: rank % hosts.count(hosts[0]),
+        "that is rank modulo the first node's ranks, right only where all nodes are alike: count instead",
+    ),
     (
         lambda hosts, rank: rank % max(1, len(hosts) // len(_nodes(hosts))),
         "that is rank modulo the ranks per node, right only where ranks fill node after node: count instead",
@@ -248,6 +264,9 @@ TASKS = [
             Mistake(
                 ("placed on the nodes in turns", "different numbers of ranks"),
                 "Rank 5 is on the second node. How many ranks of its own node come before it? Count, do not divide.",
+            ),
+            Mistake(
+                ("taken to be together",), "Write hosts under the numbers of the ranks. Which numbers has one node?"
             ),
             Mistake(("local_size is",), "How many ranks are on this rank's own node? That is a count of its name."),
             Mistake(

@@ -217,6 +217,25 @@ def _step_mistakes(layers: Sequence[Span], reduce_s: Network) -> Iterator[tuple[
     yield latencies, "a layer without gradients sends nothing, and pays no latency"
     yield max(now, free), "a gradient has 4 bytes"
     yield last, "that is when the last message has arrived: backward may end later"
+    each_s = sum(max(one.backward_s, reduce_s(4 * one.values) if one.values else 0.0) for one in layers)
+    yield forward_s + each_s, "each layer took the longer one of its backward and its own message: they are not at once"
+    if sent:
+        yield compute_s + sent[0][1], "that sends one message alone at the end: the network may still have others"
+        yield compute_s + max(seconds for _, seconds in sent), "that sends the longest message alone, at the end"
+    for begin_s, factor, why in (
+        (2 * forward_s, 4, "forward was counted twice"),
+        (forward_s, 8, "a gradient has 4 bytes, and not 8"),
+    ):
+        now, free = begin_s, 0.0
+        for one in reversed(layers):
+            now += one.backward_s
+            free = max(free, now) + reduce_s(factor * one.values) if one.values else free
+        yield max(now, free), why
+    now = free = 0.0
+    for one in reversed(layers):
+        now += one.forward_s + one.backward_s
+        free = max(free, now) + reduce_s(4 * one.values) if one.values else free
+    yield max(now, free), "a layer's forward was counted beside its own backward: all forwards come first"
     now = forward_s
     for one in layers:
         now += one.backward_s

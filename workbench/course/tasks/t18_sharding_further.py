@@ -77,6 +77,8 @@ def _is_part(part: Any) -> bool:
 def _why(sizes: list[int], yours: Sequence[Any], lengths: list[int]) -> str:
     """What was done, if these are the parts of a usual mistake; else nothing."""
     parts = [(int(number), int(start), int(stop)) for mine in yours for number, start, stop in mine]
+    if parts and max(number for number, _, _ in parts) == len(sizes):
+        return ". Parameters are numbered from 0"
     before = np.cumsum([0, *sizes]).tolist()
     from_start = [(number, start - before[number % len(sizes)], stop) for number, start, stop in parts]
     if any(start < 0 for _, start, _ in parts) or not parts:
