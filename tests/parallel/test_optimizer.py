@@ -29,11 +29,15 @@ import workbench.torch as hvd
 # --- equal to the serial run --------------------------------------------------------------------------
 
 
+OPTIONS = pytest.mark.parametrize("options", [{}, {"compression": hvd.Compression.topk(1.0)}], ids=["plain", "topk"])
+
+
+@OPTIONS
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("make", MAKES)
-def test_equals_the_serial_run(make: str, set_to_none: bool, n: int) -> None:
+def test_equals_the_serial_run(make: str, set_to_none: bool, options: dict[str, Any], n: int) -> None:
     """Tied, frozen and unused parameters included, after each of 20 steps; weight decay leaves the unused alone."""
-    run(n, MAKES[make], set_to_none=set_to_none)
+    run(n, MAKES[make], set_to_none=set_to_none, **options)
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0, 3.0, "n"])
@@ -97,7 +101,7 @@ class Scaled(nn.Module):
         return self.scale * self.out(x) + self.nothing.sum()
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": hvd.Compression.topk(1.0)}], ids=["plain", "topk"])
+@OPTIONS
 def test_scalars_and_empty_parameters(options: dict[str, Any], n: int) -> None:
     """A parameter of no dimension is trained, and one without elements does no harm."""
     run(n, model_of=Scaled, **options)
@@ -109,10 +113,11 @@ def conv() -> nn.Module:
     return model.double().to(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("make", MAKES)
-def test_channels_last(make: str, n: int) -> None:
+@OPTIONS
+@pytest.mark.parametrize("make", [*MAKES.values(), lambda params: torch.optim.Adam(params, fused=True)])
+def test_channels_last(make: Any, options: dict[str, Any], n: int) -> None:
     """A model in channels_last equals the serial run."""
-    run(n, MAKES[make], conv)
+    run(n, make, conv, **options)
 
 
 @pytest.mark.parametrize("where", ["last rank", "first rank", "alternating"])

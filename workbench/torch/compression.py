@@ -24,7 +24,7 @@ class TorchCompression(Casts):
 
     @staticmethod
     def topk(ratio: float) -> Compressor:
-        """The ``ratio`` largest entries, one for each optimizer: :mod:`workbench.torch.low_communication.topk`."""
+        """The ``ratio`` largest entries: :mod:`workbench.torch.low_communication.topk`."""
         from workbench.torch.low_communication.topk import TopKCompression
 
         return TopKCompression(ratio)

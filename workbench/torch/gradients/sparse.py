@@ -63,6 +63,7 @@ class SparseGradients:
         self._set = process_set
         self.topk = compression if isinstance(compression, TopKCompression) else None
         self.dims: dict[str, int] | None = None
+        self._left_out: dict[str, torch.Tensor] = {}  # by top-k, and of this optimizer alone
 
     def keep_forms(self) -> None:
         """The optimizer takes sparse gradients only: what is made dense for the reduction becomes sparse again."""
@@ -100,16 +101,15 @@ class SparseGradients:
             self._params[name].grad = wait()
 
     def gather_all(self, names: Sequence[str]) -> dict[str, Wait]:
-        """Begin to gather what is sparse somewhere.
+        """Begin to gather what is sparse somewhere; with top-k, what some rank has.
 
         Args:
-            names: of which no rank has a dense gradient; the same on every rank.
+            names: of which no rank has a dense gradient, or all with top-k; the same on every rank.
         """
-        if self.as_dense:
+        if not names or (self.as_dense and not self.topk):
             return {}
-        grads = [self._params[name].grad for name in names]
         # For each name: how many ranks have it, and the sum of their numbers of sparse dimensions.
-        found = np.array([[0, 0] if grad is None else [1, grad.sparse_dim()] for grad in grads], np.int32)
+        found = np.array([self._described(name) for name in names], np.int32)
         none = not found.any()
         ask: dict[str, Any] = {"op": Sum, "absent": none, "process_set": self._set}
         source = None if none else found
@@ -121,12 +121,20 @@ class SparseGradients:
         counted = zip(names, found.tolist(), strict=True)
         return {name: self.gather(name, dims // ranks) for name, (ranks, dims) in counted if ranks}
 
+    def _described(self, name: str) -> tuple[int, int]:
+        grad = self._params[name].grad
+        if self.topk:
+            return int(grad is not None or (name in self._left_out and bool(self._left_out[name].any()))), 0
+        return (0, 0) if grad is None else (1, grad.sparse_dim())
+
     def gather(self, name: str, sparse_dim: int = 1) -> Wait:
         """Begin to gather one gradient, sparse or made so by top-k; the function waits for the result."""
         param, grad = self._params[name], self._params[name].grad
         if self.topk:
             dense = torch.zeros_like(param) if grad is None else grad.to_dense()
-            return self.topk.reduce(dense, name, self._op, self._set, self._order.about(name, self._set))
+            return self.topk.reduce(
+                dense, name, self._op, self._set, self._order.about(name, self._set), self._left_out
+            )
         if grad is None:
             grad = torch.sparse_coo_tensor(
                 torch.empty(sparse_dim, 0, dtype=torch.int64, device=param.device),

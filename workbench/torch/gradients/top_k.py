@@ -19,8 +19,7 @@ class TopKGradients(LocalGradients):
     def reduce(self, names: Sequence[str], unsharded: bool = False) -> None:
         grads = self.grads
         with grads.steps.comparing(grads.order):
-            waits = {name: grads.sparse.gather(name) for name in names}  # all begin before the first is waited for
-            gathered = {name: wait() for name, wait in waits.items()}
+            gathered = {name: wait() for name, wait in grads.sparse.gather_all(names).items()}
         for name, grad in gathered.items():
             grads.params[name].grad = grad
 

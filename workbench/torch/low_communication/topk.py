@@ -35,7 +35,6 @@ class TopKCompression:
         if not 0.0 < ratio <= 1.0:
             raise ValueError(f"ratio={ratio}: give the part of the entries that is sent, more than 0 and at most 1.")
         self.ratio = ratio
-        self._left_out: dict[str, torch.Tensor] = {}
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """The tensor with all but its largest entries set to zero; for verbs, which need a dense tensor."""
@@ -47,24 +46,32 @@ class TopKCompression:
         return tensor
 
     def reduce(
-        self, grad: torch.Tensor, name: str, op: ReduceOp, process_set: ProcessSet, order: Mapping[str, Any]
+        self,
+        grad: torch.Tensor,
+        name: str,
+        op: ReduceOp,
+        process_set: ProcessSet,
+        order: Mapping[str, Any],
+        left_out: dict[str, torch.Tensor],
     ) -> Callable[[], torch.Tensor]:
         """Begin to reduce a gradient; call the result to wait for the dense sum or average.
 
         Args:
             grad: this rank's, dense.
-            name: what was left out is remembered under it.
+            name: of the gradient.
             op: Average or Sum.
             process_set: who takes part.
             order: see :meth:`workbench.job.requests.OrderOfUse.about`.
+            left_out: what the steps before have left out, by name; this one's takes its place.
         """
-        flat = grad.detach().reshape(-1) + self._left_out.get(name, 0.0)
+        flat = grad.detach().reshape(-1) + left_out.get(name, 0.0)
         places = self._places(flat)
         sparse = torch.sparse_coo_tensor(places[None], flat[places], flat.shape, check_invariants=True)
         flat[places] = 0.0
-        self._left_out[name] = flat
+        left_out[name] = flat
         wait = gather_sparse(sparse, name, op, process_set, order)
-        return lambda: wait().to_dense().reshape(grad.shape)
+        # In the gradient's order in memory, which torch's fused optimizers take for the parameter's.
+        return lambda: torch.empty_like(grad, requires_grad=False).copy_(wait().to_dense().reshape(grad.shape))
 
     def _places(self, flat: torch.Tensor) -> torch.Tensor:
         k = max(1, int(self.ratio * flat.numel())) if flat.numel() else 0
