@@ -431,10 +431,11 @@ def test_help_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("usage:") == 1
 
 
-def test_a_script_prints_hosts(tmp_path: Path) -> None:
-    """Its lines are hosts, with the slots that are given for those without."""
+@pytest.mark.parametrize("first", ["#!/bin/sh\n", ""], ids=["with #!", "without"])
+def test_a_script_prints_hosts(first: str, tmp_path: Path) -> None:
+    """Its lines are hosts, with the slots that are given for those without; without #! a shell reads it."""
     script = tmp_path / "discover"
-    script.write_text("#!/bin/sh\necho a warning >&2; echo node1:4; echo; echo $1\n")
+    script.write_text(f"{first}echo a warning >&2; echo node1:4; echo; echo $1\n")
     script.chmod(0o755)
     assert hosts.discover(f"{script} node2", slots=3) == [("node1", 4), ("node2", 3)]
 
@@ -474,6 +475,7 @@ Available Frameworks:
     [.] TensorFlow
     [.] PyTorch
     [.] MXNet
+    [.] JAX
 
 Available Controllers:
     [.] MPI
@@ -489,7 +491,7 @@ Available Tensor Operations:
 
 
 def test_check_build_is_horovodruns_and_true() -> None:
-    """The layout is horovodrun's to the letter, and each mark is what trying it out gives."""
+    """The layout is horovodrun's to the letter, with JAX besides, and each mark is what trying it out gives."""
     done = workbench_command("run", "--check-build")
     assert (done.returncode, done.stderr) == (0, "")
     pattern = re.escape(LAYOUT.format(workbench.__version__)).replace(r"\[\.\]", r"\[[ X]\]")
@@ -519,6 +521,26 @@ def test_check_build_believes_nothing_that_does_not_work(monkeypatch: pytest.Mon
     assert not check_build._works("anything", "import no_such_module")
     monkeypatch.setattr(mpi, "candidates", list)
     assert not check_build.has_mpi()
+
+
+@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "import os; os.kill(os.getpid(), 11)"])
+def test_check_build_does_not_take_silence_for_a_no(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """A question without an answer in time, and one whose process crashed: a question mark, and what it means."""
+    monkeypatch.setattr(check_build, "_ASK_GLOO", code)
+    monkeypatch.setattr(check_build, "_ASK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(check_build, "find_spec", lambda name: object() if name == "torch" else None)
+
+    def late() -> str:
+        try:
+            raise LaunchError("python cannot be run") from subprocess.TimeoutExpired("python", 0.5)
+        except LaunchError as error:
+            raise LaunchError("mpi4py does not load") from error
+
+    monkeypatch.setattr(mpi, "find_mpiexec", late)
+    text = check_build.report()
+    assert text.count("[?] Gloo") == text.count("[?] MPI") == 2
+    assert "[ ] NCCL" in text
+    assert "[?]: not known" in text
 
 
 # --- who ends when ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from workbench.core import agreement
 from workbench.core.coordinator import CountingCoordinator
-from workbench.core.messages import Announce, Kind, Left, Raised, ReduceOp, Request, Response
+from workbench.core.messages import Announce, Broke, Kind, Left, Raised, ReduceOp, Request, Response
 from workbench.runtime.events import Beat, Began, Lost
 from workbench.runtime.faults.disagreement import explain
 
@@ -418,6 +418,16 @@ def test_a_lost_rank_ends_the_job_once() -> None:
         for item in coordinator.take(Left(rank), 0.0)
         if response_of(item).kind is Kind.SHUTDOWN
     ] == []
+
+
+def test_where_the_data_plane_broke_no_rank_is_called_lost() -> None:
+    """The rank's own words, once, and what was in flight; what other ranks say of it afterwards adds nothing."""
+    coordinator = Coordinator(3)
+    coordinator.take(Announce(0, (ask("x"),)), 0.0)
+    (response,) = plain(coordinator.take(Broke(1, "Rank 1 lost rank 2 in the data plane: reset."), 0.0))
+    assert (response.kind, response.error[0]) == (Kind.SHUTDOWN, "PeerLostError")
+    assert response.error[1].startswith("Rank 1 lost rank 2 in the data plane: reset. In flight: ")
+    assert coordinator.take(Broke(2, "Rank 2 lost rank 1 in the data plane: reset."), 0.0) == []
 
 
 def test_a_rank_that_said_good_bye_cannot_be_lost() -> None:

@@ -20,7 +20,7 @@ from workbench.config import Settings
 from workbench.core.backend.process_sets import SetTable
 from workbench.core.engine import Engine
 from workbench.core.handle import Handle
-from workbench.core.messages import Announce, Decision, Event, Kind, Left, Raised, Request, Response
+from workbench.core.messages import Announce, Broke, Decision, Event, Kind, Left, Raised, Request, Response
 from workbench.core.pending import Entry
 from workbench.errors import (
     CollectiveError,
@@ -285,13 +285,38 @@ def test_a_broken_data_plane_ends_everything(rank0: Rank0) -> None:
     for handle in (one, other):
         with pytest.raises(CollectiveError, match="in the backend"):
             handle.wait(10)
-    raised = rank0.hear(Raised)
-    assert raised.final
-    assert "ZeroDivisionError: in the backend" in raised.traceback
+    broke = rank0.hear(Broke)
+    assert broke.why.startswith("The data plane broke on rank 1: ")
+    assert "ZeroDivisionError: in the backend" in broke.why
     with pytest.raises(CollectiveError, match="in the backend"):
         rank0.submit("late")
     assert rank0.engine.left.wait(10)
     assert rank0.backend.closed == [False]
+
+
+@pytest.mark.parametrize("error", [PeerLostError("Rank 1 lost rank 3: closed"), ConnectionResetError(104, "reset")])
+@pytest.mark.parametrize("dead", [True, False])
+def test_rank_0_knows_better_than_a_stream_that_ended(rank0: Rank0, error: Exception, dead: bool) -> None:
+    """The rank at its other end may have left because of a third: nothing is said, left or closed before rank 0's word.
+
+    If rank 0 has none, all are told of what happened here, before this rank leaves.
+    """
+    rank0.backend.error = error
+    (handle,) = rank0.submit("one")
+    rank0.hear(Announce)
+    rank0.tell(response("one"))
+    assert rank0.backend.entered.wait(10)
+    rank0.hear(Beat)  # it waits for rank 0's word
+    if dead:
+        assert not handle.poll()
+        assert not rank0.backend.closed
+        assert not [event for event in rank0.inbox if isinstance(event, (Broke, Left, Raised))]
+        rank0.tell(Response("", Kind.SHUTDOWN, error=("PeerLostError", "Rank 2 was lost")))
+    with pytest.raises(CollectiveError, match="Rank 2 was lost" if dead else str(error.args[-1])):
+        handle.wait(10)
+    if not dead:
+        assert str(error.args[-1]) in rank0.hear(Broke).why
+    assert not rank0.hear(Left).clean
 
 
 def test_a_lost_rank_breaks_off_what_is_being_executed(rank0: Rank0) -> None:

@@ -248,7 +248,7 @@ def test_the_newest_are_kept(keep: int, tmp_path: Path) -> None:
     directory_of(tmp_path, 3).mkdir()
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "checkpoint-old").mkdir()
-    prune(tmp_path, keep)
+    prune(tmp_path, keep, before=6)
     assert complete(tmp_path) == [1, 2, 4, 5][-keep:]
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == sorted([*(f"checkpoint-{n:08d}" for n in complete(tmp_path)), "checkpoint-old", "notes.txt"])

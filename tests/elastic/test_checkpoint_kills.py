@@ -159,6 +159,36 @@ def test_a_full_disk(small_disk: Path, caplog: pytest.LogCaptureFixture, monkeyp
     assert len(numbers(small_disk)) == 1, "what failed is deleted when a newer one is whole"
 
 
+def test_a_disk_with_room_for_those_that_are_kept(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two are kept, and a third one does not fit beside them: one is always whole, and what failed is gone."""
+    monkeypatch.setattr(checkpoint, "RETRY_S", 0.0)
+    state: Any = ObjectState(lambda obj: obj, lambda: 0, step=0, w=np.ones(3 << 16))
+    checkpoints = state.checkpoint(small_disk, keep=2)
+    written, oldest = [], []
+    for step in range(1, 8):
+        state.step = step
+        state.commit()
+        checkpoints.wait()
+        oldest.append(len(complete(small_disk)))
+        written.append(checkpoints.newest)
+        assert read_checkpoint(small_disk)["step"] == (step if checkpoints.problem() == "" else step - 1)
+    assert written == [1, 2, 2, 4, 5, 6, 7], "the third one finds out that the disk is full"
+    assert oldest == [1, 2, 2, 2, 2, 2, 2]
+    assert numbers(small_disk) == [6, 7]
+
+
+def test_what_was_given_up_takes_no_room(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank could not write its part: what rank 0 had written goes before the next attempt, which fits."""
+    monkeypatch.setattr(checkpoint, "RETRY_S", 0.0)
+    directory_of(small_disk, 1).mkdir()
+    (directory_of(small_disk, 1) / "part-0-of-2-ab").write_bytes(bytes(3 << 20))
+    state: Any = ObjectState(lambda obj: obj, lambda: 0, step=1, w=np.ones(1 << 18))
+    state.checkpoint(small_disk)
+    state.commit()
+    state.finish()
+    assert numbers(small_disk) == complete(small_disk) == [2]
+
+
 def test_a_disk_that_is_full_on_one_rank_only(small_disk: Path, tmp_path: Path) -> None:
     """Rank 0 has room and hears why the other has not; it need not wait for its patience to end."""
     (tmp_path / "all").mkdir()

@@ -303,6 +303,17 @@ def test_helpers_of_the_runner(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_rank_and_size_that_may_change(tmp_path: Path) -> None:
+    """In an elastic job both are those of the epoch, or before the first one what the launcher expects."""
+    code = """
+    import workbench.as_horovod
+    from horovod.runner.common.util import env
+    print(env.get_env_rank_and_size())
+    """
+    elastic = {"WORKBENCH_MEMBERSHIP": "/none", "WORKBENCH_WORKER": "7", "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"}
+    assert answer(code, tmp_path, **elastic) == (1, 2)
+
+
 def test_a_framework_that_is_not_installed_is_named(tmp_path: Path) -> None:
     """The part is there, and its framework is not: the error is about the framework."""
     code = """

@@ -1,4 +1,4 @@
-"""Ranks that are killed while they reduce in shared memory: the others hear of it, and nothing is left behind."""
+"""Ranks that are killed while they reduce: the others hear of it, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from thorough import once_more
 
 if TYPE_CHECKING:
     from running import Job, Runner
@@ -99,22 +100,26 @@ def test_lost_memory_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "n", "where"),
+    ("who", "n", "where", "backend"),
     [
-        (1, 2, "common"),
-        (0, 2, "own"),
-        (2, 3, "common"),
-        *(pytest.param(*each, marks=pytest.mark.thorough) for each in [(1, 2, "own"), (0, 2, "common"), (2, 3, "own")]),
+        (1, 2, "common", "auto"),
+        (0, 2, "own", "auto"),
+        (2, 3, "common", "auto"),
+        (2, 4, "own", "sockets"),
+        *(once_more(*each, "auto") for each in [(1, 2, "own"), (0, 2, "common"), (2, 3, "own")]),
+        once_more(1, 4, "own", "sockets"),
+        once_more(2, 4, "own", "gloo"),
     ],
 )
-def test_a_rank_that_is_killed_is_named(jobs: Runner, where: str, who: int, n: int) -> None:
+def test_a_rank_that_is_killed_is_named(jobs: Runner, where: str, who: int, n: int, backend: str) -> None:
     """One rank is killed amid a reduction: each of the others ends soon with PeerLostError, and nothing is left.
 
-    No launcher kills the others here, so they find out by themselves.
+    No launcher kills the others here, so they find out by themselves. Over TCP they also see each other's ends.
     """
     meet = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     each = [{**meet, "RANK": str(rank)} for rank in range(n)]
-    job = jobs.together(n, SCRIPT, where, str(who), "0.3", deadline_s=DEADLINE_S, each=each)
+    way = {"WORKBENCH_BACKEND": backend}
+    job = jobs.together(n, SCRIPT, where, str(who), "0.3", deadline_s=DEADLINE_S, each=each, **way)
     ended = re.search(r"ends at ([\d.]+)", job.out(who))
     assert ended is not None, job.report()
     assert job.ended - float(ended[1]) < SOON_S, job.report()

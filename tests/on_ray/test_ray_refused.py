@@ -12,6 +12,7 @@ import pytest
 from ray_nodes import Nodes
 from running import environment
 
+fits = pytest.importorskip("workbench.ray.strategy", exc_type=ModuleNotFoundError).fits
 ray_executors = pytest.importorskip("workbench.ray", reason="Ray is not installed", exc_type=ModuleNotFoundError)
 
 SCRIPT = (Path(__file__).parent / "scripts" / "refused.py").read_text()
@@ -55,6 +56,27 @@ def test_arguments_that_contradict_each_other(words: dict[str, Any], text: str) 
     """They are refused when the executor is made, and the text names them."""
     with pytest.raises(ValueError, match=text):
         ray_executors.RayExecutor(ray_executors.RayExecutor.create_settings(), **words)
+
+
+@pytest.mark.parametrize(
+    ("n", "bundle", "strategy", "nodes", "right"),
+    [
+        (1, {"CPU": 8}, "STRICT_SPREAD", [{"CPU": 4}, {"CPU": 4}], False),
+        (2, {"CPU": 4, "GPU": 1}, "STRICT_SPREAD", [{"CPU": 8, "GPU": 2}], False),
+        (2, {"CPU": 4, "GPU": 1}, "STRICT_SPREAD", [{"CPU": 8, "GPU": 2}, {"CPU": 4, "GPU": 1}], True),
+        (3, {"CPU": 2}, "PACK", [{"CPU": 3}, {"CPU": 3}], False),
+        (3, {"CPU": 2}, "SPREAD", [{"CPU": 4}, {"CPU": 3}], True),
+        (3, {"CPU": 2}, "STRICT_PACK", [{"CPU": 4}, {"CPU": 4}], False),
+        (2, {"GPU": 1}, "PACK", [{"CPU": 4}], False),
+        (9, {}, "PACK", [{"CPU": 1}], True),
+    ],
+    ids=str,
+)
+def test_what_no_cluster_of_these_nodes_can_hold(
+    n: int, bundle: dict[str, float], strategy: str, nodes: list[dict[str, float]], right: bool
+) -> None:
+    """Whatever else runs there: it is known at once, and not after the deadline."""
+    assert fits([bundle] * n, strategy, nodes) is right
 
 
 def test_older_names_are_taken_with_a_warning() -> None:

@@ -160,6 +160,7 @@ def test_ranks_that_end_at_once(hosts: Hosts) -> None:
         (["-H", "wb1:1,wb2:1", "-i", "/nonexist"], "The key /nonexist does not exist or cannot be read"),
         (["-H", "wb1:1,wb2:0"], "'wb2:0' has 0 slots"),
         (["-H", "wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
+        (["-H", "wb1:1,wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
         (["-H", "wb1:1,wb2:1", "--network-interface", "eth7"], "no single interface among eth7"),
     ],
 )

@@ -157,9 +157,11 @@ def check_digest(key: bytes, message: bytes, digest: bytes) -> bool:
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """This process's rank and the number of ranks, as its launcher has told it."""
-    found = config.launch()
-    return found.rank, found.size
+    """This process's rank and the number of ranks, as its launcher has told it.
+
+    In an elastic job both may change: until ``init()`` they are what is likely.
+    """
+    return config.rank_and_size()
 
 
 def host_hash(salt: str | None = None) -> str:

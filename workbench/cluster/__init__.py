@@ -110,7 +110,7 @@ def up(
         >>> down(), release()  # doctest: +SKIP
         (None, None)
     """
-    if config.launch().size > 1:
+    if config.launch().several:
         raise LaunchError("This process is a rank of a job. Call cluster.up() in the notebook, without %%px.")
     log = Speaker(quiet)
     place = places.find(places.Wish(n, hosts, slurm, ray, k8s, gpus, mpiexec, min_np), site.read(), log, release)

@@ -223,6 +223,22 @@ def set_horovod_numbers(
     os.environ.update({f"HOROVOD_{name}": str(number) for name, number in horovod.items()})
 
 
+def rank_and_size(env: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """The rank and the number of ranks; in an elastic job, of the epoch, and until the first one what is likely.
+
+    Example:
+        >>> rank_and_size({"WORKBENCH_MEMBERSHIP": "7", "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
+        (1, 2)
+        >>> rank_and_size({"PMI_RANK": "1", "PMI_SIZE": "4"}), rank_and_size({})
+        ((1, 4), (0, 1))
+    """
+    env = os.environ if env is None else env
+    found = launch(env)
+    if found.launcher != "elastic":
+        return found.rank, found.size
+    return _integer(env, "HOROVOD_RANK", 0), _integer(env, "HOROVOD_SIZE", 1)
+
+
 def set_rank_here(rank: int | None) -> None:
     """Leave word, for the processes that this one starts, that it is this rank; with None that it is none any more."""
     if rank is None:

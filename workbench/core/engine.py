@@ -34,7 +34,7 @@ from workbench.core.backend.process_sets import SetTable
 from workbench.core.execute import execute
 from workbench.core.fusion import Batch, plan
 from workbench.core.handle import Handle
-from workbench.core.messages import Broke, Decision, Done, Event, Kind, Left, Raised
+from workbench.core.messages import Broke, Decision, Done, Event, Kind, Left
 from workbench.core.pending import Entry, PendingTable
 from workbench.core.protocols import Announcer, AtOnce, Batching, Control, Observer, PlainAnnouncer
 from workbench.errors import CollectiveError, ShutDownError
@@ -173,13 +173,8 @@ class Engine(threading.Thread):
         try:
             while self._running:
                 self._runner.go_on()
-        except CollectiveError as error:
-            self._end(error)
         except BaseException as error:  # noqa: BLE001 - it reaches every handle, here and on the other ranks
-            # The ranks are no longer at the same place in the data plane: nothing after this can be right.
-            self._control.send(Raised(self._control.rank, traceback.format_exc()))
-            broke = CollectiveError(f"The data plane broke on rank {self._control.rank}: {error!r}.")
-            self._end(self._control.verdict() or broke)
+            self._end(self._reason(error))
         finally:
             # Handles first: whoever waits on this rank learns why. Then what the other ranks wait for. The planes last.
             self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
@@ -188,6 +183,24 @@ class Engine(threading.Thread):
             self.sets.close(self._clean)
             self._control.close()
             self.left.set()
+
+    def _reason(self, error: BaseException) -> CollectiveError:
+        """Why the job ends: the ranks are not at the same place in the data plane any more, so nothing can be right.
+
+        1. A rank whose stream has ended may have left because of a third one. Rank 0 knows who is dead, a moment later,
+           and until then this rank closes nothing: the others would take it for the lost one.
+        2. If nobody is dead, all others are told what happened here.
+        """
+        if self._running and (verdict := self._control.verdict()):
+            return verdict
+        if not isinstance(error, CollectiveError):
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            error = CollectiveError(
+                f"The data plane broke on rank {self._control.rank}: {error!r}. The traceback:\n{trace}"
+            )
+        if self._running:
+            self._control.send(Broke(self._control.rank, str(error)))
+        return error
 
     def one_round(self, longest_s: float, spin_s: float | None) -> None:
         """Announce new tensors, wait for messages for at most ``longest_s``, execute the decisions."""
@@ -211,8 +224,13 @@ class Engine(threading.Thread):
 
     def _check(self, error: CollectiveError | None = None) -> None:
         error = error or (self._control.hopeless() if self._running else None)
-        if error := error or self.sets.watch(lambda why: self.report(Broke(self._control.rank, why))):
+        if error := error or self.sets.watch(self._tell):
             raise error
+
+    def _tell(self, why: str) -> None:
+        """A GPU has broken here: the others hear of it."""
+        self._running = False
+        self.report(Broke(self._control.rank, f"The data plane broke on rank {self._control.rank}: {why}"))
 
     def _announce(self) -> float:
         """Send new announcements, or hold them back a moment; return how long to sleep."""

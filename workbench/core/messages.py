@@ -199,6 +199,6 @@ class Done(Event):
 
 @dataclass(frozen=True, slots=True)
 class Broke(Event):
-    """On the GPU of ``rank`` the data plane has broken; what is in flight on the others' would wait for it."""
+    """On ``rank`` the data plane has broken: what is in flight on the others would wait for it. ``why``: a sentence."""
 
     why: str

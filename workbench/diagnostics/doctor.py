@@ -48,7 +48,7 @@ def examine(ask: Ask | None = None) -> Iterator[Finding]:
     Raises:
         LaunchError: this process is a rank itself.
     """
-    if config.launch().size > 1:
+    if config.launch().several:
         raise LaunchError("This process is a rank of a job. Call the doctor in a process that is not a rank.")
     yield diagnosis.python(sys.version_info[:3], sys.executable)
     yield from diagnosis.packages(probes.versions(), probes.NEEDED)

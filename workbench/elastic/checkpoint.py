@@ -89,7 +89,8 @@ class Checkpoints:
     Args:
         folder: all ranks see the same one. It is made if it is missing.
         every: how many commits from one checkpoint to the next.
-        keep: how many complete ones are kept.
+        keep: how many complete ones are kept. Where the disk has no room for one more, the oldest goes before the next
+            is written, if another is left.
         kinds: the arrays that the state may hold.
         patience_s: how long rank 0 waits for other ranks' parts, from when they last grew.
 
@@ -116,6 +117,7 @@ class Checkpoints:
         self.postponed, self._patience_s = 0, patience_s
         self._since = self._failures = self._last_number = 0
         self._problem, self._warned, self._retry_at = "", "", 0.0
+        self._full = False  # was the disk?
         self._thread: threading.Thread | None = None
         self._cut_short = threading.Event()
         self._lock = FolderLock(self.folder)
@@ -239,10 +241,13 @@ class Checkpoints:
                 before.join(self._patience_s)  # of a rank 0 before this one, or of a rank that is slow
             if rank == 0:
                 self._lock.take(LOCK_S)
+                # What was given up goes now. On a disk that was full, the oldest one makes room for this one.
+                prune(self.folder, max(1, self._keep - 1) if self._full else self._keep, attempt.number)
             write(self.folder, attempt, rank, values, self._kinds, self._patience_s, cut_short)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training must not end by it
             where = f"on rank {rank}, {socket.gethostname()}"
             self._problem = f"Checkpoint {attempt.number} failed {where}: {explained(error)}"
+            self._full |= any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT))
             if not cut_short.is_set():  # else it is the ranks that changed, and not the disk
                 self._failures += 1
                 self._retry_at = time.monotonic() + RETRY_S
@@ -250,7 +255,7 @@ class Checkpoints:
         self._problem, self._failures, self._retry_at = "", 0, 0.0
         if rank == 0:
             self.newest = attempt.number
-            prune(self.folder, self._keep)
+            prune(self.folder, self._keep, attempt.number)
 
     # --- at the start ---------------------------------------------------------------------------------
 

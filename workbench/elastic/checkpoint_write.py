@@ -176,19 +176,21 @@ def _words(about: Mapping[str, Any]) -> str:
     return f"{about['name']} ({about['dtype']}, shape {tuple(about['shape'])})"
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Delete all but the newest whole checkpoints, and what was never finished. Only after the newest is on the disk.
+def prune(folder: Path, keep: int, before: int) -> None:
+    """Of the checkpoints with smaller numbers, delete all but the newest whole ones, and what was never finished.
 
     A manifest goes first, so that what is left by a kill meanwhile counts as never finished.
     """
     try:
         kept = complete(folder)[-keep:]
         for number in numbers(folder):
-            if number < kept[-1] and number not in kept:
+            if number < before and number not in kept:
                 directory = directory_of(folder, number)
                 (directory / MANIFEST).unlink(missing_ok=True)
                 flush_folder(directory)
                 shutil.rmtree(directory)
+    except FileNotFoundError:
+        pass  # without the folder the writer will say so
     except OSError as error:
         logging.getLogger("workbench").warning("checkpoint: an old one could not be deleted: %s", error)
 

@@ -129,7 +129,7 @@ def run(
     """
     least, most = _either(min_num_proc=min_num_proc, min_np=min_np), _either(max_num_proc=max_num_proc, max_np=max_np)
     n = _either(np=np, num_proc=num_proc) or least or 1
-    if config.launch().size > 1:
+    if config.launch().several:
         raise LaunchError("This process is a rank of a job. Call run() in a process that is not a rank.")
     ssh = Ssh(ssh_port or 0, ssh_identity_file or "")
     targets = find_hosts(hosts or "", hostfile or "", n, ssh, host_discovery_script or "", slots or 1)
@@ -203,7 +203,8 @@ def results(task: JobSpec, outcome: Outcome) -> list[Any]:
     if outcome.culprit is not None or outcome.signal or outcome.late or outcome.code:
         _fail(outcome, task.timeout_s)
     ranks = outcome.ranks or {rank: rank for rank in range(task.n)}  # by worker, where the job is elastic
-    return [_result(worker, outcome) for worker in sorted(ranks, key=ranks.__getitem__)]
+    # Those that never called init() have no rank, and come by their workers' numbers.
+    return [_result(worker, outcome) for worker in sorted(ranks, key=lambda each: (ranks[each], each))]
 
 
 def _either(**names: int | None) -> int | None:

@@ -11,6 +11,7 @@ Ranks of a node have consecutive numbers, unless the group is somebody else's.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,12 @@ def create_placement_group(
     """
     bundles = [{name: amount for name, amount in resources_per_bundle.items() if amount} for _ in range(num_bundles)]
     group = connected().util.placement_group(bundles, strategy=pg_strategy)
+    if not fits(bundles, pg_strategy, [node["Resources"] for node in ray.nodes() if node["Alive"]]):
+        logging.getLogger("workbench").warning(
+            f"No node of this cluster can ever hold its part of {count(num_bundles, 'bundle')} of "
+            f"{_amounts(bundles[0])} each ({pg_strategy}). {_what_there_is()} The job waits {pg_timeout:g} s for nodes "
+            "that a growing cluster may start; else ask for less."
+        )
     if not group.wait(pg_timeout):
         ray.util.remove_placement_group(group)
         raise DeadlineError(
@@ -50,6 +57,25 @@ def create_placement_group(
             "placement_group_timeout_s gives a growing cluster more time."
         )
     return group, bundles
+
+
+def fits(bundles: Sequence[Bundle], strategy: str, nodes: Sequence[Bundle]) -> bool:
+    """Would they fit if nothing else ran? All bundles are alike.
+
+    Args:
+        bundles: by resource, how much each takes.
+        strategy: as in :func:`create_placement_group`.
+        nodes: by resource, how much each has.
+
+    Example:
+        >>> fits([{"CPU": 8.0}], "PACK", [{"CPU": 4.0}, {"CPU": 4.0}]), fits([{"CPU": 2.0}] * 4, "PACK", [{"CPU": 8.0}])
+        (False, True)
+    """
+    needed = bundles[0]
+    room = [min((int(node.get(name, 0.0) // n) for name, n in needed.items()), default=len(bundles)) for node in nodes]
+    if strategy == "STRICT_PACK":
+        return max(room, default=0) >= len(bundles)
+    return sum(min(1, each) if strategy == "STRICT_SPREAD" else each for each in room) >= len(bundles)
 
 
 def _amounts(resources: Bundle) -> str:

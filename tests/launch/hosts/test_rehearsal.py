@@ -174,6 +174,7 @@ def test_no_free_port() -> None:
         (255, "Host key verification failed.", "ssh b"),
         (255, "ssh: Could not resolve hostname b: Name or service not known", "DNS"),
         (255, "ssh: connect to host b port 22: Connection timed out", "firewall"),
+        (255, "", "ping -M do -s 1472 b"),
         (96, "", "Share it"),
         (97, "", "same environment"),
         (98, "", "same environment"),

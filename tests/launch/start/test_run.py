@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -710,6 +711,22 @@ def test_an_elastic_job_gives_results_too(tmp_path: Path, capsys: pytest.Capture
     assert run(train, (9,), num_proc=2, elastic_timeout=30.0, **options, **found) == [(9, 1)], quiet(capsys)  # type: ignore[arg-type]
     with pytest.raises(RankFailedError, match="number of resets during elastic job exceeded limit: 0"):
         run(train, (9,), np=2, min_np=1, reset_limit=0, network_interfaces=["lo"])
+
+
+def test_results_of_an_elastic_job_without_init_come_by_worker(tmp_path: Path) -> None:
+    """Nobody has a rank there; whoever ends first does not come first."""
+
+    def work() -> int:
+        worker, other = int(os.environ["WORKBENCH_WORKER"]), tmp_path / "worker 1 has ended"
+        while worker == 0 and not other.exists():
+            time.sleep(0.01)
+        if worker == 1:
+            atexit.register(other.touch)
+        return worker
+
+    for _ in range(3):
+        assert run(work, min_num_proc=2) == [0, 1]
+        (tmp_path / "worker 1 has ended").unlink()
 
 
 def test_an_exception_comes_with_its_ranks_traceback(capsys: pytest.CaptureFixture[str]) -> None:

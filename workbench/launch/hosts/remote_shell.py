@@ -247,7 +247,10 @@ def explain(
     if code == _SSH_FAILED and not text.strip():
         if isinstance(shell, Relay):
             return "its executor is lost", "Was the task killed, or out of memory? The engine's own log says why"
-        return "the connection to it is lost", "Is it up, and on this network?"
+        return (
+            "the connection to it is lost, or large packets are",
+            f"Is it up, and on this network? Is an MTU on the way too small? This shows it: ping -M do -s 1472 {host}",
+        )
     said = " ".join(re.sub(r"\s+", " ", line) for line in text.strip().splitlines()[-3:]) or "it said nothing"
     return f"{who} ended with exit code {code}: {said}", f"Does this work? {shlex.join(shell.trial(host))}"
 

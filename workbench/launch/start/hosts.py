@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -107,7 +109,14 @@ def _run_script(words: list[str], limit_s: float) -> tuple[int, str, str]:
     with contextlib.ExitStack() as stack:
         processes = ProcessTree(os.environ)
         stack.callback(processes.stop)
-        process = processes.start_with_pipes("discovery", words)
+        try:
+            process = processes.start_with_pipes("discovery", words)
+        except LaunchError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.ENOEXEC:
+                raise
+            # A script without #! is a shell's, as for who types its name.
+            script = shutil.which(words[0]) or words[0]
+            process = processes.start_with_pipes("discovery", ["/bin/sh", script, *words[1:]])
         for stream in (process.stdin, process.stdout):
             if stream:
                 stack.enter_context(stream)

@@ -53,7 +53,9 @@ class SupervisingCoordinator:
         match event:
             case Beat(rank, seen=seen):
                 return self._inner.take(Announce(rank, (), seen), now)
-            case Lost(rank, why) | Broke(rank, why):
+            case Lost(rank, why):
+                return self._lose(rank, f"Rank {rank} was lost: {why}", now)
+            case Broke(rank, why):
                 return self._lose(rank, why, now)
             case Done():
                 return self._inner.take(event, now)
@@ -179,7 +181,7 @@ class SupervisingCoordinator:
         settled = self._inner.settle(now)  # what would be complete ends, too: the dead rank's part may be missing
         flying = {item.key for item in settled.items if isinstance(item, Response)} | self._inner.waiting.keys()
         names = ", ".join(sorted(name for _, name in flying)[:5])
-        text = f"Rank {rank} was lost: {why}." + (f" In flight: {names}." if names else "")
+        text = f"{why.rstrip('.')}." + (f" In flight: {names}." if names else "")
         text += f" {after_a_loss()}"
         return self._inner.decide([Response("", Kind.SHUTDOWN, error=("PeerLostError", text))])
 
