@@ -74,6 +74,13 @@ def test_a_guess_is_made_by_keyboard(notebook: Notebook, tmp_path: Path) -> None
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Move down: a"
     order.get_by_role("button", name="Store my guess").click()
     order.get_by_text("Stored: b → c → a").wait_for()
+    place = "[...document.querySelectorAll('.jp-Notebook .jp-Cell')].findIndex(cell => cell.matches('{}'))"
+    active, here = place.format(".jp-mod-active"), page.evaluate(place.format(':has([aria-label="Your order"])'))
+    for keys, moved in ((["ArrowUp"], -1), (["Shift+Enter"], 1), (["Escape", "ArrowUp"], -1)):
+        for key in keys:  # they are the notebook's again: after a guess, and where the form has the focus
+            page.keyboard.press(key)
+        page.wait_for_function(f"{active} === {here + moved}")
+        order.get_by_role("button", name="Move down: a").focus()
 
     (kept,) = tmp_path.glob("checkout/exercises/**/progress.json")
     found = json.loads(kept.read_text())["predictions"]

@@ -341,6 +341,7 @@ def test_an_exercise_is_judged_in_the_page(opened: Callable[[str], Live], tmp_pa
     nobody_is_kept_out(live.page)
 
     live.page.reload()
+    assert "chunks[into] + got" in live.page.get_by_label(f"Exercise {NAME}", exact=True).inner_text()
     live.begin()
     assert "chunks[into] + got" in live.page.get_by_label(f"Exercise {NAME}", exact=True).inner_text()
     with live.page.expect_download() as got:

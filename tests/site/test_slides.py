@@ -54,6 +54,16 @@ def test_nothing_of_a_lesson_is_lost(slides: Path, lesson: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_no_page_is_without_a_title_or_nearly_empty(slides: Path, lesson: Path) -> None:
+    """Each slide says where it belongs; one without a picture, a table or code has a text to speak about."""
+    html = (slides / f"{lesson.stem}.html").read_text(encoding="utf-8")
+    shown = re.findall(r'<section><div class="slide"><div class="fit">(.*?)</div></div>\s*<aside', html, re.DOTALL)
+    assert all(re.search("<h[1-4]", slide) for slide in shown)
+    thin = [words(slide) for slide in shown if not re.search('class="output"|<pre|<table|<ul|<ol', slide)]
+    assert sum(len(text.split()) < 20 for text in thin) <= 1, thin
+
+
 def cell(kind: str, source: str, *outputs: Any, tags: tuple[str, ...] = ()) -> Any:
     """A cell of a lesson."""
     made = MAKE.new_code_cell(source) if kind == "code" else MAKE.new_markdown_cell(source)
@@ -64,7 +74,7 @@ def cell(kind: str, source: str, *outputs: Any, tags: tuple[str, ...] = ()) -> A
 
 
 def test_what_is_seen_and_what_is_said() -> None:
-    """A paragraph's first sentence is seen, all of it said; a figure has no code, a fact stands below its question."""
+    """Long text is seen in part, and said whole; a figure has no code, a fact stands below its question."""
     figure = MAKE.new_output("execute_result", {"image/svg+xml": "<svg/>"})
     printed = MAKE.new_output("stream", text="\n".join(map(str, range(40))))
     asked = MAKE.new_output(
@@ -73,7 +83,7 @@ def test_what_is_seen_and_what_is_said() -> None:
     )
     told = MAKE.new_output("execute_result", {"text/html": '<div data-reveal="{&quot;name&quot;: &quot;a&quot;}">'})
     cells = [
-        cell("markdown", "# Ranks\n\nA rank is a process. It has a number.\n\n- one\n- two"),
+        cell("markdown", f"# Ranks\n\nA rank is a process. It has a number. {'And more ' * 50}.\n\n- one\n- two"),
         cell("code", "import numpy"),
         cell("code", "draw()", figure),
         cell("code", "predict()", asked),
@@ -86,8 +96,8 @@ def test_what_is_seen_and_what_is_said() -> None:
     found = deck(cells, [each for each in cells if each.cell_type == "code" and "exercise" not in each.metadata.tags])
     assert [slide.title for slide in found] == ["Ranks", "Ranks", "Ranks", "Ranks", "Next"]
     first, question, numbers, fact, _ = (Slide(s.title, [words("".join(s.body))], s.notes) for s in found)
-    assert first.body == ["Ranks ¶ A rank is a process. one two"]
-    assert "It has a number." in first.notes[0]
+    assert first.body == ["Ranks ¶ A rank is a process. It has a number. one two"]
+    assert "And more" in first.notes[0]
     assert "draw" in first.notes[1]
     assert "<svg/>" in found[0].body[-1]
     assert "Say this." in question.notes[-1]

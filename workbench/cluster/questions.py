@@ -31,6 +31,8 @@ class Asker:
         >>> typed, sent = iter(["rank 1", "p x", "all c"]), []
         >>> asker = Asker(lambda *answer: sent.append(answer), lambda prompt, hidden: next(typed))
         >>> waiting = {0: {"number": 1, "prompt": "(Pdb) "}, 1: {"number": 1, "prompt": "(Pdb) "}}
+        >>> asker.note(waiting)
+        "the debugger has stopped ranks 0, 1; type a command for one rank, 'rank 1' for another rank, 'all c' for all"
         >>> asker.ask(waiting), sent, sorted(waiting)
         (None, [(1, 1, 'p x')], [0])
         >>> waiting[1] = {"number": 2, "prompt": "(Pdb) "}
@@ -49,7 +51,8 @@ class Asker:
         debugs = _in_debugger(waiting)
         if not debugs:
             return f"{len(waiting)} of the ranks ask something" if len(waiting) > 1 else f"rank {min(waiting)} asks"
-        more = "; type a command for one rank, 'rank 2' for another rank, 'all c' for all" if len(debugs) > 1 else ""
+        another = f"'rank {max(debugs)}' for another rank" if len(debugs) > 1 else ""
+        more = f"; type a command for one rank, {another}, 'all c' for all" if another else ""
         return f"the debugger has stopped {rank_spans(debugs)}{more}"
 
     def ask(self, waiting: MutableMapping[int, Mapping[str, Any]]) -> None:

@@ -328,6 +328,14 @@
   }
 
   let cells = [];
+  let opened = null;
+
+  // Editors with what the reader has written; Python starts with the first cell that runs.
+  async function open() {
+    await script("codemirror.js");
+    const kept = texts.all();
+    for (const cell of cells) cell.open(kept[cell.number]);
+  }
 
   async function begin() {
     if (bar.begin.hidden) return;
@@ -335,14 +343,13 @@
     bar.more.hidden = false;
     bar.say("Loading …");
     try {
-      await script("codemirror.js");
+      await (opened ??= open());
     } catch (error) {
+      opened = null;
       bar.begin.hidden = false;
       bar.say(`${error.message}. Is the site still there? Try again.`);
       return;
     }
-    const kept = texts.all();
-    for (const cell of cells) cell.open(kept[cell.number]);
     await python.start();
     if (store.forbidden) bar.say("Python is ready. This browser keeps nothing: download your notebook before you leave.");
   }
@@ -372,6 +379,7 @@
       typeof WebAssembly === "object" ? "" : "WebAssembly",
       typeof DecompressionStream === "function" ? "" : "DecompressionStream",
     ].filter(Boolean);
+    if (!lacks.length && Object.keys(texts.all()).length) (opened = open()).catch(() => (opened = null));
     if (lacks.length) {
       bar.begin.hidden = true;
       bar.say(`This browser has no ${lacks.join(" and no ")}, so cells cannot run here. Take a newer one, or your computer.`);

@@ -160,6 +160,13 @@ def test_mistakes_and_guesses_are_counted(tmp_path: Path) -> None:
     assert found["predictions"] == [{"name": "03.bytes", "question": "How many?", "answers": answers}]
 
 
+def test_a_long_cause_is_cut_between_words() -> None:
+    """What stands on the board are whole words of the verdict, then a mark that there was more."""
+    words = [f"word{'s' * (i % 7)}" for i in range(60)]
+    *shown, mark = class_board.cause(f"right: {' '.join(words)}").split(" ")
+    assert (shown, mark) == (words[: len(shown)], "…")
+
+
 def test_the_questions_are_those_of_the_lessons() -> None:
     """With their answers to choose from."""
     found = class_board.questions(Path(__file__).resolve().parents[3] / "notebooks")

@@ -105,16 +105,21 @@ def test_time_that_is_over_ends_everybody(lessons: Written) -> None:
     assert not list(marked(played._mark))
 
 
-def test_what_this_machine_carries_is_the_smaller_of_memory_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the largest learner, and by the wait of a class that checks at once."""
+@pytest.mark.parametrize(("waits_s", "carries"), [(1.0, "10 learners: "), (10.0, "3 learners: ")])
+def test_what_this_machine_carries_is_the_smallest_of_memory_cores_and_waits(
+    waits_s: float, carries: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the largest learner, by the cores of a class that checks at once, and by how long they have waited here."""
     monkeypatch.setattr(rehearsal, "free_bytes", lambda: rehearsal.reserve_bytes() + 10_000)
     monkeypatch.setattr(rehearsal, "paid_for", lambda: 2)
     played = Rehearsal(2, 1.0, "02")
     for number, used in ((1, 900), (2, 1000)):
-        played.learners.append(Learner(number, Path(), done=True, bytes=used, cpu_s=4.0, first_verdict_s=float(number)))
+        first_s = number * waits_s
+        played.learners.append(Learner(number, Path(), done=True, bytes=used, cpu_s=4.0, first_verdict_s=first_s))
     lines = list(played.report())
-    assert lines[1] == "first verdict after an exercise is opened: median 1.5 s, worst 2.0 s (learner 2)"
-    assert lines[3].startswith("this machine carries 10 learners: its memory 10, its cores 15 ")
+    verdicts = f"median {1.5 * waits_s:.1f} s, worst {2 * waits_s:.1f} s (learner 2)"
+    assert lines[1] == f"first verdict after an exercise is opened: {verdicts}"
+    assert lines[3].startswith(f"this machine carries {carries}its memory 10, its cores 15 ")
 
 
 def test_words_that_make_no_sense(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from workbench.course.progress_file import FILE, PREDICTIONS
@@ -159,10 +160,15 @@ def cause(verdict: str) -> str:
     """
     text = " ".join(verdict[:_READ].partition("\n")[0].split())
     if "Look again: " in text:
-        return text.partition("Look again: ")[2][:_LONGEST]
+        return _short(text.partition("Look again: ")[2])
     text = re.sub(r"^n = \d+(, [^:]*)?: ", "", _WHERE.sub("", text))
     text = re.sub(r"^rank \d+(, \w+ \d+)*: ", "", re.split(r"; | \(", text)[0])
-    return re.sub(r"-?\d[\d.,e+-]*", "…", text)[:_LONGEST]
+    return _short(re.sub(r"-?\d[\d.,e+-]*", "…", text))
+
+
+def _short(text: str) -> str:
+    """Cut between words; a word that is longer than all there is room for is cut."""
+    return shorten(text, _LONGEST, placeholder=" …") if " " in text[:_LONGEST] else text[:_LONGEST]
 
 
 Questions = Mapping[str, Mapping[str, Any]]
@@ -225,7 +231,7 @@ def _histograms(found: Sequence[Learner], asked: Questions) -> Iterator[dict[str
 
 
 def _answer(guess: Any) -> str:
-    return (" → ".join(map(str, guess)) if isinstance(guess, list) else f"{guess}")[:_LONGEST]
+    return _short(" → ".join(map(str, guess)) if isinstance(guess, list) else f"{guess}")
 
 
 def _as_number(text: str) -> tuple[float, str]:

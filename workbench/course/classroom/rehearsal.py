@@ -277,10 +277,12 @@ class Rehearsal:
         spent = statistics.median(each.cpu_s for each in whole)
         by_memory = int((self._free - reserve_bytes() - self._shared) // largest)
         by_cores = int(_PATIENCE_S * paid_for() / spent) if spent else by_memory
+        worst = max(each.first_verdict_s for each in whole)
+        by_clock = int(len(whole) * _PATIENCE_S / worst) if worst else by_cores
         yield (
-            f"this machine carries {count(max(1, min(by_memory, by_cores)), 'learner')}: its memory {by_memory}, its "
-            f"cores {by_cores} (the first verdict takes {spent:.1f} s of a core; all at once wait for at most "
-            f"{_PATIENCE_S:.0f} s)"
+            f"this machine carries {count(max(1, min(by_memory, by_cores, by_clock)), 'learner')}: its memory "
+            f"{by_memory}, its cores {by_cores} (the first verdict takes {spent:.1f} s of a core; all at once wait for "
+            f"at most {_PATIENCE_S:.0f} s), and {by_clock} if all wait as here ({worst:.1f} s with {len(whole)})"
         )
 
 

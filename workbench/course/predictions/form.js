@@ -14,6 +14,18 @@ const wbForm = (() => {
     return node;
   }
 
+  const runsCell = (event) => event.key === "Enter" && (event.shiftKey || event.ctrlKey);
+
+  // The notebook's keys work where its cell has the focus. On a page without a notebook the focus stays.
+  function toCell(root, event) {
+    const cell = root.closest(".jp-Cell");
+    cell?.focus();
+    if (!event) return;
+    const { key, code, keyCode, shiftKey, ctrlKey } = event;
+    const again = { key, code, keyCode, shiftKey, ctrlKey, bubbles: true, cancelable: true };
+    cell?.dispatchEvent(new KeyboardEvent("keydown", again));
+  }
+
   // The three kinds of questions. Each returns what is to be filled in, and a function that reads the answer (null: there
   // is none yet). A number is read as it was typed.
   const kinds = {
@@ -29,7 +41,7 @@ const wbForm = (() => {
       const input = make("input", { type: "text", inputmode: "decimal", size: 12, autocomplete: "off", ...KEYS });
       input.value = stored ?? "";
       input.addEventListener("keydown", (event) => {
-        if (event.key !== "Enter") return;
+        if (event.key !== "Enter" || runsCell(event)) return;
         event.preventDefault(); // a notebook takes the key for itself otherwise
         event.stopPropagation();
         send();
@@ -80,6 +92,12 @@ const wbForm = (() => {
     root.addEventListener("submit", (event) => {
       event.preventDefault();
       send();
+      toCell(root);
+    });
+    root.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" && !runsCell(event)) return;
+      event.preventDefault(); // Shift+Enter would press the button once more
+      toCell(root, runsCell(event) ? event : null);
     });
     return { root, fields, button, say };
   }

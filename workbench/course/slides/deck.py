@@ -13,11 +13,13 @@ from typing import Any
 from workbench.course.tasks import task
 
 _LINES_OF_CODE, _LINES_OF_OUTPUT = 14, 16
+_WORDS = 90  # of a slide's text; beside a picture half as many
 _HEADING = re.compile(r"^(?=#{2,4} )", re.MULTILINE)
 _BLOCK = re.compile(r"\n\s*\n")
 _SEEN = re.compile(r"\|| *[-*] | *\d+\. |>|!\[|```|<")
-_SENTENCE = re.compile(r"[^.:?!]*[.:?!](?=\s|$)")
+_SENTENCE = re.compile(r"[.:?!](?=\s|$)")
 _EXERCISE = re.compile(r"# exercise: (\S+)\s*\Z")
+_TAG = re.compile(r"<[^>]*>")
 _TEMPLATE = Path(__file__).with_name("deck.html")
 
 
@@ -34,6 +36,16 @@ class Slide:
     title: str
     body: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def has_output(self) -> bool:
+        """Does it show what a cell has printed or drawn?"""
+        return any('class="output"' in piece for piece in self.body)
+
+    @property
+    def words(self) -> int:
+        """Of its text, without outputs."""
+        return sum(len(_TAG.sub(" ", piece).split()) for piece in self.body if 'class="output"' not in piece)
 
 
 def deck(cells: list[Any], executed: list[Any]) -> list[Slide]:
@@ -60,29 +72,34 @@ def deck(cells: list[Any], executed: list[Any]) -> list[Slide]:
             continue
         elif cell.cell_type == "markdown":
             for part in filter(str.strip, _HEADING.split(cell.source)):
-                slides.append(_text(part, slides[-1].title))
+                _text(part, slides)
         else:
             _code(next(done), slides, asked)
     return [slide for slide in slides if slide.body]
 
 
-def _text(source: str, title: str) -> Slide:
-    heading, _, rest = source.partition("\n")
-    if heading.startswith("#"):
-        title, said = heading.lstrip("# "), rest
-    else:
-        heading, said = "", source
+def _text(source: str, slides: list[Slide]) -> None:
+    """A slide of its own; text without a heading goes on where it has room, below what it explains."""
+    heading, _, said = source.partition("\n")
+    if not heading.startswith("#"):
+        heading, said = f"## {slides[-1].title}", source
+        if slides[-1].words + len(said.split()) <= _WORDS // (1 + slides[-1].has_output):
+            slides[-1].body.append(_markdown(said))
+            slides[-1].notes.append(_markdown(said))
+            return
     blocks = [block for block in _BLOCK.split(said.strip()) if block.strip()]
-    seen = [block if _SEEN.match(block) else _lead(block) for block in blocks] if heading else blocks[:1]
-    if "<details>" in said:  # a summary and its answer belong together
+    room = _WORDS // max(1, len(blocks))
+    seen = [block if _SEEN.match(block) else _lead(block, room) for block in blocks]
+    if "<details>" in said or len(said.split()) <= _WORDS:  # a summary and its answer belong together
         seen = [said]
-    return Slide(title, [_markdown("\n\n".join(filter(None, [heading, *seen])))], [_markdown(said)] if said else [])
+    text = _markdown("\n\n".join([heading, *seen]))
+    slides.append(Slide(heading.lstrip("# "), [text], [_markdown(said)] if said else []))
 
 
-def _lead(block: str) -> str:
-    """A paragraph on a slide: its first sentence, which says what it is about."""
-    found = _SENTENCE.match(block)
-    return found[0] if found else block
+def _lead(block: str, words: int) -> str:
+    """A paragraph on a slide: its first sentence, which says what it is about, and more while there is room."""
+    ends = [found.end() for found in _SENTENCE.finditer(block)]
+    return block[: max((end for end in ends if len(block[:end].split()) <= words), default=ends[0] if ends else None)]
 
 
 def _exercise(name: str, slides: list[Slide]) -> Iterator[Slide]:
@@ -98,8 +115,8 @@ def _code(cell: Any, slides: list[Slide], asked: dict[str, str]) -> None:
     if not shown:
         return
     asked.update((each["name"], each["question"]) for each in _data("predict", shown))
-    if any('class="output"' in piece for piece in slides[-1].body):
-        slides.append(Slide(slides[-1].title, [f"<h3>{escape(slides[-1].title)}</h3>"]))
+    if slides[-1].has_output:
+        slides.append(Slide(slides[-1].title, [f"<h2>{escape(slides[-1].title)}</h2>"]))
     if not cell.metadata.get("jupyter", {}).get("source_hidden") and "predict(" not in cell.source:
         source = _markdown(f"```python\n{cell.source}\n```")
         is_figure = "<svg" in shown or "<img" in shown
