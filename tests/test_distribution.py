@@ -200,7 +200,7 @@ def test_what_a_command_misses_is_named_first(command: str, clean_python: Path, 
     needs = {"demo": "torch, nbclient, matplotlib", "lab": "jupyterlab"}[command]
     assert done.returncode == 1
     assert f"`workbench {command}` needs {needs}: " in done.stderr
-    assert f"pip install '{PROJECT['name']}[torch,lessons,lab,mpich]'" in done.stderr
+    assert "pip install '.[torch,lessons,lab,mpich]' in a clone" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -218,7 +218,7 @@ except ModuleNotFoundError as error:
 """
     said = run([clean_python, "-c", code], tmp_path)
     assert said.startswith(f"{module} workbench.{module} needs {module}")
-    assert f"pip install '{PROJECT['name']}[{extra}]'" in said
+    assert f"pip install '.[{extra}]' in a clone" in said
     assert extra in PROJECT["optional-dependencies"]
 
 
@@ -281,6 +281,17 @@ def test_types_reach_the_user(checker: str, user_s_python: Path, tmp_path: Path)
     lines = (tmp_path / "wrong.py").read_text().splitlines()
     wanted = {("wrong.py", str(number)) for number, line in enumerate(lines, 1) if "# wrong:" in line}
     assert reported == wanted, done.stdout + done.stderr
+
+
+def test_nothing_installs_a_name_that_nobody_has_registered() -> None:
+    """While PyPI refuses our upload, only the steps of a release install the distribution by its name."""
+    assert "Private :: Do Not Upload" in PROJECT["classifiers"]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [
+        name for name in listed.split("\0") if name.endswith((".md", ".py", ".ipynb", ".yml", ".yaml", ".html", ".js"))
+    ]
+    installs = re.compile(rf"pip install[^\n`]*{PROJECT['name']}\b")
+    assert [name for name in paths if installs.search((ROOT / name).read_text(encoding="utf-8"))] == ["RELEASING.md"]
 
 
 def test_one_name_and_one_version() -> None:
