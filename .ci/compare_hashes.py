@@ -2,7 +2,7 @@
 
 ``python compare_hashes.py <pip's report> <requirements.hashes>``: names what is another file, uninstalls it, and fails
 then: else the next set-up would find it installed, and ask no more. It needs the standard library and pip only. What is
-not in the list, torch and our own checkout, is not looked at.
+not in the list, our own checkout and builds of torch such as +cpu, is not looked at.
 """
 
 import json

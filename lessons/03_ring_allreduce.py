@@ -154,6 +154,10 @@ play(drawing.space_time(run, "The ring"))
 # for each element, n − 1 ranks must send their contribution, and n − 1 ranks must receive the sum. That is 2(n − 1)·K
 # on all ranks together, and the busiest of n ranks sends at least an n-th of it. A single rank may send less. All ranks
 # may send less if the switches of the network do the addition.
+#
+# Sources: [Patarasuk and Yuan 2009](https://doi.org/10.1016/j.jpdc.2008.09.002) for the bound; [Gibiansky, Baidu
+# 2017](https://andrew.gibiansky.com/blog/machine-learning/baidu-allreduce/) for the ring in deep learning; [Sergeev and
+# Del Balso 2018](https://arxiv.org/abs/1802.05799) for Horovod, which made a library of it.
 
 # %%
 size = 100_000 * 8

@@ -76,6 +76,14 @@ def test_ci_runs_what_exists() -> None:
         assert os.access(ROOT / name, os.X_OK), name
 
 
+def test_actions_are_pinned_by_their_commits() -> None:
+    """A tag can be moved to other code, a commit cannot; the version stands beside it."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    used = re.findall(r"uses: (.*)", "\n".join(texts))
+    assert len(used) > 10
+    assert [each for each in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
+
+
 def test_ci_covers_the_oldest_and_the_newest_python() -> None:
     """Linux runs both ends of pyproject's classifiers; macOS, and all tests each night, the newest."""
     pythons = re.findall(r"Python :: (3\.\d+)", "\n".join(CLASSIFIERS))

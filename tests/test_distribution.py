@@ -200,7 +200,7 @@ def test_what_a_command_misses_is_named_first(command: str, clean_python: Path, 
     needs = {"demo": "torch, nbclient, matplotlib", "lab": "jupyterlab"}[command]
     assert done.returncode == 1
     assert f"`workbench {command}` needs {needs}: " in done.stderr
-    assert f"pip install '{PROJECT['name']}[torch,lessons,lab,mpich]'" in done.stderr
+    assert "pip install '.[torch,lessons,lab,mpich]' in a clone" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -218,7 +218,7 @@ except ModuleNotFoundError as error:
 """
     said = run([clean_python, "-c", code], tmp_path)
     assert said.startswith(f"{module} workbench.{module} needs {module}")
-    assert f"pip install '{PROJECT['name']}[{extra}]'" in said
+    assert f"pip install '.[{extra}]' in a clone" in said
     assert extra in PROJECT["optional-dependencies"]
 
 
@@ -283,6 +283,17 @@ def test_types_reach_the_user(checker: str, user_s_python: Path, tmp_path: Path)
     assert reported == wanted, done.stdout + done.stderr
 
 
+def test_nothing_installs_a_name_that_nobody_has_registered() -> None:
+    """While PyPI refuses our upload, only the steps of a release install the distribution by its name."""
+    assert "Private :: Do Not Upload" in PROJECT["classifiers"]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [
+        name for name in listed.split("\0") if name.endswith((".md", ".py", ".ipynb", ".yml", ".yaml", ".html", ".js"))
+    ]
+    installs = re.compile(rf"pip install[^\n`]*{PROJECT['name']}\b")
+    assert [name for name in paths if installs.search((ROOT / name).read_text(encoding="utf-8"))] == ["RELEASING.md"]
+
+
 def test_one_name_and_one_version() -> None:
     """The package, CITATION.cff and the newest release in CHANGELOG.md, if there is one, agree with pyproject.toml."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -290,3 +301,23 @@ def test_one_name_and_one_version() -> None:
     assert {workbench.__version__, str(citation["version"]), *releases[:1]} == {PROJECT["version"]}
     assert citation["license"] == PROJECT["license"]
     assert PROJECT["name"] == canonicalize_name(PROJECT["name"]) != "workbench"
+
+
+def test_what_others_made_has_its_licence(built: Path) -> None:
+    """NOTICE names each data file and each bundle that we ship, and is in the wheel."""
+    files = [path for folder in ("workbench", "docs") for path in (ROOT / folder).rglob("*")]
+    theirs = [path for path in files if path.suffix in (".gz", ".LICENSE")]
+    assert len(theirs) >= 3
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    assert [path for path in theirs if path.relative_to(ROOT).as_posix() not in notice] == []
+    with zipfile.ZipFile(built / f"{FILE_NAME}-py3-none-any.whl") as wheel:
+        assert wheel.read(f"{FILE_NAME}.dist-info/licenses/NOTICE").decode() == notice
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/about/cite.md", "lessons/03_ring_allreduce.py"])
+def test_the_works_that_it_rests_on_are_cited(page: str) -> None:
+    """Those of CITATION.cff: Horovod, Baidu's article, and the bound of the ring."""
+    references = yaml.safe_load((ROOT / "CITATION.cff").read_text())["references"]
+    assert len(references) == 3
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert [each for each in references if each.get("url", f"https://doi.org/{each.get('doi')}") not in text] == []

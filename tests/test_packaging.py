@@ -118,13 +118,13 @@ def test_lock_holds_exact_public_versions_only() -> None:
 
 
 def test_every_pin_has_its_hashes() -> None:
-    """requirements.hashes has what requirements.lock pins, with hashes, but for torch, whose builds are several."""
+    """requirements.hashes has what requirements.lock pins, with hashes; of torch, those of the package index."""
     entries = (ROOT / "requirements.hashes").read_text().replace("\\\n", " ").splitlines()
     hashed = {
         entry.split("--hash")[0].strip(): re.findall(r" --hash=sha256:[0-9a-f]{64}\b", entry) for entry in entries
     }
     assert all(hashed.values())
-    assert {Requirement(entry) for entry in hashed} == {pin for pin in PINS if pin.name != "torch"}
+    assert {Requirement(entry) for entry in hashed} == set(PINS)
 
 
 def test_lock_leaves_to_torch_what_each_of_its_builds_fixes() -> None:
@@ -442,32 +442,36 @@ def wheel(folder: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize(("tool", "right"), [("uv", True), ("uv", False), ("pip", False), once_more("pip", True)])
-def test_another_file_than_the_locked_one_is_refused(tmp_path: Path, tool: str, right: bool) -> None:
+@pytest.mark.parametrize(("name", "backend"), [("wb_tiny", "auto"), ("torch", "off"), once_more("torch", "cpu")])
+def test_another_file_than_the_locked_one_is_refused(
+    tmp_path: Path, tool: str, right: bool, name: str, backend: str
+) -> None:
     """The real uv and the real pip: a package whose hash is not the locked one makes the set-up fail, by its name.
 
-    It is not left behind: the next set-up fails as well.
+    It is not left behind: the next set-up fails as well. With uv a build of torch from another index is taken.
     """
     uv = Path(sys.executable).parent / "uv"
     if tool == "uv" and not uv.exists():
         pytest.skip("no uv beside this Python")
-    digest = wheel(tmp_path, "wb_tiny") if right else hashlib.sha256(wheel(tmp_path, "wb_tiny").encode()).hexdigest()
+    digest = wheel(tmp_path, name) if right else hashlib.sha256(wheel(tmp_path, name).encode()).hexdigest()
+    locked, taken = f"{name.replace('_', '-')}==1.0", right or (tool, name, backend) == ("uv", "torch", "cpu")
     (tmp_path / ".ci").mkdir()
-    for name in ("setup", "installer.sh", "compare_hashes.py"):
-        shutil.copy(ROOT / ".ci" / name, tmp_path / ".ci" / name)
-    (tmp_path / "requirements.lock").write_text("wb-tiny==1.0\n")
-    (tmp_path / "requirements.hashes").write_text(f"wb-tiny==1.0 \\\n    --hash=sha256:{digest}\n")
+    for file in ("setup", "installer.sh", "compare_hashes.py"):
+        shutil.copy(ROOT / ".ci" / file, tmp_path / ".ci" / file)
+    (tmp_path / "requirements.lock").write_text(f"{locked}\n")
+    (tmp_path / "requirements.hashes").write_text(f"{locked} \\\n    --hash=sha256:{digest}\n")
     (tmp_path / "pyproject.toml").write_text("")
     venv.create(tmp_path / ".venv", with_pip=True)
     script = f"""
-    python=.venv/bin/python uv={uv if tool == "uv" else "/no/uv"}
+    python=.venv/bin/python uv={uv if tool == "uv" else "/no/uv"} TORCH_BACKEND={backend}
     . .ci/installer.sh
     eval "$(sed -n '/^pinned() {{/,/^}}/p' .ci/setup)"
-    pinned --no-index --find-links . wb-tiny
+    pinned --no-index --find-links . {name}
     """
     for _ in range(2):
         done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
-        assert (done.returncode == 0) is right, done.stderr
-        assert right or "wb" in done.stderr
+        assert (done.returncode == 0) is taken, done.stderr
+        assert taken or locked[:2] in done.stderr
 
 
 def test_moved_checkout_gets_a_new_environment(checkout: Checkout) -> None:

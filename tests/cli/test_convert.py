@@ -104,7 +104,7 @@ def test_without_libcst_it_says_what_to_install(
     """By the command that installs it."""
     monkeypatch.setattr(convert, "has", lambda module: module != "libcst")
     assert cli.main(["convert", str(script)]) == 1
-    assert "pip install 'data-parallel-workbench[convert]'" in capsys.readouterr().err
+    assert "pip install '.[convert]' in a clone" in capsys.readouterr().err
 
 
 @pytest.mark.parallel

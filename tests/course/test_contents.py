@@ -27,7 +27,8 @@ def test_it_says_what_the_readme_says() -> None:
     assert [(each["title"], each["stem"], str(each["minutes"])) for each in found["lessons"]] == rows
     assert [one["name"] for each in found["lessons"] for one in each["exercises"]] == list(names())
     first, *_, last, card = found["two_hours"]
-    assert f"For two hours, take lessons {first} to {last} and four cards of {card};" in " ".join(README.split())
+    says = f"for the exercises of lessons {first} to {last} and four cards of {card};"
+    assert f"A class has [two hours](instructors/guide.md#two-hours) {says}" in " ".join(README.split())
 
 
 def test_a_lesson_must_say_how_long_it_takes(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-DISTRIBUTION = "data-parallel-workbench"
-
 
 def has(module: str) -> bool:
     """Can it be imported? It is not, but for the package that it is in.
@@ -34,13 +32,13 @@ def loaded(module: str) -> Any:
 
 
 def cure(extra: str) -> str:
-    """The command that installs an extra.
+    """The command that installs an extra, from a clone: nobody has registered our name on PyPI yet, and anybody may.
 
     Example:
         >>> cure("torch")
-        "pip install 'data-parallel-workbench[torch]'"
+        "pip install '.[torch]' in a clone of the workbench"
     """
-    return f"pip install '{DISTRIBUTION}[{extra}]'"
+    return f"pip install '.[{extra}]' in a clone of the workbench"
 
 
 def need(who: str, *modules: str, install: str) -> None:
@@ -58,7 +56,7 @@ def need(who: str, *modules: str, install: str) -> None:
         >>> need("workbench.torch", "no_such_module", install=cure("torch"))
         Traceback (most recent call last):
         ModuleNotFoundError: workbench.torch needs no_such_module, which is not installed in this Python: pip install \
-'data-parallel-workbench[torch]'
+'.[torch]' in a clone of the workbench
     """
     for module in modules:
         if not has(module):

@@ -15,7 +15,7 @@ from workbench.course.tasks import names, task
 
 FILE = Path(__file__).parents[1] / "labextensions" / "data-parallel-workbench" / "static" / "course.json"
 TWO_HOURS = ("01", "02", "03", "04", "11")
-"""The lessons for two hours, as README.md says; of 11 four cards."""
+"""The lessons whose exercises a class does in two hours, as README.md says; of 11 four cards."""
 _MINUTES = re.compile(r"\*\*Takes\*\* (?:about )?(\d+) minutes to read(?: and try)?,? ?(\d+)?")
 
 

@@ -184,4 +184,4 @@ def test_without_pyyaml_it_says_what_to_install() -> None:
     words = ["k8s", "mpijob", "--image", "a:1", "--", "true"]
     done = subprocess.run([sys.executable, "-c", blocked, *words], capture_output=True, text=True, timeout=50)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "pip install 'data-parallel-workbench[kubernetes]'" in done.stderr
+    assert "pip install '.[kubernetes]' in a clone" in done.stderr

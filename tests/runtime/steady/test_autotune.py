@@ -189,7 +189,7 @@ def test_bad_input_is_named(name: str, text: str, why: str) -> None:
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra to install."""
     monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
-    with pytest.raises(LaunchError, match=r"scikit-learn.*data-parallel-workbench\[autotune\]"):
+    with pytest.raises(LaunchError, match=r"scikit-learn.*pip install '\.\[autotune\]' in a clone"):
         tuner(settings(QUICK))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from workbench.cli.jobs import helm_values, jobset, mpijob, slurm, trainjob
 from workbench.cli.jobs.description import JobDescription, run_words
+from workbench.common.extras import cure
 from workbench.errors import LaunchError
 
 MANIFESTS = {
@@ -54,7 +55,7 @@ def as_yaml(document: dict[str, Any]) -> str:
     try:
         import yaml
     except ImportError:
-        raise LaunchError("Manifests need PyYAML: pip install 'data-parallel-workbench[kubernetes]'") from None
+        raise LaunchError(f"Manifests need PyYAML: {cure('kubernetes')}") from None
 
     class PlainDumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
         def ignore_aliases(self, data: Any) -> bool:

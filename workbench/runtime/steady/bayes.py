@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.common.extras import cure
 from workbench.errors import LaunchError
 
 Points = NDArray[np.float64]
@@ -33,7 +34,7 @@ def load() -> None:
     except ImportError as error:
         raise LaunchError(
             f"WORKBENCH_AUTOTUNE=1 needs scikit-learn, which cannot be imported on rank 0: {error}. Install it by "
-            "pip install 'data-parallel-workbench[autotune]', or unset WORKBENCH_AUTOTUNE and HOROVOD_AUTOTUNE."
+            f"{cure('autotune')}, or unset WORKBENCH_AUTOTUNE and HOROVOD_AUTOTUNE."
         ) from None
 
 

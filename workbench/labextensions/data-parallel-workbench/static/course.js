@@ -229,7 +229,7 @@ function welcomePage(course, actions) {
       "ul",
       {},
       element("li", {}, "A first look: ", open(first, name(first)), `, ${first.minutes} minutes.`),
-      element("li", {}, "Two hours: lessons ", ...numbers(course.twoHours), "; of the last one, four cards."),
+      element("li", {}, "Two hours in a class: the exercises of lessons ", ...numbers(course.twoHours), "; of the last one, four cards."),
       element("li", {}, `All ${course.lessons.length} lessons: ${hours} hours. They are in the side bar, with your progress.`)
     ),
     heading("Your copies"),
