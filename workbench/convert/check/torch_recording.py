@@ -36,7 +36,7 @@ def recording(found: Record, steps: int) -> Iterator[None]:
     with (
         changed(torch.Tensor, "backward", recorded),
         changed(RandomSampler, "__iter__", _order),
-        changed(DistributedSampler, "set_epoch", _set_epoch),
+        changed(DistributedSampler, "set_epoch", _epochs_from_0()),
         changed(torch.nn.functional, "dropout", _no_dropout(found)),
         _batch_norm_is_seen(found),
     ):
@@ -53,12 +53,17 @@ def _order(self: Any) -> Iterator[int]:
     yield from torch.randperm(len(self.data_source), generator=torch.Generator().manual_seed(epoch)).tolist()
 
 
-def _set_epoch(self: Any, epoch: int) -> None:
-    """Epochs count from 0, whatever number the script begins with; without this call each is the first."""
-    known = self.__dict__.setdefault("_workbench_epochs", [])
-    if epoch not in known:
-        known.append(epoch)
-    self.epoch = known.index(epoch)
+def _epochs_from_0() -> Any:
+    """``set_epoch`` that counts from 0, whatever number the script begins with; without this call each is the first."""
+    known: dict[int, tuple[Any, list[int]]] = {}  # by data set, for which a script may make several samplers
+
+    def set_epoch(self: Any, epoch: int) -> None:
+        _, epochs = known.setdefault(id(self.dataset), (self.dataset, []))
+        if epoch not in epochs:
+            epochs.append(epoch)
+        self.epoch = epochs.index(epoch)
+
+    return set_epoch
 
 
 def _no_dropout(found: Record) -> Any:
