@@ -82,8 +82,10 @@ def _optimizers(edits: Edits, found: Training, loss_is: str, scale_rate: bool) -
 
 
 def _drawn(script: Script, batches: Batches) -> Iterator[Reason]:
-    """Random numbers of a batch, such as noise, are the same on all ranks."""
-    for call in inside(batches.loop.body, cst.Call):
+    """Random numbers of a batch, such as noise, are the same on all ranks; also those of a model."""
+    modules = [each for each in script.all(cst.ClassDef) if any(last(base.value) == "Module" for base in each.bases)]
+    methods = [each for module in modules for each in inside(module, cst.FunctionDef) if each.name.value != "__init__"]
+    for call in [call for place in (batches.loop.body, *methods) for call in inside(place, cst.Call)]:
         if randomness.is_draw(script, call):
             yield Reason(
                 script.line(call),

@@ -130,7 +130,7 @@ def _talks_by(mpi: object) -> bool:
     library = os.path.dirname(os.__file__)
     for name, module in list(sys.modules.items()):
         loader = getattr(module, "__loader__", None)  # at the end of a script Python has taken its __file__ away
-        path = getattr(module, "__file__", None) or getattr(loader, "path", "")
+        path = str(getattr(module, "__file__", None) or getattr(loader, "path", ""))
         if name.split(".")[0] in ("mpi4py", "workbench"):
             continue
         if "site-packages" in path or (name == "__main__" and not path):
