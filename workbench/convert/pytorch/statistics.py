@@ -8,10 +8,11 @@ from __future__ import annotations
 import libcst as cst
 
 from workbench.convert.edits import Edits
+from workbench.convert.origins import assignments
 from workbench.convert.pytorch.training import Training
 from workbench.convert.script import Script, last
 
-_LIBRARIES = ("torch.nn.", "torch.optim.", "builtins.", "transformers.", "tokenizers.")
+_LIBRARIES = ("torch.", "copy.", "builtins.", "transformers.", "tokenizers.")
 
 
 def convert(edits: Edits, found: Training) -> None:
@@ -34,6 +35,21 @@ def convert(edits: Edits, found: Training) -> None:
         )
 
 
+def judged(script: Script, found: Training) -> list[cst.BaseExpression]:
+    """Variables with what functions of other files have found out about a model by a rank's own statistics."""
+    models = {model for each in found.optimizers for model in each.models}
+    if not _may_have_batch_norm(script):
+        return []
+    return [
+        target
+        for target, value in assignments(script)
+        if isinstance(value, cst.Call)
+        and script.is_imported(value.func)
+        and not script.meaning(value.func).startswith(_LIBRARIES)
+        and any(script.text(arg.value) in models for arg in value.args)
+    ]
+
+
 def evaluations(script: Script) -> list[cst.Call]:
     """Calls of ``model.eval()`` in a script whose models may have batch norm."""
     if not _may_have_batch_norm(script):
@@ -44,6 +60,9 @@ def evaluations(script: Script) -> list[cst.Call]:
 
 def _may_have_batch_norm(script: Script) -> bool:
     """It is named here, or models come from other files."""
+    hidden = any(isinstance(each.names, cst.ImportStar) for each in script.all(cst.ImportFrom))
+    if hidden or script.calls("torch.hub.load"):
+        return True
     if any("BatchNorm" in name or "batch_norm" in name for name in script.used):
         return True
     words = ("model", "net", "timm", "backbone", "encoder", "smp")
@@ -58,4 +77,4 @@ def _parts(name: str) -> list[str]:
     return name.split(".")
 
 
-__all__ = ["convert", "evaluations"]
+__all__ = ["convert", "evaluations", "judged"]

@@ -12,7 +12,9 @@ import libcst as cst
 
 from workbench.convert.decisions import Own, check
 from workbench.convert.edits import Edits
+from workbench.convert.origins import origins
 from workbench.convert.pytorch import loss
+from workbench.convert.pytorch.statistics import judged
 from workbench.convert.pytorch.training import Batches, Training
 from workbench.convert.script import Script, inside, last
 from workbench.convert.source import Reason
@@ -28,6 +30,7 @@ def convert(edits: Edits, found: Training) -> None:
     """Reduce what is added up, and average what a scheduler looks at; what else a rank decides by is marked."""
     script = edits.script
     losses = [call.func.value for call in found.backward]  # type: ignore[attr-defined]
+    losses += judged(script, found)
     own = Own(script, [each.loop for each in found.batches], losses)
     reduced = [key for each in found.batches for key in _reduce(edits, each, own)]
     own = Own(script, [each.loop for each in found.batches], losses, reduced)
@@ -35,13 +38,19 @@ def convert(edits: Edits, found: Training) -> None:
     for call in script.all(cst.Call):
         if last(call.func) == "step" and call not in found.steps and call.args and _is_scheduler(script, call):
             value = call.args[0].value
-            if own.has(value):
+            if own.has(value) or _is_plateau(script, call):
                 edits.wrap(value, "hvd.allreduce(torch.as_tensor({})).item()", 6, "the ranks' average decides")
 
 
 def _is_scheduler(script: Script, call: cst.Call) -> bool:
     on = getattr(call.func, "value", call.func)
     return isinstance(on, (cst.Name, cst.Attribute)) and script.text(on).lower().endswith(_SCHEDULERS)
+
+
+def _is_plateau(script: Script, call: cst.Call) -> bool:
+    """Such a scheduler gets a metric, which may come from a file that is not seen."""
+    made = origins(script, call.func.value)  # type: ignore[attr-defined]
+    return any(isinstance(each, cst.Call) and last(each.func) == "ReduceLROnPlateau" for each in made)
 
 
 def _reduce(edits: Edits, batches: Batches, own: Own) -> Iterator[tuple[cst.CSTNode | None, str]]:

@@ -196,21 +196,32 @@ def _batches(script: Script, backward: cst.Call) -> Batches:
     function = script.function(backward)
     runs = [step for step in script.all(cst.Call) if last(step.func) == "step" and step.args]
     passed = [step for step in runs if function and script.text(step.args[0].value) == function.name.value]
-    loops = loops_around(script, passed[0] if passed else backward)  # a closure is run by its step
+    place = passed[0] if passed else backward  # a closure is run by its step
+    here = [each for each in script.above(place) if script.function(each) is script.function(place)]
+    loops = [each for each in here if isinstance(each, cst.For)]
+    if not any(_is_over_batches(script, loop) for loop in loops):
+        loops = loops_around(script, place)
     for loop in loops:
+        if not _is_over_batches(script, loop):
+            continue
         iterated = bare(script, loop.iter)
         made = origins(script, iterated)
         loaders = [each for each in made if isinstance(each, cst.Call) and script.meaning(each.func) in _LOADER]
-        graphs = [each for each in made if isinstance(each, cst.Call) and script.meaning(each.func) in _GRAPHS]
-        if loaders or graphs or _is_loader_by_name(script, iterated):
-            only = loaders[0] if len(loaders) == len(made) == 1 else None
-            return Batches(loop, iterated, only, backward, _only_if(script, loop, backward))
+        only = loaders[0] if len(loaders) == len(made) == 1 else None
+        return Batches(loop, iterated, only, backward, _only_if(script, loop, backward))
     line = script.line(loops[0]) if loops else script.line(backward)
     raise UnclearError(
         line,
         "no loop over a DataLoader is around backward(), so it is not known which samples each rank takes; as it is, "
         "all take the same. A DistributedSampler shares them: DataLoader(TensorDataset(x, y), sampler=…).",
     )
+
+
+def _is_over_batches(script: Script, loop: cst.For) -> bool:
+    iterated = bare(script, loop.iter)
+    made = [each for each in origins(script, iterated) if isinstance(each, cst.Call)]
+    known = any(script.meaning(each.func) in (*_LOADER, *_GRAPHS) for each in made)
+    return known or _is_loader_by_name(script, iterated)
 
 
 def _is_loader_by_name(script: Script, node: cst.BaseExpression) -> bool:
