@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DistributedSampler, RandomSampler
 
 from workbench.convert.check.record import SEED, Enough, Record, changed
@@ -17,22 +17,24 @@ from workbench.convert.check.record import SEED, Enough, Record, changed
 def recording(found: Record, steps: int) -> Iterator[None]:
     """Record what happens within it; :class:`Enough` is raised after the last step."""
     torch.manual_seed(SEED)
-    backward = torch.Tensor.backward
+    backward, begins = torch.Tensor.backward, dict[int, list[Any]]()
 
     def recorded(self: Any, *args: Any, **options: Any) -> None:
         if self.numel() == 1:
             found.losses.append(float(self.detach()))
         backward(self, *args, **options)
 
+    def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        begins.setdefault(id(optimizer), _weights(optimizer))
+
     def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         found.steps += 1
-        params = [param for group in optimizer.param_groups for param in group["params"]]
         if found.steps <= steps:
-            found.weights = [param.detach().cpu().double().numpy().copy() for param in params]
+            found.weights, found.begin = _weights(optimizer), begins[id(optimizer)]
         if found.steps >= steps:
             raise Enough
 
-    hook = register_optimizer_step_post_hook(after_step)
+    hooks = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
     with (
         changed(torch.Tensor, "backward", recorded),
         changed(RandomSampler, "__iter__", _order),
@@ -43,7 +45,13 @@ def recording(found: Record, steps: int) -> Iterator[None]:
         try:
             yield
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
+
+
+def _weights(optimizer: torch.optim.Optimizer) -> list[Any]:
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    return [param.detach().cpu().double().numpy().copy() for param in params]
 
 
 def _order(self: Any) -> Iterator[int]:
