@@ -68,6 +68,11 @@ class Script:
             code = tokenize.untokenize(tokens).strip()[1:-1].replace("\\\n", "")
         return " ".join(code.split())
 
+    def factor(self, node: cst.CSTNode) -> str:
+        """Its code, so that ``*`` and ``//`` may follow."""
+        kinds = (cst.Name, cst.Attribute, cst.Integer, cst.Float, cst.Call, cst.Subscript)
+        return self.text(node) if isinstance(node, kinds) else f"({self.text(node)})"
+
     def all(self, kind: type[N]) -> list[N]:
         """All nodes of a class, in their order."""
         if kind not in self._kinds:

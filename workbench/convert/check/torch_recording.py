@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,8 @@ def recording(found: Record, steps: int) -> Iterator[None]:
     backward, begins = torch.Tensor.backward, dict[int, list[Any]]()
 
     def recorded(self: Any, *args: Any, **options: Any) -> None:
-        if self.numel() == 1:
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        if self.numel() == 1 and not caller.startswith("workbench."):  # which asks autograd for its number of passes
             found.losses.append(float(self.detach()))
         backward(self, *args, **options)
 

@@ -128,9 +128,7 @@ def _scale_rate(edits: Edits, optimizer: Optimizer) -> None:
     rate = argument(optimizer.made, 1, "lr")
     if rate is None:
         raise UnclearError(edits.script.line(optimizer.made), "write the learning rate: lr=….")
-    text = edits.script.text(rate.value)
-    plain = isinstance(rate.value, (cst.Name, cst.Attribute, cst.Float, cst.Integer, cst.Call, cst.Subscript))
-    edits.replace(rate.value, f"{text if plain else f'({text})'} * hvd.size()", 2, "larger batches, so larger steps")
+    edits.replace(rate.value, f"{edits.script.factor(rate.value)} * hvd.size()", 2, "larger batches, so larger steps")
 
 
 # --- 3: the device ------------------------------------------------------------------------------------

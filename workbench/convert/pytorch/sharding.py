@@ -108,7 +108,7 @@ def _shard_loader(edits: Edits, batches: Batches, keep_batch: bool) -> bool:
     made = f"{sampler} = {_SAMPLER}({source}, num_replicas=hvd.size(), rank=hvd.rank(), shuffle={order})"
     edits.before(loader, 4, made)
     if not keep_batch and batch is not None:
-        edits.replace(batch.value, _divided(script, batch.value), 2)
+        edits.replace(batch.value, f"{script.factor(batch.value)} // hvd.size()", 2)
         edits.replace(batch, lambda arg: _keyword(arg, "batch_size", arg.value))
     if shuffle is not None:
         edits.replace(shuffle, lambda arg: _keyword(arg, "sampler", cst.Name(sampler)))
@@ -176,12 +176,6 @@ def _named_data(edits: Edits, loader: cst.Call, data: cst.Arg) -> str:
     edits.before(loader, 4, f"{name} = {text}", said=False)
     edits.replace(data.value, name)
     return name
-
-
-def _divided(script: Script, node: cst.BaseExpression) -> str:
-    text = script.text(node)
-    simple = isinstance(node, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
-    return f"{text if simple else f'({text})'} // hvd.size()"
 
 
 def _keyword(arg: cst.Arg, name: str, value: cst.BaseExpression) -> cst.Arg:

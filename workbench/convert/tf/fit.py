@@ -155,9 +155,7 @@ def _data(edits: Edits, fit: cst.Call) -> list[str]:
 def _divided(script: Script, batch: cst.Arg | None) -> str:
     if batch is None:
         return "32 // hvd.size()"  # Keras' default
-    plain = isinstance(batch.value, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
-    text = script.text(batch.value)
-    return f"{text if plain else f'({text})'} // hvd.size()"
+    return f"{script.factor(batch.value)} // hvd.size()"
 
 
 def _first(script: Script, node: cst.BaseExpression) -> str:

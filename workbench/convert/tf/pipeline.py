@@ -100,9 +100,7 @@ def shard(edits: Edits, node: cst.BaseExpression) -> list[str]:
             f"{maker.name.value}() makes several data sets. For the one to train on, put "
             ".shard(hvd.size(), hvd.rank()) behind this call.",
         )
-    text = script.text(size.value)
-    plain = isinstance(size.value, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
-    edits.replace(size.value, f"{text if plain else f'({text})'} // hvd.size()", 2)
+    edits.replace(size.value, f"{script.factor(size.value)} // hvd.size()", 2)
     _say_other_readers(edits, sources[0], node)
     if last(sources[0].func) in _COUNTED:
         edits.wrap(sources[0], "share_of({})", 4)
