@@ -1,4 +1,4 @@
-"""What becomes of scripts that others have published is what the page says; the list is made by helpers/public_scripts."""
+"""What becomes of scripts that others have published; helpers/public_scripts.py makes the list of them."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from workbench.convert.script import Script, inside, last
 from workbench.convert.source import Reason
 
 _Key = tuple[cst.CSTNode | None, str]
+_COUNTS = ("sum", "reduce_sum", "len", "count_nonzero")
 _CHANCE = ("time.", "random.", "numpy.random.", "torch.rand")
 
 
@@ -163,6 +164,33 @@ def _targets(script: Script, loop: cst.For) -> list[cst.BaseExpression]:
     return [loop.target]
 
 
+ADDED = (
+    "what is added up here is of this rank's samples. After the loop hvd.allreduce(…) averages means of batches, and "
+    "with op=hvd.Sum adds sums over samples."
+)
+
+
+def is_read_later(script: Script, loop: cst.For, name: str) -> bool:
+    """Outside of the loop, and not only set anew."""
+    nodes: list[cst.BaseExpression] = [*script.all(cst.Name), *script.all(cst.Attribute)]
+    for node in nodes:
+        if script.text(node) == name and script.function(node) is script.function(loop):
+            above = [*script.above(node)]
+            if loop not in above and not isinstance(above[0], (cst.AssignTarget, cst.NameItem)):
+                return True
+    return False
+
+
+def say_sums(edits: Edits, own: Own, loops: Iterable[cst.For]) -> None:
+    """Leave to be decided what a training loop adds up over samples, and something after it reads."""
+    script = edits.script
+    for loop in loops:
+        for node in inside(loop.body, cst.AugAssign):
+            counts = any(last(call.func) in _COUNTS for call in inside(node.value, cst.Call))
+            if counts and own.has(node.value) and is_read_later(script, loop, script.text(node.target)):
+                edits.decide(Reason(script.line(node), ADDED))
+
+
 def check(edits: Edits, own: Own) -> None:
     """Leave to be decided where a loop is left, or a step left out, by what is a rank's own, the time or chance."""
     script = edits.script
@@ -192,4 +220,4 @@ def _leaves(node: cst.If | cst.While) -> str:
     return ", ".join(dict.fromkeys(found))
 
 
-__all__ = ["Own", "check"]
+__all__ = ["ADDED", "Own", "check", "is_read_later", "say_sums"]

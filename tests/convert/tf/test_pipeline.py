@@ -43,6 +43,13 @@ def test_what_else_reads_the_data_set_is_left_to_decide() -> None:
     assert "several data sets" in decided(f"{LOOP}other = make(3)\n")[0][1]
 
 
+def test_a_sum_over_samples_is_left_to_decide() -> None:
+    """If something after the loop reads it."""
+    text = f"{LOOP}    right += tf.reduce_sum(model(x) - y)\n"
+    assert not decided(text)
+    assert "op=hvd.Sum" in decided(f"{text}print(right / 9)\n")[0][1]
+
+
 def test_a_source_of_unknown_length_is_left_to_decide() -> None:
     """One rank may have a batch more."""
     text = LOOP.replace("from_tensor_slices((tf.random.normal([n, 2]), tf.ones([n, 1])))", "from_generator(rows)")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from workbench.convert.decisions import Own, check
+from workbench.convert.decisions import ADDED, Own, check, is_read_later
 from workbench.convert.edits import Edits
 from workbench.convert.origins import origins
 from workbench.convert.pytorch import loss
@@ -20,10 +20,6 @@ from workbench.convert.script import Script, inside, last
 from workbench.convert.source import Reason
 
 _SCHEDULERS = ("scheduler", "sched")
-_UNKNOWN = (
-    "what is added up here is of this rank's samples. After the loop hvd.allreduce(…) averages means of batches, and "
-    "with op=hvd.Sum adds sums over samples."
-)
 
 
 def convert(edits: Edits, found: Training) -> None:
@@ -61,12 +57,12 @@ def _reduce(edits: Edits, batches: Batches, own: Own) -> Iterator[tuple[cst.CSTN
         if not isinstance(target, (cst.Name, cst.Attribute)) or not isinstance(node.operator, cst.AddAssign):
             continue
         name = script.text(target)
-        if name in lines or not own.has(node.value) or not _is_read_later(script, batches.loop, name):
+        if name in lines or not own.has(node.value) or not is_read_later(script, batches.loop, name):
             continue
         kind = _kind(script, node.value)
         _say_divisions(edits, batches, own, name, kind)
         if kind not in (loss.MEAN, loss.SUM) or not _begins_before(script, batches.loop, name):
-            edits.decide(Reason(script.line(node), _UNKNOWN))
+            edits.decide(Reason(script.line(node), ADDED))
             continue
         op = ", op=hvd.Sum" if kind == loss.SUM else ""
         end = ".item()" if _is_number(script, node.value) else ""
@@ -79,17 +75,6 @@ def _reduce(edits: Edits, batches: Batches, own: Own) -> Iterator[tuple[cst.CSTN
     if batches.only_if is not None:
         text = f"if {script.text(batches.only_if)}:\n" + "\n".join(f"    {each}" for each in lines.values())
     edits.after(batches.loop, 4, text, "what was added up is that of all ranks' samples")
-
-
-def _is_read_later(script: Script, loop: cst.For, name: str) -> bool:
-    """Outside of the loop, and not only set anew."""
-    nodes: list[cst.BaseExpression] = [*script.all(cst.Name), *script.all(cst.Attribute)]
-    for node in nodes:
-        if script.text(node) == name and script.function(node) is script.function(loop):
-            above = [*script.above(node)]
-            if loop not in above and not isinstance(above[0], (cst.AssignTarget, cst.NameItem)):
-                return True
-    return False
 
 
 def _begins_before(script: Script, loop: cst.For, name: str) -> bool:

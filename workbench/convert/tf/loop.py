@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from workbench.convert import beginning, files, rank_0
-from workbench.convert.decisions import Own, check
+from workbench.convert.decisions import Own, check, say_sums
 from workbench.convert.edits import Edits
 from workbench.convert.origins import origin, origins
 from workbench.convert.script import Script, argument, inside, last
@@ -43,7 +43,10 @@ def convert(script: Script, loss_is: str = "") -> Edits:
             functions += _shard(edits, tape)
     losses = [arg.value for tape in gradients if (arg := argument(tape, 0, "target"))]
     with edits.attempt():
-        check(edits, Own(script, [loop for tape in gradients for loop in loops_around(script, tape)[:1]], losses))
+        loops = [loop for tape in gradients for loop in loops_around(script, tape)[:1]]
+        own = Own(script, loops, losses)
+        check(edits, own)
+        say_sums(edits, own, loops)
     rank_0.convert(edits, [*gradients])
     imports = ["import tensorflow as tf", *files.convert(edits)]
     beginning.convert(edits, "workbench.tensorflow", device.PIN, imports, [*dict.fromkeys(functions)])
