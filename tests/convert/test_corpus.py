@@ -1,7 +1,7 @@
-"""Scripts in the styles of public ones: each is converted to an equal training, or refused with line and reason.
+"""Scripts in the styles of public ones: each is converted to an equal training, and says what is left to decide.
 
-A script that must be refused ends with comments such as ``# refused 12: several optimizers``: the line, and words of
-the reason. In ``by_hand`` are conversions of those that cannot be compared with the script itself: batch norm uses the
+A script with something to decide ends with comments such as ``# decide 12: no loop``: the line, and words of what is
+said. In ``by_hand`` are conversions of those that cannot be compared with the script itself: batch norm uses the
 samples of one rank, and Accelerate is not installed.
 """
 
@@ -28,9 +28,9 @@ from workbench.course import six_steps
 HERE = Path(__file__).parent
 CORPUS = sorted((HERE / "corpus").glob("*.py"))
 BY_HAND = {path.stem: path for path in (HERE / "by_hand").glob("*.py")}
-EXPECTED = {path: re.findall(r"^# refused (\d+): (.*)$", path.read_text(), re.MULTILINE) for path in CORPUS}
+EXPECTED = {path: re.findall(r"^# decide (\d+): (.*)$", path.read_text(), re.MULTILINE) for path in CORPUS}
 CONVERTED = [path for path, reasons in EXPECTED.items() if not reasons]
-REFUSED = [path for path, reasons in EXPECTED.items() if reasons]
+UNDECIDED = [path for path, reasons in EXPECTED.items() if reasons]
 SERIAL = [path for path in CONVERTED if path.stem.startswith(("torch", "keras", "tf"))]
 TORCH = [path for path in CONVERTED if path.stem.startswith(("torch", "ddp", "accelerate"))]
 NOT_BACK = {  # with the reason
@@ -42,7 +42,9 @@ NOT_BACK = {  # with the reason
 @cache
 def converted(path: Path) -> Converted:
     """A script of the corpus."""
-    return convert(path.name, read(path).text)
+    new = convert(path.name, read(path).text)
+    assert bool(new.edits.undecided) == bool(EXPECTED[path])
+    return new
 
 
 def by_names(paths: list[Path], quick: tuple[str, ...] = ()) -> list[object]:
@@ -79,14 +81,18 @@ def test_what_is_not_changed_keeps_its_form(path: Path) -> None:
         assert lines[int(number) - 1].strip().startswith(code)
 
 
-@pytest.mark.parametrize("path", REFUSED, ids=lambda path: path.stem)
-def test_a_script_is_refused_with_line_and_reason(path: Path) -> None:
-    """Those that it names, and no others."""
-    with pytest.raises(RefusedError) as caught:
-        converted(path)
-    assert [str(each.line) for each in caught.value.reasons] == [line for line, _ in EXPECTED[path]]
-    for reason, (_, words) in zip(caught.value.reasons, EXPECTED[path], strict=True):
+@pytest.mark.parametrize("path", UNDECIDED, ids=lambda path: path.stem)
+def test_what_is_to_decide_stands_at_its_line(path: Path) -> None:
+    """Those that the script names, and no others, each in a comment above the line; all else is converted."""
+    new = converted(path)
+    assert [str(each.line) for each in new.edits.undecided] == [line for line, _ in EXPECTED[path]]
+    lines = new.after.splitlines()
+    for reason, (_, words) in zip(new.edits.undecided, EXPECTED[path], strict=True):
         assert words in reason.text
+        said = next(i for i, line in enumerate(lines) if f"# Decide: {words[:20]}" in line)
+        code = next(line.strip() for line in lines[said:] if not line.strip().startswith("#"))
+        assert code[:8] == new.before.splitlines()[reason.line - 1].strip()[:8]
+    assert "hvd.init()" in lines
 
 
 def test_nine_of_ten_are_converted() -> None:

@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 _WHAT = """\
 Reads a training script for one process (PyTorch, Keras, TensorFlow), for Horovod, DistributedDataParallel or
-Accelerate, and prints one for N ranks, with a comment at each change. What is not understood is refused, with the line
-and the reason. The script itself is not changed, unless --in-place says so. Exit code 1: refused, or the check found a
-difference."""
+Accelerate, and prints one for N ranks, with a comment at each change. What is not certain stays as it is, below a
+comment "Decide: ..." that says what you have to decide. The script itself is not changed, unless --in-place says so.
+Exit code 1: refused, or the check found a difference; 3: there is something to decide."""
 _EXAMPLES = """\
 examples:
   workbench convert train.py -o train_ranks.py
   workbench convert train.py --explain
   workbench convert train.py --check -- --epochs 3      the words after -- are the script's"""
+
+
+_UNDECIDED = 3  # the exit code
 
 
 def add(commands: Any) -> None:
@@ -79,7 +82,9 @@ def _convert(args: argparse.Namespace) -> int:
     if to:
         _write(to, converted.after, source.encoding)
     _show(args, converted, bool(to))
-    return _checked(args, converted) if args.check else 0
+    if args.check and not _checked(args, converted):
+        return 1
+    return _UNDECIDED if converted.edits.undecided else 0
 
 
 def _write(to: Path, text: str, encoding: str) -> None:
@@ -101,6 +106,10 @@ def _show(args: argparse.Namespace, converted: Converted, is_written: bool) -> N
         sys.stdout.write(converted.after)
     for line, text in sorted(set(converted.edits.notes)):
         log(f"line {line}: {text}")
+    if undecided := converted.edits.undecided:
+        log(f"{len(undecided)} to decide, each in a comment at its line:")
+        for reason in undecided:
+            log(f"  {reason}")
 
 
 def diff(name: str, converted: Converted) -> str:
@@ -110,14 +119,14 @@ def diff(name: str, converted: Converted) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def _checked(args: argparse.Namespace, converted: Converted) -> int:
+def _checked(args: argparse.Namespace, converted: Converted) -> bool:
     from workbench.convert.check.compare import compare, table
 
     if args.np < 2:
         raise LaunchError("--check compares 1 rank with several: give -np 2 or more.")
     found = compare(converted, args.file, getattr(args, "words", []), args.np)
     print(table(found))
-    return 0 if found.agrees else 1
+    return found.agrees
 
 
 __all__ = ["add", "diff"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import libcst as cst
 
 from workbench.convert import randomness
@@ -10,7 +12,7 @@ from workbench.convert.script import Script, inside, last
 from workbench.convert.source import Reason, RefusedError
 
 
-def convert(edits: Edits, ours: str, pin: str, imports: list[str]) -> None:
+def convert(edits: Edits, ours: str, pin: str, imports: list[str], functions: Sequence[str] = ()) -> None:
     """Insert them.
 
     Args:
@@ -18,6 +20,7 @@ def convert(edits: Edits, ours: str, pin: str, imports: list[str]) -> None:
         ours: the module, such as ``workbench.torch``.
         pin: lines that choose this rank's device.
         imports: what these and other new lines need; the framework first.
+        functions: that new lines call.
     """
     script = edits.script
     if "hvd" in script.used:
@@ -26,15 +29,18 @@ def convert(edits: Edits, ours: str, pin: str, imports: list[str]) -> None:
             script.name, Reason(line, "the name hvd is used already, and the converted script needs it.")
         )
     place = _after_imports(script, imports[0].rpartition(" ")[2])
-    lines = [line for line in imports if not _is_there(script, line)]
-    lines.append(f"import {ours} as hvd")
     drawn = randomness.unseeded(script)
+    needed = dict.fromkeys([*imports, *randomness.imports(script, drawn)])
+    lines = [line for line in needed if not _is_there(script, line)]
+    lines.append(f"import {ours} as hvd")
     changed = [*edits.changed(), *(call for calls in drawn.values() for call in calls)]
     start = _guard(script) if _runs_only_in_functions(script, changed) else None
     for each in lines:
         edits.after(place, 1, each, said=False)
+    for each in functions:
+        edits.after(place, 4, f"\n\n{each}", said=False)
     if start is None:
-        edits.after(place, 1, "\nhvd.init()")
+        edits.after(place, 1, "\n\n\nhvd.init()" if functions else "\nhvd.init()")
         put, where = edits.after, place
     else:
         edits.before(start, 1, "hvd.init()")

@@ -10,7 +10,7 @@ import libcst as cst
 from workbench.convert import horovod
 from workbench.convert.edits import Edits
 from workbench.convert.pytorch import accelerate, ddp, serial, to_ddp
-from workbench.convert.script import Script
+from workbench.convert.script import Script, last
 from workbench.convert.source import Reason, RefusedError
 from workbench.convert.tf import fit, loop
 
@@ -70,22 +70,23 @@ def convert(name: str, text: str, options: Options | None = None) -> Converted:
     """
     options = options or Options()
     script = Script(name, text)
-    _check(script)
     kind, change = _kind(script, options)
-    edits = change()
+    stars = _stars(script) if options.to == "workbench" else []
+    try:
+        edits = change()
+    except RefusedError as error:
+        raise RefusedError(name, *error.reasons, *stars) from None
+    edits.decide(*stars)
     after = edits.apply()
     cst.parse_module(after)
     return Converted(text, after, kind, edits)
 
 
-def _check(script: Script) -> None:
-    """No star imports, by which a name may mean anything."""
+def _stars(script: Script) -> list[Reason]:
+    """Star imports, by which a name may mean anything."""
+    text = "import * hides what comes from there: a loader, optimizer or file of it is not converted. Import by name."
     stars = [node for node in script.all(cst.ImportFrom) if isinstance(node.names, cst.ImportStar)]
-    if stars:
-        raise RefusedError(
-            script.name,
-            *(Reason(script.line(node), "import * hides where names come from: import by name.") for node in stars),
-        )
+    return [Reason(script.line(node), text) for node in stars if script.text(node.module or node) != "__future__"]
 
 
 def _kind(script: Script, options: Options) -> tuple[str, Callable[[], Edits]]:
@@ -113,7 +114,8 @@ def _kind(script: Script, options: Options) -> tuple[str, Callable[[], Edits]]:
         return "DistributedDataParallel", lambda: ddp.convert(script)
     if script.calls("tensorflow.GradientTape"):
         return "TensorFlow", lambda: loop.convert(script, options.loss)
-    if script.imports("keras", "tensorflow", "tf_keras"):
+    by_keras = [call for call in script.all(cst.Call) if last(call.func) in ("fit", "compile")]
+    if script.imports("keras", "tensorflow", "tf_keras") and (by_keras or not script.imports("torch")):
         return "Keras", lambda: fit.convert(script, options.scale_rate)
     if script.imports("torch"):
         return "PyTorch", lambda: serial.convert(script, options.loss, options.scale_rate)

@@ -1,87 +1,218 @@
-"""The loss of a rank is its own. What is decided by it, as when to stop, ranks would decide differently."""
+"""What a rank finds in its samples is its own. By it ranks would decide differently, as when to stop."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
 import libcst as cst
 
+from workbench.convert.edits import Edits
 from workbench.convert.origins import returns
 from workbench.convert.script import Script, inside, last
-from workbench.convert.unclear import UnclearError
+from workbench.convert.source import Reason
 
-_Name = tuple[cst.FunctionDef | None, str]
+_Key = tuple[cst.CSTNode | None, str]
+_COUNTS = ("sum", "reduce_sum", "len", "count_nonzero")
 _CHANCE = ("time.", "random.", "numpy.random.", "torch.rand")
 
 
-def check(script: Script, loss: cst.BaseExpression) -> set[_Name]:
-    """The variables that hold something of a rank's own loss.
+class Own:
+    """The variables that hold something of a rank's own samples.
+
+    A variable that is set at several places counts as one for each: what a validation loop reads into ``x`` is not what
+    the training loop reads into it.
 
     Args:
         script: the whole.
-        loss: of the training.
-
-    Raises:
-        UnclearError: by one of them, the time or a random number, a loop is left or a step left out.
+        loops: over this rank's share: what they read is its own.
+        losses: what the training lessens.
+        reduced: variables that are made those of all ranks after one of these loops.
     """
-    own = _own_to_a_rank(script, loss)
+
+    def __init__(
+        self, script: Script, loops: Iterable[cst.For], losses: Iterable[cst.CSTNode] = (), reduced: Iterable[_Key] = ()
+    ) -> None:
+        self._script, self._loops, self._reduced = script, [*loops], {*reduced}
+        self._found: dict[cst.CSTNode, set[_Key]] = {}
+        self._keys = {key for loop in self._loops for node in _targets(script, loop) for key in self._of(node)}
+        self._keys |= {key for node in losses for key in self._of(node) if "loss" in key[1].lower()}
+        self._keys |= {key for node in losses if isinstance(node, (cst.Name, cst.Attribute)) for key in self.keys(node)}
+        while (more := self._keys | {*self._next()}) != self._keys:
+            self._keys = more
+
+    def has(self, node: cst.CSTNode) -> bool:
+        """Does an expression have one of these variables?"""
+        found = self._keys.intersection(self._of(node))
+        return bool(found - self._reduced if self._is_outside(node) else found)
+
+    def _is_outside(self, node: cst.CSTNode) -> bool:
+        return bool(self._reduced) and not any(each in self._loops for each in self._script.above(node))
+
+    def keys(self, node: cst.Name | cst.Attribute) -> set[_Key]:
+        """The places that set a variable that is read or set here; of an attribute its class."""
+        if isinstance(node, cst.Attribute):
+            return {(self._script.owner(node), self._script.text(node))}
+        above = [*self._script.above(node)]
+        functions: list[cst.CSTNode | None] = [each for each in above if isinstance(each, cst.FunctionDef)]
+        for function in [*functions, None]:
+            if sets := self._sets.get((function, node.value)):
+                break
+        else:
+            return {(None, node.value)}
+        if own := [each for each in sets if each is node or self._comprehension(each) in above]:
+            return {(own[-1], node.value)}
+        sets = [each for each in sets if self._comprehension(each) is None]
+        line = self._script.line(node)
+        before = [each for each in sets if self._script.line(each) < line and function in [*functions[:1], None]]
+        if before and functions[:1] == ([function] if function else []):
+            blocks = {each for each in self._script.above(before[-1]) if isinstance(each, _BLOCKS)}
+            if blocks <= {*above}:
+                return {(before[-1], node.value)}
+        return {(each, node.value) for each in sets}
+
+    def _comprehension(self, target: cst.CSTNode) -> cst.CSTNode | None:
+        """The one whose variable this sets; it has no meaning elsewhere."""
+        found = next((each for each in self._script.above(target) if not isinstance(each, _TARGETS)), None)
+        while isinstance(found, cst.CompFor):
+            found = next(self._script.above(found))
+        return found if isinstance(found, (cst.BaseComp, cst.DictComp)) else None
+
+    @cached_property
+    def _sets(self) -> dict[tuple[cst.CSTNode | None, str], list[cst.CSTNode]]:
+        """The nodes that set a function's variable, in their order: names in targets, and parameters."""
+        script, found = self._script, dict[tuple[cst.CSTNode | None, str], list[cst.CSTNode]]()
+        targets: list[cst.CSTNode] = [each.target for each in script.all(cst.AssignTarget)]
+        targets += [each.target for each in script.all(cst.For)] + [each.target for each in script.all(cst.AnnAssign)]
+        targets += [each.target for each in script.all(cst.CompFor)]
+        targets += [each.name for each in script.all(cst.AsName)] + [each.name for each in script.all(cst.Param)]
+        outer = {(script.function(each), name.name.value) for each in script.all(cst.Global) for name in each.names}
+        for target in targets:
+            for name in _names(target):
+                key = script.function(target), name.value
+                found.setdefault((None, name.value) if key in outer else key, []).append(name)
+        for names in found.values():
+            names.sort(key=script.line)
+        return found
+
+    def _of(self, node: cst.CSTNode) -> set[_Key]:
+        if node not in self._found:
+            attributes = [each for each in inside(node, cst.Attribute) if isinstance(each.value, cst.Name)]
+            places: list[cst.Name | cst.Attribute] = [*attributes, *_names(node)]
+            self._found[node] = {key for each in places for key in self.keys(each)}
+        return self._found[node]
+
+    def _next(self) -> Iterator[_Key]:
+        """Those that are computed of them."""
+        script = self._script
+        functions = [each for each in script.all(cst.FunctionDef) if any(map(self.has, returns(script, each)))]
+        returning = {each.name.value for each in functions}
+        for node in script.nodes:
+            if isinstance(node, (cst.Assign, cst.AugAssign, cst.AnnAssign)) and node.value is not None:
+                calls = {last(call.func) for call in inside(node.value, cst.Call)}
+                if calls & returning or self.has(node.value):
+                    targets = [each.target for each in node.targets] if isinstance(node, cst.Assign) else [node.target]
+                    yield from (key for target in targets for key in self._assigned(target))
+            elif isinstance(node, (cst.For, cst.CompFor)) and self.has(node.iter):
+                yield from self._assigned(node.target)
+            elif isinstance(node, cst.Expr) and isinstance(node.value, cst.Call) and self.has(node.value):
+                first = node.value.func  # an object that is given such a value, as a list or a meter
+                if last(first) == "step":
+                    continue
+                while isinstance(first, cst.Attribute) and isinstance(first.value, cst.Attribute):
+                    first = first.value
+                if (
+                    isinstance(first, cst.Attribute)
+                    and isinstance(first.value, cst.Name)
+                    and first.value.value != "self"
+                ):
+                    first = first.value
+                if isinstance(first, cst.Attribute) or (isinstance(first, cst.Name) and self._is_variable(first)):
+                    yield from self.keys(first)
+
+    def _is_variable(self, name: cst.Name) -> bool:
+        script = self._script
+        made = [each.name.value for each in script.all(cst.FunctionDef)]
+        made += [each.name.value for each in script.all(cst.ClassDef)]
+        return name.value not in made and not script.is_imported(name)
+
+    def _assigned(self, target: cst.BaseExpression) -> Iterator[_Key]:
+        if isinstance(target, (cst.Tuple, cst.List)):
+            for each in target.elements:
+                yield from self._assigned(each.value)
+        elif isinstance(target, cst.Subscript):
+            yield from self._assigned(target.value)
+        elif isinstance(target, (cst.Name, cst.Attribute)):
+            yield from self.keys(target)
+
+
+_TARGETS = (cst.Tuple, cst.List, cst.Element)
+_BLOCKS = (cst.For, cst.While, cst.If, cst.Else, cst.FunctionDef, cst.ExceptHandler)
+
+
+def _names(node: cst.CSTNode) -> list[cst.Name]:
+    """The variables in an expression, without the names of attributes and of arguments."""
+    parts: set[cst.CSTNode] = {each.attr for each in inside(node, cst.Attribute)}
+    parts |= {arg.keyword for arg in inside(node, cst.Arg) if arg.keyword is not None}
+    return [each for each in inside(node, cst.Name) if each not in parts]
+
+
+def _targets(script: Script, loop: cst.For) -> list[cst.BaseExpression]:
+    """What a loop reads, without a number that ``enumerate`` counts."""
+    if isinstance(loop.target, cst.Tuple) and any(name.value == "enumerate" for name in inside(loop.iter, cst.Name)):
+        return [each.value for each in loop.target.elements[1:]]
+    return [loop.target]
+
+
+ADDED = (
+    "what is added up here is of this rank's samples. After the loop hvd.allreduce(…) averages means of batches, and "
+    "with op=hvd.Sum adds sums over samples."
+)
+
+
+def is_read_later(script: Script, loop: cst.For, name: str) -> bool:
+    """Outside of the loop, and not only set anew."""
+    nodes: list[cst.BaseExpression] = [*script.all(cst.Name), *script.all(cst.Attribute)]
+    for node in nodes:
+        if script.text(node) == name and script.function(node) is script.function(loop):
+            above = [*script.above(node)]
+            if loop not in above and not isinstance(above[0], (cst.AssignTarget, cst.NameItem)):
+                return True
+    return False
+
+
+def say_sums(edits: Edits, own: Own, loops: Iterable[cst.For]) -> None:
+    """Leave to be decided what a training loop adds up over samples, and something after it reads."""
+    script = edits.script
+    for loop in loops:
+        for node in inside(loop.body, cst.AugAssign):
+            counts = any(last(call.func) in _COUNTS for call in inside(node.value, cst.Call))
+            if counts and own.has(node.value) and is_read_later(script, loop, script.text(node.target)):
+                edits.decide(Reason(script.line(node), ADDED))
+
+
+def check(edits: Edits, own: Own) -> None:
+    """Leave to be decided where a loop is left, or a step left out, by what is a rank's own, the time or chance."""
+    script = edits.script
     tests: list[cst.If | cst.While] = [*script.all(cst.If), *script.all(cst.While)]
     for node in tests:
-        by_loss = mentions(script, node.test, own)
+        by_own = own.has(node.test)
         by_chance = any(script.meaning(call.func).startswith(_CHANCE) for call in inside(node.test, cst.Call))
-        if (by_loss or by_chance) and (names := _leaves(node)):
-            what = "a loss of its own" if by_loss else "a time and random numbers of its own"
-            raise UnclearError(
-                script.line(node),
+        if (by_own or by_chance) and (names := _leaves(node)):
+            what = "samples of its own" if by_own else "a time and random numbers of its own"
+            text = (
                 f"each rank has {what}, and would decide about {names} by itself. Let all decide alike: "
-                "hvd.allreduce(…) averages a value.",
+                "hvd.allreduce(…) averages a value."
             )
-    return own
-
-
-def _own_to_a_rank(script: Script, loss: cst.BaseExpression) -> set[_Name]:
-    """By function and name."""
-    own = {(script.function(each), each.value) for each in inside(loss, cst.Name) if "loss" in each.value.lower()}
-    if isinstance(loss, cst.Name):
-        own.add((script.function(loss), loss.value))
-    while True:
-        more = own | _next(script, own)
-        if more == own:
-            return own
-        own = more
-
-
-def _next(script: Script, own: set[_Name]) -> set[_Name]:
-    """And those that are computed of them."""
-    more = set[_Name]()
-    returning = {
-        function.name.value
-        for function, _ in own
-        if function is not None and any(mentions(script, value, own) for value in returns(script, function))
-    }
-    for node in script.nodes:
-        if isinstance(node, (cst.Assign, cst.AugAssign, cst.AnnAssign)) and node.value is not None:
-            calls = {last(call.func) for call in inside(node.value, cst.Call)}
-            if calls & returning or mentions(script, node.value, own):
-                targets = [each.target for each in node.targets] if isinstance(node, cst.Assign) else [node.target]
-                names = [name for target in targets for name in inside(target, cst.Name)]
-                more |= {(script.function(name), name.value) for name in names}
-        elif isinstance(node, cst.Expr) and isinstance(node.value, cst.Call) and mentions(script, node.value, own):
-            first = node.value.func  # an object that is given such a value, as a list or a meter
-            while isinstance(first, cst.Attribute):
-                first = first.value
-            if isinstance(first, cst.Name) and first is not node.value.func and first.value != "self":
-                more.add((script.function(first), first.value))
-    return more
-
-
-def mentions(script: Script, node: cst.CSTNode, own: set[_Name]) -> bool:
-    """Does an expression have one of these variables?"""
-    return any((script.function(name), name.value) in own for name in inside(node, cst.Name))
+            edits.decide(Reason(script.line(node), text))
 
 
 def _leaves(node: cst.If | cst.While) -> str:
     """What happens by this test that all ranks must do alike."""
     found = [
-        str(type(each).__name__).lower() for kind in (cst.Break, cst.Continue, cst.Return) for each in _in(node, kind)
+        str(type(each).__name__).lower()
+        for kind in (cst.Break, cst.Continue, cst.Return)
+        for each in inside(node.body, kind)
     ]
     found += [f"{name}()" for call in inside(node.body, cst.Call) if (name := last(call.func)) in ("step", "exit")]
     if isinstance(node, cst.While):
@@ -89,8 +220,4 @@ def _leaves(node: cst.If | cst.While) -> str:
     return ", ".join(dict.fromkeys(found))
 
 
-def _in(node: cst.If | cst.While, kind: type[cst.BaseSmallStatement]) -> list[cst.BaseSmallStatement]:
-    return inside(node.body, kind)
-
-
-__all__ = ["check", "mentions"]
+__all__ = ["ADDED", "Own", "check", "is_read_later", "say_sums"]

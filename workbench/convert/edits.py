@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import libcst as cst
 
 from workbench.convert.script import Script, Statement
+from workbench.convert.source import Reason
 from workbench.convert.steps import comment
+from workbench.convert.unclear import UnclearError
 
 Change = Callable[[Any], cst.CSTNode]
 _ONLY_RANK_0 = cst.parse_expression("hvd.rank() == 0")
@@ -39,6 +43,33 @@ class Edits:
         self._guarded: set[cst.CSTNode] = set()
         self._removed: set[cst.CSTNode] = set()
         self._heads: dict[cst.CSTNode, str] = {}
+        self._undecided: dict[Reason, cst.CSTNode] = {}
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Make all edits within it; if something is unclear, make none of them, and leave that to be decided."""
+        around = {
+            node: replace(each, before=[*each.before], after=[*each.after], comments=[*each.comments])
+            for node, each in self._around.items()
+        }
+        changes = {node: [*each] for node, each in self._changes.items()}
+        others = {*self._guarded}, {*self._removed}, {**self._heads}, [*self.notes]
+        try:
+            yield
+        except UnclearError as unclear:
+            self._around, self._changes = around, changes
+            self._guarded, self._removed, self._heads, self.notes = others
+            self.decide(unclear.reason)
+
+    def decide(self, *reasons: Reason) -> None:
+        """Leave lines as they are, each below a comment that says what to decide there."""
+        for reason in reasons:
+            self._undecided[reason] = self.script.at(reason.line)
+
+    @property
+    def undecided(self) -> list[Reason]:
+        """What the user has to decide."""
+        return sorted(self._undecided)
 
     def before(self, node: cst.CSTNode, step: int, lines: str, text: str = "", said: bool = True) -> None:
         """Insert lines before the statement of a node, with the comment of the step."""
@@ -93,6 +124,10 @@ class Edits:
 
     def apply(self) -> str:
         """The new script."""
+        for reason in reversed(self.undecided):
+            self._at(self._undecided[reason]).comments[:0] = textwrap.wrap(
+                f"# Decide: {reason.text}", 110, subsequent_indent="#   ", break_long_words=False
+            )
         return self.script.module.visit(_Apply(self)).code
 
     def _at(self, node: cst.CSTNode) -> _Around:
@@ -138,14 +173,17 @@ class _Apply(cst.CSTTransformer):
             return updated.with_changes(body=self._merged(updated.body))
         around = self._edits._around.get(original)
         guarded, removed = original in self._edits._guarded, original in self._edits._removed
-        if head := self._edits._heads.get(original):
-            updated = self._under(head, updated)
-        if around is None and not guarded and not removed:
+        head = self._edits._heads.get(original)
+        if around is None and not guarded and not removed and not head:
             return updated
-        if isinstance(original, cst.SimpleStatementSuite):
-            line = cst.SimpleStatementLine(updated.body)
-            return cst.IndentedBlock(self._merged(self._statements(line, around or _Around(), guarded, removed)))
+        in_line = isinstance(original, cst.SimpleStatementSuite)  # as in `if x: y`
+        if in_line:
+            updated = cst.SimpleStatementLine(updated.body)
+        if head:
+            updated = self._under(head, updated)
         found = self._statements(updated, around or _Around(), guarded, removed)
+        if in_line:
+            return cst.IndentedBlock(self._merged(found))
         return cst.FlattenSentinel(found) if found else cst.RemoveFromParent()
 
     def _statements(self, node: Any, around: _Around, guarded: bool, removed: bool) -> list[Any]:
@@ -195,7 +233,8 @@ class _Apply(cst.CSTTransformer):
         """Statements; a comment at the beginning would be the header of the module that they are parsed as."""
         said, _, rest = lines.partition("\n") if lines.startswith("#") else ("", "", lines)
         rest = rest.replace("    ", self._edits.script.module.default_indent)
-        blank, rest = [cst.EmptyLine(indent=False)] if rest.startswith("\n") else [], rest.lstrip("\n")
+        blank = [cst.EmptyLine(indent=False)] * (len(rest) - len(rest.lstrip("\n")))
+        rest = rest.lstrip("\n")
         first, *others = cst.parse_module(f"{rest}\n", config=self._config).body
         above = [*blank, *([_comment_line(said)] if said else [])]
         return [first.with_changes(leading_lines=above), *others]

@@ -6,7 +6,7 @@ import libcst as cst
 
 from workbench.convert.edits import Edits
 from workbench.convert.script import Script, argument
-from workbench.convert.source import Reason, RefusedError
+from workbench.convert.source import Reason
 
 _SAVES = ("torch.save", "numpy.save", "pickle.dump")
 _LOADS = ("torch.load", "numpy.load", "pickle.load")
@@ -17,23 +17,19 @@ def convert(edits: Edits) -> list[str]:
 
     Returns:
         Imports that this needs.
-
-    Raises:
-        RefusedError: a file is written and read.
     """
     script = edits.script
     for call in script.calls(*_LOADS):
-        before = [each for each in script.calls(*_SAVES) if script.function(each) is script.function(call)]
-        if any(script.line(each) < script.line(call) for each in before):
+        if script.calls(*_SAVES):
             edits.before(call, 7, "hvd.barrier()", "what rank 0 saves is whole before others load it")
     opened = [call for call in script.calls("builtins.open") if call.args]
     written = [call for call in opened if _mode(script, call)[:1] in ("w", "a", "x")]
     for call in written:
         name = script.text(call.args[0].value)
         if any(script.text(each.args[0].value) == name for each in opened if each not in written):
-            raise RefusedError(
-                script.name, Reason(script.line(call), f"all ranks write {name}, and read it: convert by hand.")
-            )
+            text = f"all ranks write {name}, and read it. Let rank 0 write it, and the others wait by hvd.barrier()."
+            edits.decide(Reason(script.line(call), text))
+            continue
         edits.replace(call.args[0].value, f"{name} if hvd.rank() == 0 else os.devnull", 7)
     return ["import os"] if written else []
 

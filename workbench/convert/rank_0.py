@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import libcst as cst
 
 from workbench.convert.edits import Edits
@@ -9,7 +11,9 @@ from workbench.convert.script import Script, argument, inside, last
 
 _FUNCTIONS = {
     *("builtins.print", "pprint.pprint", "torch.save", "pickle.dump", "json.dump", "joblib.dump"),
-    *("numpy.save", "numpy.savez", "numpy.savetxt", "os.mkdir", "shutil.copyfile", "shutil.copy"),
+    *("numpy.save", "numpy.savez", "numpy.savetxt", "os.mkdir", "os.remove", "os.unlink", "os.rename", "os.replace"),
+    *("os.rmdir", "os.removedirs", "os.symlink", "os.link", "os.renames", "os.truncate"),
+    *(f"shutil.{name}" for name in ("copyfile", "copy", "copy2", "copytree", "move", "rmtree", "make_archive")),
     *(f"logging.{level}" for level in ("debug", "info", "warning", "error")),
     *(f"matplotlib.pyplot.{name}" for name in ("savefig", "show")),
     *("wandb.init", "wandb.log", "wandb.finish", "mlflow.log_metric", "mlflow.log_param"),
@@ -21,12 +25,12 @@ _METHODS = {
 _LOGGERS = ("logger", "log", "logging", "LOG", "LOGGER")
 
 
-def convert(edits: Edits, trains: cst.CSTNode | None) -> None:
+def convert(edits: Edits, trains: Sequence[cst.CSTNode]) -> None:
     """Guard the statements that print and save.
 
     Args:
         edits: where to.
-        trains: a call that all ranks make together; a statement that leads to it is run by all.
+        trains: calls that all ranks make together; a statement that leads to one is run by all.
     """
     script = edits.script
     together = _functions_with(script, trains)
@@ -62,10 +66,10 @@ def _is_output(script: Script, small: cst.BaseSmallStatement) -> bool:
     )
 
 
-def _functions_with(script: Script, node: cst.CSTNode | None) -> set[str]:
-    """The names of the functions by which one comes to a place."""
+def _functions_with(script: Script, nodes: Sequence[cst.CSTNode]) -> set[str]:
+    """The names of the functions by which one comes to these places."""
     names: set[str] = set()
-    todo = [script.function(node)] if node is not None else []
+    todo = [script.function(node) for node in nodes]
     while todo:
         function = todo.pop()
         if function is not None and function.name.value not in names:

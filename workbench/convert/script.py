@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tokenize
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar, cast
@@ -52,9 +54,24 @@ class Script:
         """Where it begins."""
         return int(self._positions[node].start.line)
 
+    def place(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Line and column where it begins."""
+        start = self._positions[node].start
+        return int(start.line), int(start.column)
+
     def text(self, node: cst.CSTNode) -> str:
-        """Its code, on one line."""
-        return " ".join(self.module.code_for_node(node).split())
+        """Its code, on one line and without comments."""
+        code = self.module.code_for_node(node)
+        if "#" in code:
+            lines = io.StringIO(f"({code}\n)")
+            tokens = [each for each in tokenize.generate_tokens(lines.readline) if each.type != tokenize.COMMENT]
+            code = tokenize.untokenize(tokens).strip()[1:-1].replace("\\\n", "")
+        return " ".join(code.split())
+
+    def factor(self, node: cst.CSTNode) -> str:
+        """Its code, so that ``*`` and ``//`` may follow."""
+        kinds = (cst.Name, cst.Attribute, cst.Integer, cst.Float, cst.Call, cst.Subscript)
+        return self.text(node) if isinstance(node, kinds) else f"({self.text(node)})"
 
     def all(self, kind: type[N]) -> list[N]:
         """All nodes of a class, in their order."""
@@ -74,6 +91,30 @@ class Script:
         while isinstance(found, cst.If) and isinstance(above := self._parents[found], cst.If):
             found = above  # an elif is a part of its if
         return found
+
+    def at(self, line: int) -> Statement:
+        """The statement that begins last up to a line; the first one for 0."""
+        found = [each for each in self.nodes if isinstance(each, _STATEMENTS)]
+        return self.statement(max((each for each in found if self.line(each) <= line), key=self.line, default=found[0]))
+
+    def level(self, node: cst.CSTNode, other: cst.CSTNode) -> Statement:
+        """The statement around one node that is in a block around the other."""
+        blocks = {*self.above(other)}
+        found = self.statement(node)
+        while next(self.above(found)) not in blocks:
+            found = self.statement(next(self.above(found)))
+        return found
+
+    def block(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The loop, function or branch that it is directly in."""
+        kinds = (cst.For, cst.While, cst.If, cst.Else, cst.FunctionDef, cst.Module)
+        return next(each for each in self.above(node) if isinstance(each, kinds))
+
+    def excludes(self, node: cst.CSTNode, other: cst.CSTNode) -> bool:
+        """Are they in different branches of one ``if``?"""
+        one, two = ([node, *self.above(node)], [other, *self.above(other)])
+        both = [each for each in one if each in two and isinstance(each, cst.If)]
+        return any((each.body in one) != (each.body in two) for each in both)
 
     def function(self, node: cst.CSTNode) -> cst.FunctionDef | None:
         """The function that it is in."""
@@ -95,6 +136,12 @@ class Script:
         names: set[QualifiedName] = set(value() if callable(value) else value)  # libcst finds them when asked
         imported = {each.name for each in names if each.source is not QualifiedNameSource.LOCAL}
         return min(imported or {each.name for each in names}, default="")
+
+    def is_imported(self, node: cst.CSTNode) -> bool:
+        """Is this name a module, or something of one, or Python's own?"""
+        value = self._names.get(node, ())
+        names: set[QualifiedName] = set(value() if callable(value) else value)
+        return any(each.source is not QualifiedNameSource.LOCAL for each in names)
 
     def calls(self, *names: str) -> list[cst.Call]:
         """Calls of functions, by their names in full."""

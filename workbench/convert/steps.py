@@ -20,6 +20,12 @@ COMMENTS = {
 }
 
 
+MEAN_OR_SUM = (
+    "is this loss a mean over the samples of the batch, as is taken here, or a sum? Then op=hvd.Sum belongs into "
+    "{}(…). With --loss mean or --loss sum it is not asked."
+)
+
+
 def comment(step: int, text: str = "") -> str:
     """The comment above a changed line.
 
@@ -30,4 +36,4 @@ def comment(step: int, text: str = "") -> str:
     return f"# Step {step}: {text or COMMENTS[step]}"
 
 
-__all__ = ["COMMENTS", "STEPS", "WITHOUT", "comment"]
+__all__ = ["COMMENTS", "MEAN_OR_SUM", "STEPS", "WITHOUT", "comment"]

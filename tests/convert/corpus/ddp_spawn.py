@@ -21,4 +21,4 @@ def worker(rank, world_size):
 
 if __name__ == "__main__":
     mp.spawn(worker, args=(2,), nprocs=2)
-# refused 23: the script starts processes
+# decide 23: the script starts processes

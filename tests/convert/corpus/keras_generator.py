@@ -16,4 +16,4 @@ class Batches(keras.utils.PyDataset):
 model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 model.compile(optimizer="sgd", loss="mse")
 model.fit(Batches(), epochs=2)
-# refused 18: neither arrays x and y nor a data set of tf.data
+# decide 18: fit() has neither arrays x and y nor a data set of tf.data

@@ -13,4 +13,4 @@ for t in range(20):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-# refused 10: no loop over a torch DataLoader
+# decide 10: no loop over a DataLoader

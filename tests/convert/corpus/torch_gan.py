@@ -21,4 +21,4 @@ for epoch in range(2):
         opt_g.zero_grad()
         g_loss.backward()
         opt_g.step()
-# refused 11: several optimizers (lines 10, 11)
+# decide 15: all ranks draw the same numbers here

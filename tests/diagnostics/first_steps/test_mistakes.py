@@ -47,6 +47,14 @@ def test_gradients_averaged_by_others_are_averaged(by: dict[str, Any]) -> None:
     assert find([run(0, **by), run(1, **by)]) == []
 
 
+def test_a_scheduler_that_gets_different_numbers_is_a_mistake() -> None:
+    """In its line; equal numbers are right."""
+    ranks = [[*run(rank), {"what": "metric", "at": LOOP, "value": 0.5 + rank}] for rank in (0, 1)]
+    (found,) = find(ranks)
+    assert "rank 0: 0.5, rank 1: 1.5" in found.text
+    assert find([[*run(rank), ranks[0][-1]] for rank in (0, 1)]) == []
+
+
 def test_epochs_of_different_lengths_are_a_mistake_without_join() -> None:
     """With ``join()`` after each of them, the ranks with fewer batches wait there."""
     ranks = [[each | {"length": 20 + rank} if "length" in each else each for each in run(rank)] for rank in (0, 1)]

@@ -37,6 +37,8 @@ def test_right_scripts_are_quiet(path: Path) -> None:
         ("lr = args.lr * hvd.size()\n" + WRAP.format("lr * hvd.size()"), 2),
         ("n = hvd.size()\nargs.lr *= n\nargs.lr = args.lr * n\n" + WRAP.format("args.lr"), 3),
         ("lr = 0.1\nlr *= hvd.size()\nlr *= hvd.size()\n" + WRAP.format("lr"), 3),
+        (WRAP.format("0.1 * hvd.size()") + "for g in optimizer.param_groups:\n    g['lr'] *= hvd.size()\n", 3),
+        (WRAP.format("0.1 * hvd.size()") + "for g in groups:\n    g['lr'] = g['lr'] * hvd.size()\n", 3),
     ],
 )
 def test_a_rate_that_is_scaled_twice(text: str, line: int) -> None:
@@ -56,6 +58,8 @@ def test_a_rate_that_is_scaled_twice(text: str, line: int) -> None:
         "if a:\n    args.lr *= hvd.size()\nelse:\n    args.lr *= 2 * hvd.size()\n" + WRAP.format("args.lr"),
         "batch_size = 64 // hvd.size()\n" + WRAP.format("0.1"),
         "lr = 0.1 * hvd.size() ** 0.5\n" + WRAP.format("lr"),
+        WRAP.format("0.1 * hvd.size()") + "for g in optimizer.param_groups:\n    g['lr'] = 0.1 * hvd.size() * decay\n",
+        WRAP.format("0.1 * hvd.size()") + "for g in optimizer.param_groups:\n    g['lr'] *= 0.5\n",
     ],
 )
 def test_a_rate_that_is_scaled_once(text: str) -> None:
@@ -118,6 +122,45 @@ def test_data_that_nobody_shards() -> None:
     samplers = "one = DistributedSampler(a)\ntwo = DistributedSampler(b)\nmodel.eval()\n"
     assert [line for line, _ in found(samplers)] == [3]
     assert found(samplers + "hvd.allreduce(accuracy)\n") == []
+
+
+SHARED = "test = DataLoader(d, sampler=DistributedSampler(d, hvd.size(), hvd.rank()))\n"
+COUNT = "right = sum((model(a) == b).sum() for a, b in test)\n"
+LOOP = "right = 0\nfor a, b in test:\n    right += (model(a) == b).sum()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"{SHARED}{COUNT}print(right)\n", 2),
+        (f"{SHARED}{LOOP}print(right)\nloss = hvd.allreduce(loss)\n", 3),
+        (f"{SHARED}{LOOP}print(hvd.allreduce(right / len(test.sampler)))\n", 0),
+        (f"{SHARED}def count(test):\n    {COUNT}    return right\nprint(hvd.allreduce(count(test)))\n", 0),
+        (f"{SHARED}def count(part):\n    {COUNT.replace('test', 'part')}    return right\nprint(count(test))\n", 3),
+        (f"class Mean:\n    def add(self, x):\n        self.x += hvd.allreduce(x)\nm = Mean()\n{SHARED}"
+         "for a, b in test:\n    right = model(a) == b\n    m.add(right)\n", 0),
+        (f"{SHARED}for a, b in test:\n    loss = model(a)\n    loss.backward()\n", 0),
+    ],
+)  # fmt: skip
+def test_results_of_a_part_that_nobody_averages(text: str, line: int) -> None:
+    """In the line that runs over a share of the test data, though something else is averaged; 0: all is well."""
+    assert [at for at, words in found(text) if "its own part of the test data" in words] == [line][: bool(line)]
+
+
+def test_statistics_of_one_rank_that_are_saved() -> None:
+    """A note in the line of the save, unless they are averaged, or those of all ranks, before."""
+    train, save = (
+        "model = BatchNorm1d(2)\nloss.backward()\n",
+        "if hvd.rank() == 0:\n    torch.save(model.state_dict(), 'm')\n",
+    )
+    assert [at for at, words in found(train + save) if "Batch norm's statistics" in words] == [4]
+    for cure in (
+        "hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n",
+        "for b in model.buffers():\n    hvd.allreduce_(b)\n",
+    ):
+        assert not found(train + cure + save)
+    assert not found("hvd.SyncBatchNorm\n" + train + save)
+    assert not found(train.replace("BatchNorm1d", "Linear") + save)
 
 
 def test_what_is_no_script_of_ours_is_not_judged(tmp_path: Path) -> None:

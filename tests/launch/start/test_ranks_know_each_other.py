@@ -108,12 +108,22 @@ def test_who_is_not_told(jobs: Runner, tmp_path: Path) -> None:
     """A single rank, a program that is no Python, ranks that met over MPI or torch, and a script that starts others."""
     assert run(jobs, "python", script(tmp_path, "print()"), n=1).err(0) == ""
     assert run(jobs, "hostname").err(0) == ""
-    by_mpi = "from mpi4py import MPI; print(MPI.COMM_WORLD.Get_size())"
+    by_mpi = "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)"
     words = f"[sys.executable, {script(tmp_path, ADDS, 'adds')!r}]"
     by_child = f"import subprocess, sys; subprocess.run({words}, check=True, close_fds=False)"
     for text in (by_mpi, by_child, DDP):
         job = run(jobs, "python", script(tmp_path, text))
         assert (job.code, job.err(0)) == (0, ""), job.report()
+
+
+def test_who_only_asks_mpi_is_told(jobs: Runner, tmp_path: Path) -> None:
+    """For the number of ranks, as Lightning does: nothing was sent. With Lightning the line names its strategy."""
+    asks = "from mpi4py import MPI; print(MPI.COMM_WORLD.Get_size() > 1)"
+    job = run(jobs, "python", script(tmp_path, asks))
+    assert (job.code, job.err(0).count("has ended without init()")) == (0, 1), job.report()
+    (tmp_path / "lightning.py").write_text(f"def detect():\n    {asks}\n")
+    job = run(jobs, "python", script(tmp_path, "import lightning; lightning.detect()"))
+    assert job.err(0).endswith('Trainer(strategy="workbench", devices=1)\n'), job.report()
 
 
 def test_a_script_that_is_not_there_has_not_trained_alone(jobs: Runner, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,9 @@ from workbench.convert.conversion import Converted
 from workbench.launch.function import run
 
 STEPS = 10
+_ADDS = re.compile(r"Distributed\w+\(.*op=hvd\.Sum")
 TOLERANCE = 1e-6
+OF_CHANGE = 5e-3
 _SAID = {
     "dropout": "Dropout was off in both runs: two ranks draw other masks than one.",
     "batch norm": "Batch norm uses the samples of one rank, so two ranks differ from one. hvd.SyncBatchNorm uses all.",
@@ -44,12 +48,16 @@ class Comparison:
         return [sum(each) / share for each in zip(*(one.losses for one in records), strict=False)]
 
     def weights(self) -> float:
-        """The largest difference of a weight, where weights above 1 count by their own size."""
+        """The largest difference of a run's weights, as a part of their change; of their size if they did not change.
+
+        Adam moves a weight by its rate, however small the gradient: where that is rounding, two right runs move one in
+        different directions. Of the change of all weights together this is little.
+        """
         one, *others = [*self.before, *self.after]
-        pairs = [(a, b) for each in others for a, b in zip(one.weights, each.weights, strict=True)]
-        if not pairs:
-            return float("nan")
-        return max(float(np.max(np.abs(a - b) / np.maximum(1, np.abs(a)), initial=0)) for a, b in pairs)
+        far = [_length([a - b for a, b in zip(one.weights, each.weights, strict=True)]) for each in others]
+        began = one.begin or [0 * each for each in one.weights]
+        change = _length([a - b for a, b in zip(one.weights, began, strict=True)]) or _length(one.weights)
+        return max(far, default=0.0) / change if change else float("nan")
 
     def steps(self) -> list[int]:
         """How many the runs made; one number if all made the same."""
@@ -59,7 +67,11 @@ class Comparison:
     def agrees(self) -> bool:
         """Did both make the same steps?"""
         far = [abs(a - b) / max(1, abs(a)) for a, b in self.losses()]
-        return len(self.steps()) == 1 and all(each <= TOLERANCE for each in (self.weights(), *far))
+        return len(self.steps()) == 1 and self.weights() <= OF_CHANGE and all(each <= TOLERANCE for each in far)
+
+
+def _length(arrays: list[Any]) -> float:
+    return float(sum(np.sum(np.abs(each)) for each in arrays))
 
 
 def compare(converted: Converted, path: Path, words: list[str], n: int = 2, steps: int = STEPS) -> Comparison:
@@ -81,7 +93,7 @@ def compare(converted: Converted, path: Path, words: list[str], n: int = 2, step
     _check(before, f"as it was, on {ranks} {'rank' if ranks == 1 else 'ranks'}")
     after = run(record, (converted.after, here, words, steps), np=n)
     _check(after, f"converted, on {n} ranks")
-    return Comparison(before, after, converted.was_alone and "op=hvd.Sum" in converted.after)
+    return Comparison(before, after, converted.was_alone and bool(_ADDS.search(converted.after)))
 
 
 def _check(found: list[Record], how: str) -> None:
@@ -99,15 +111,16 @@ def table(found: Comparison) -> str:
     for step, (one, other) in enumerate(found.losses(), 1):
         lines.append(f"{step:>4}  {one:>23.7f}  {other:>18.7f}  {abs(one - other):>10.1e}")
     counts = found.steps()
-    lines.append(f"Largest difference of a weight after {counts[-1]} steps: {found.weights():.1e}.")
+    lines.append(f"Difference of the weights after {counts[-1]} steps: {found.weights():.1e} of their change.")
     if len(counts) > 1:
         lines.append(f"The ranks made different numbers of steps: {counts}.")
     seen = set[str]().union(*(each.seen for each in (*found.before, *found.after)))
     lines += [_SAID[each] for each in sorted(seen)]
     lines.append(
-        f"✓ {after} train as {before} did (up to {TOLERANCE:g})."
+        f"✓ {after} train as {before} did."
         if found.agrees
-        else f"✗ {after} do not train as {before} did: a difference is above {TOLERANCE:g}."
+        else f"✗ {after} do not train as {before} did: a loss differs by more than {TOLERANCE:g}, or the weights by "
+        f"more than {OF_CHANGE:g} of their change."
     )
     return "\n".join(lines)
 

@@ -20,11 +20,15 @@ def recording(found: Record, steps: int) -> Iterator[None]:
     class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
         """Loss and weights after each batch."""
 
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.begin = [each.numpy().astype(float) for each in self.model.trainable_variables]
+
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             found.steps += 1
             found.losses.append(float((logs or {})["loss"]))
             if found.steps <= steps:
                 found.weights = [each.numpy().astype(float) for each in self.model.trainable_variables]
+                found.begin = self.begin if len(self.begin) == len(found.weights) else []
             if found.steps >= steps:
                 raise Enough
 

@@ -21,6 +21,7 @@ class Record:
     Args:
         losses: of each ``backward()``.
         weights: after the last step, in the order of the optimizer's parameters.
+        begin: the same before the first step; none where that is not seen.
         steps: how many there were.
         seen: what was found that makes runs differ, such as "dropout".
         output: what the script printed.
@@ -29,6 +30,7 @@ class Record:
 
     losses: list[float] = field(default_factory=list)
     weights: list[Any] = field(default_factory=list)
+    begin: list[Any] = field(default_factory=list)
     steps: int = 0
     seen: set[str] = field(default_factory=set)
     output: str = ""

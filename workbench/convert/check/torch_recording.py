@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DistributedSampler, RandomSampler
 
 from workbench.convert.check.record import SEED, Enough, Record, changed
@@ -17,33 +18,42 @@ from workbench.convert.check.record import SEED, Enough, Record, changed
 def recording(found: Record, steps: int) -> Iterator[None]:
     """Record what happens within it; :class:`Enough` is raised after the last step."""
     torch.manual_seed(SEED)
-    backward = torch.Tensor.backward
+    backward, begins = torch.Tensor.backward, dict[int, list[Any]]()
 
     def recorded(self: Any, *args: Any, **options: Any) -> None:
-        if self.numel() == 1:
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        if self.numel() == 1 and not caller.startswith("workbench."):  # which asks autograd for its number of passes
             found.losses.append(float(self.detach()))
         backward(self, *args, **options)
 
+    def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        begins.setdefault(id(optimizer), _weights(optimizer))
+
     def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         found.steps += 1
-        params = [param for group in optimizer.param_groups for param in group["params"]]
         if found.steps <= steps:
-            found.weights = [param.detach().cpu().double().numpy().copy() for param in params]
+            found.weights, found.begin = _weights(optimizer), begins[id(optimizer)]
         if found.steps >= steps:
             raise Enough
 
-    hook = register_optimizer_step_post_hook(after_step)
+    hooks = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
     with (
         changed(torch.Tensor, "backward", recorded),
         changed(RandomSampler, "__iter__", _order),
-        changed(DistributedSampler, "set_epoch", _set_epoch),
+        changed(DistributedSampler, "set_epoch", _epochs_from_0()),
         changed(torch.nn.functional, "dropout", _no_dropout(found)),
         _batch_norm_is_seen(found),
     ):
         try:
             yield
         finally:
-            hook.remove()
+            for hook in hooks:
+                hook.remove()
+
+
+def _weights(optimizer: torch.optim.Optimizer) -> list[Any]:
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    return [param.detach().cpu().double().numpy().copy() for param in params]
 
 
 def _order(self: Any) -> Iterator[int]:
@@ -53,12 +63,17 @@ def _order(self: Any) -> Iterator[int]:
     yield from torch.randperm(len(self.data_source), generator=torch.Generator().manual_seed(epoch)).tolist()
 
 
-def _set_epoch(self: Any, epoch: int) -> None:
-    """Epochs count from 0, whatever number the script begins with; without this call each is the first."""
-    known = self.__dict__.setdefault("_workbench_epochs", [])
-    if epoch not in known:
-        known.append(epoch)
-    self.epoch = known.index(epoch)
+def _epochs_from_0() -> Any:
+    """``set_epoch`` that counts from 0, whatever number the script begins with; without this call each is the first."""
+    known: dict[int, tuple[Any, list[int]]] = {}  # by data set, for which a script may make several samplers
+
+    def set_epoch(self: Any, epoch: int) -> None:
+        _, epochs = known.setdefault(id(self.dataset), (self.dataset, []))
+        if epoch not in epochs:
+            epochs.append(epoch)
+        self.epoch = epochs.index(epoch)
+
+    return set_epoch
 
 
 def _no_dropout(found: Record) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import libcst as cst
 
 from workbench.convert import beginning
@@ -32,45 +35,54 @@ def convert(script: Script) -> Edits:
         RefusedError: something is not understood.
     """
     edits = Edits(script)
-    problems: list[Reason] = []
     try:
-        name = _accelerator(edits)
-        found = training(script)
-        loaders = _prepare(edits, name)
-        sharding.new_order_each_epoch(edits, found, sharding.shard(edits, found, keep_batch=True))
-        serial.wrap(edits, found, gradients.options(script, found))
-        gradients.convert(edits, found)
-        _uses(edits, name, problems)
-        _move_batches(edits, found, loaders)
+        found = training(edits)
+        name = _accelerator(edits, found)
     except UnclearError as unclear:
-        problems.append(unclear.reason)
-    if problems:
-        raise RefusedError(script.name, *problems)
+        raise RefusedError(script.name, unclear.reason) from None
+    loaders, functions = set[str](), list[str]()
+    steps: list[Callable[[], object]] = [
+        lambda: loaders.update(_prepare(edits, name)),
+        lambda: functions.extend(sharding.shard(edits, found, keep_batch=True)),
+        lambda: gradients.convert(edits, found),
+        lambda: _uses(edits, name),
+        lambda: _move_batches(edits, found, loaders),
+        *(partial(serial.wrap, edits, each) for each in found.optimizers),
+    ]
+    for step in steps:
+        with edits.attempt():
+            step()
     for node in script.imports("accelerate"):
         edits.remove(node)
-    imports = ["import torch", sharding.SAMPLER_IMPORT]
-    beginning.convert(edits, "workbench.torch", serial.PIN, imports)
+    imports = ["import torch", *([] if functions else [sharding.SAMPLER_IMPORT])]
+    beginning.convert(edits, "workbench.torch", serial.PIN, imports, functions)
     return edits
 
 
-def _accelerator(edits: Edits) -> str:
-    """The name of the one Accelerator, which is not made any more."""
+def _accelerator(edits: Edits, found: Training) -> str:
+    """The name of the Accelerator, which is not made any more."""
     script = edits.script
-    found = [
+    made = [
         node
         for node in script.all(cst.Assign)
         if isinstance(node.value, cst.Call) and script.meaning(node.value.func) == "accelerate.Accelerator"
     ]
-    if len(found) != 1:
+    names = {script.text(node.targets[0].target) for node in made}
+    shared = {each.name.value for said in script.all(cst.Nonlocal) for each in said.names}
+    if len(names) != 1 or names & shared:
         raise UnclearError(
-            script.line(found[1]) if found else 0, f"there are {len(found)} Accelerators, and should be one."
+            0, f"it makes {len(made)} Accelerators, or a nested function makes it anew: one is converted."
         )
-    call = cst.ensure_type(found[0].value, cst.Call)
-    others = [arg for arg in call.args if arg.keyword is None or arg.keyword.value not in ("cpu", "project_dir")]
-    if others:
-        raise UnclearError(script.line(call), f"Accelerator({script.text(others[0])}): this has no counterpart here.")
-    edits.remove(found[0])
-    return script.text(found[0].targets[0].target)
+    for node in made:
+        call = cst.ensure_type(node.value, cst.Call)
+        edits.remove(node)
+        for arg in call.args:
+            if arg.keyword is None or arg.keyword.value not in ("cpu", "project_dir"):
+                text = (
+                    f"Accelerator({script.text(arg).rstrip(', ')}) of line {script.line(call)} has no counterpart here."
+                )
+                edits.decide(Reason(script.line(found.backward[0]), text))
+    return script.text(made[0].targets[0].target)
 
 
 def _prepare(edits: Edits, name: str) -> set[str]:
@@ -95,7 +107,7 @@ def _prepare(edits: Edits, name: str) -> set[str]:
     return names
 
 
-def _uses(edits: Edits, name: str, problems: list[Reason]) -> None:
+def _uses(edits: Edits, name: str) -> None:
     """``accelerator.backward(loss)`` and the others."""
     script = edits.script
     for node in script.all(cst.Attribute):
@@ -104,9 +116,10 @@ def _uses(edits: Edits, name: str, problems: list[Reason]) -> None:
         above = next(iter(script.above(node)))
         call = above if isinstance(above, cst.Call) and above.func is node else None
         if call is None and last(node) in _VALUES:
-            edits.replace(node, _VALUES[last(node)])
+            is_in_text = any(isinstance(each, cst.FormattedString) for each in script.above(node))
+            edits.replace(node, _VALUES[last(node)].replace('"', "'") if is_in_text else _VALUES[last(node)])
         elif call is None or not _call(edits, call, last(node)):
-            problems.append(Reason(script.line(node), f"{script.text(node)} has no counterpart here."))
+            edits.decide(Reason(script.line(node), f"{script.text(node)} has no counterpart here."))
 
 
 def _call(edits: Edits, call: cst.Call, method: str) -> bool:
@@ -135,10 +148,14 @@ def _call(edits: Edits, call: cst.Call, method: str) -> bool:
 def _move_batches(edits: Edits, found: Training, loaders: set[str]) -> None:
     """Accelerate moves a batch to the device; a loader does not."""
     script = edits.script
-    edits.before(found.optimizer, 3, f"{found.model}.to({_DEVICE})", said=False)
+    for optimizer in found.optimizers:
+        for model in optimizer.models:
+            edits.before(optimizer.place, 3, f"{model}.to({_DEVICE})", said=False)
     for loop in script.all(cst.For):
         moves = any(last(call.func) in ("to", "cuda") for call in inside(loop.body, cst.Call))
-        if moves or (loop is not found.loop and script.text(bare(script, loop.iter)) not in loaders):
+        if moves or (
+            all(loop is not each.loop for each in found.batches) and script.text(bare(script, loop.iter)) not in loaders
+        ):
             continue
         target = loop.target
         if isinstance(target, cst.Tuple) and isinstance(target.elements[-1].value, cst.Tuple):

@@ -33,19 +33,17 @@ def convert(script: Script) -> Edits:
         RefusedError: something is not understood.
     """
     edits = Edits(script)
-    problems = list(_refused(script))
     try:
-        found = training(script)
-        _model(edits)
-        serial.wrap(edits, found, gradients.options(script, found), broadcast=False)
-        gradients.convert(edits, found)
-        _calls(edits, problems)
-        _numbers(edits)
-        _samplers(edits, found)
+        found = training(edits, shares=False)
     except UnclearError as unclear:
-        problems.append(unclear.reason)
-    if problems:
-        raise RefusedError(script.name, *problems)
+        raise RefusedError(script.name, unclear.reason) from None
+    edits.decide(*_refused(script))
+    for step in (_model, _calls, _numbers, lambda edits: _samplers(edits, found)):
+        with edits.attempt():
+            step(edits)
+    for each in found.optimizers:
+        serial.wrap(edits, each, broadcast=False)
+    gradients.convert(edits, found)
     for node in script.imports(*_IMPORTS):
         if not isinstance(node, cst.ImportFrom) or "data" not in script.text(node):
             edits.remove(node)
@@ -85,22 +83,24 @@ def _model(edits: Edits) -> None:
     """The wrapper goes, and all ranks take the weights of rank 0 in its place."""
     script = edits.script
     found = _wrapped(script)
-    if len(found) != 1:
+    if not found:
         raise UnclearError(
-            script.line(found[1][0]) if found else 0, f"{_DDP} is assigned {len(found)} times, and should be once."
+            0, f"no {_DDP}(…) is assigned here: wrap no model, and call hvd.broadcast_parameters(…) once."
         )
-    assign, call = found[0]
-    model = argument(call, 0, "module")
-    if model is None:
-        raise UnclearError(script.line(call), f"{_DDP} has no model here.")
-    name, inner = script.text(assign.targets[0].target), script.text(model.value)
-    edits.after(assign, 5, f"hvd.broadcast_parameters({name}.state_dict(), root_rank=0)")
-    if name == inner:
-        edits.remove(assign)
-    else:
-        edits.replace(call, inner)
+    names = set()
+    for assign, call in found:
+        model = argument(call, 0, "module")
+        if model is None:
+            raise UnclearError(script.line(call), f"{_DDP} has no model here.")
+        name, inner = script.text(assign.targets[0].target), script.text(model.value)
+        names.add(name)
+        edits.after(assign, 5, f"hvd.broadcast_parameters({name}.state_dict(), root_rank=0)")
+        if name == inner:
+            edits.remove(assign)
+        else:
+            edits.replace(call, inner)
     for attribute in script.all(cst.Attribute):
-        if last(attribute) == "module" and _is_model(script, attribute.value, name):
+        if last(attribute) == "module" and any(_is_model(script, attribute.value, name) for name in names):
             edits.replace(attribute, lambda node: node.value)
 
 
@@ -108,7 +108,7 @@ def _is_model(script: Script, node: cst.BaseExpression, name: str) -> bool:
     return script.text(node) == name or "model" in script.text(node).lower()
 
 
-def _calls(edits: Edits, problems: list[Reason]) -> None:
+def _calls(edits: Edits) -> None:
     """Calls of ``torch.distributed``."""
     script = edits.script
     for call in script.all(cst.Call):
@@ -123,9 +123,8 @@ def _calls(edits: Edits, problems: list[Reason]) -> None:
         elif short in ("all_reduce", "broadcast") and (text := _collective(script, call, short)):
             edits.replace(call, text)
         else:
-            problems.append(
-                Reason(script.line(call), f"{script.text(call.func)}(…): replace it by hand, see the table.")
-            )
+            said = f"{script.text(call.func)}(…): replace it by hand, see the table in docs/how-to/convert.md."
+            edits.decide(Reason(script.line(call), said))
 
 
 def _collective(script: Script, call: cst.Call, name: str) -> str:
@@ -148,9 +147,13 @@ def _numbers(edits: Edits) -> None:
     script = edits.script
     for node in script.all(cst.BaseExpression):  # type: ignore[type-abstract]
         name = _variable(script, node)
+        around = next(iter(script.above(node)), None)
         if not name:
             continue
-        around = next(iter(script.above(node)), None)
+        if isinstance(around, cst.AssignTarget):
+            text = "a launcher sets this for each rank, as workbench run does: leave it out."
+            edits.decide(Reason(script.line(node), text))
+            continue
         outer = next(iter(script.above(around)), None) if around is not None else None
         if isinstance(outer, cst.Call) and script.meaning(outer.func) == "builtins.int":
             edits.replace(outer, _VARIABLES[name])
@@ -179,7 +182,7 @@ def _samplers(edits: Edits, found: Training) -> None:
             edits.replace(call, lambda node: also(also(node, "num_replicas=hvd.size()"), "rank=hvd.rank()"), 4)
     if not samplers:
         raise UnclearError(
-            script.line(found.loader), "the loader has no DistributedSampler, so ranks share no samples."
+            script.line(found.backward[0]), "no loader has a DistributedSampler here, so ranks may share no samples."
         )
 
 

@@ -68,7 +68,8 @@ class _Reader:
             whole = len(call.args) == (1 if meaning.startswith("torch.") else 0)
             return name if whole else UNKNOWN
         if name in ("to", "float", "scale", "item"):
-            inner = call.args[0].value if name == "scale" and call.args else getattr(call.func, "value", None)
+            inner = call.args[0].value if name in ("scale", "float") and call.args else None
+            inner = call.func.value if inner is None and isinstance(call.func, cst.Attribute) else inner
             return self.kind(inner) if inner is not None else UNKNOWN
         if values := returned(self._script, call):
             return _together({self.kind(each) for each in values})

@@ -1,4 +1,4 @@
-"""What a script for PyTorch must not have to be converted, with the reasons."""
+"""What a converted script for PyTorch must not have, with what to do about it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from workbench.convert import randomness
-from workbench.convert.pytorch.training import Training
+from workbench.convert.pytorch.training import Optimizer
 from workbench.convert.script import Script, last
 from workbench.convert.source import Reason
-from workbench.convert.unclear import UnclearError
 
 _CALLS = {
     "torch.nn.DataParallel": "DataParallel splits a batch over GPUs itself: remove it, a rank has one GPU.",
@@ -38,24 +37,16 @@ def found(script: Script) -> Iterator[Reason]:
             yield Reason(script.line(text_node), "CUDA_VISIBLE_DEVICES would be the same on all ranks: remove it.")
     for generator in randomness.own_generators(script):
         yield Reason(script.line(generator), "without a seed each rank draws other numbers: give one.")
-    for function in script.functions("training_step"):
-        yield Reason(
-            script.line(function), "this is for Lightning, whose Trainer has the loop: see the guide on converting."
-        )
 
 
-def check_weights_after(script: Script, training: Training) -> None:
-    """Weights that are drawn after the optimizer was made would be drawn after the broadcast.
-
-    Raises:
-        UnclearError: they are.
-    """
-    place, line = script.function(training.optimizer), script.line(training.optimizer)
+def weights_after(script: Script, optimizer: Optimizer) -> Iterator[Reason]:
+    """Weights that are drawn after the optimizer was made would be drawn after the broadcast."""
+    place, line = script.function(optimizer.made), script.line(optimizer.made)
     for call in script.all(cst.Call):
         meaning = script.meaning(call.func)
         draws = meaning.startswith("torch.nn.init.") or last(call.func) in ("apply", "reset_parameters")
         if draws and script.function(call) is place and script.line(call) > line:
-            raise UnclearError(script.line(call), "this changes weights after the optimizer is made: move it before.")
+            yield Reason(script.line(call), "this changes weights after their broadcast: move it before the optimizer.")
 
 
-__all__ = ["check_weights_after", "found"]
+__all__ = ["found", "weights_after"]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from workbench.convert import beginning, files, rank_0
+from workbench.convert import beginning, files, randomness, rank_0
 from workbench.convert.edits import Edits
-from workbench.convert.pytorch import gradients, loss, refusals, schedulers, sharding
-from workbench.convert.pytorch.training import Training, training
-from workbench.convert.script import Script, argument, last
-from workbench.convert.source import RefusedError
+from workbench.convert.pytorch import gradients, loss, refusals, sharding, statistics, totals
+from workbench.convert.pytorch.training import Batches, Optimizer, Training, training
+from workbench.convert.script import Script, argument, inside, last
+from workbench.convert.source import Reason, RefusedError
+from workbench.convert.steps import MEAN_OR_SUM
 from workbench.convert.unclear import UnclearError
 
 PIN = "if torch.cuda.is_available():\n    torch.cuda.set_device(hvd.local_rank())"
@@ -29,80 +30,105 @@ def convert(script: Script, loss_is: str = "", scale_rate: bool = False) -> Edit
         RefusedError: something is not understood.
     """
     edits = Edits(script)
-    problems = list(refusals.found(script))
+    edits.decide(*refusals.found(script))
     try:
-        found = training(script)
+        found = training(edits)
     except UnclearError as unclear:
-        raise RefusedError(script.name, *problems, unclear.reason) from None
-    steps: list[Callable[[], None]] = [
-        lambda: sharding.new_order_each_epoch(edits, found, sharding.shard(edits, found, scale_rate)),
-        lambda: _optimizer(edits, found, loss_is, scale_rate),
+        raise RefusedError(script.name, unclear.reason) from None
+    steps: list[Callable[[], object]] = [
+        lambda: shared.extend(sharding.shard(edits, found, scale_rate)),
+        lambda: _optimizers(edits, found, loss_is, scale_rate),
         lambda: gradients.convert(edits, found),
-        lambda: schedulers.convert(edits, found),
+        lambda: totals.convert(edits, found),
         lambda: _one_device(edits),
     ]
+    shared = list[str]()
     for step in steps:
-        try:
+        with edits.attempt():
             step()
-        except UnclearError as unclear:
-            problems.append(unclear.reason)
-    if problems:
-        raise RefusedError(script.name, *problems)
-    _say_batch_norm(edits)
-    rank_0.convert(edits, found.backward)
+    statistics.convert(edits, found)
+    rank_0.convert(edits, [*found.backward, *statistics.evaluations(script)])
     sharding.download_once(edits)
-    beginning.convert(edits, "workbench.torch", PIN, ["import torch", sharding.SAMPLER_IMPORT, *files.convert(edits)])
+    imports = ["import torch", *([] if shared else [sharding.SAMPLER_IMPORT]), *files.convert(edits)]
+    beginning.convert(edits, "workbench.torch", PIN, imports, shared)
     return edits
 
 
 # --- 5 and 6: weights and gradients -------------------------------------------------------------------
 
 
-def _optimizer(edits: Edits, found: Training, loss_is: str, scale_rate: bool) -> None:
+def _optimizers(edits: Edits, found: Training, loss_is: str, scale_rate: bool) -> None:
     script = edits.script
-    refusals.check_weights_after(script, found)
-    kind = loss_is or loss.kind(script, found.backward.func.value)  # type: ignore[attr-defined]
-    if kind not in (loss.MEAN, loss.SUM):
-        raise UnclearError(
-            script.line(found.backward),
-            "it is not known whether this loss is a mean over the samples of the batch, or a sum. "
-            "Say it: --loss mean, or --loss sum.",
-        )
-    if not loss_is and (pairs := loss.compared(script, found.loop)):
-        raise UnclearError(
-            script.line(pairs),
-            f"{script.text(pairs)}: the samples of a batch are compared with each other, but a rank has a part. "
-            "Gather them by hand, or say --loss mean.",
-        )
-    if scale_rate:
-        _scale_rate(edits, found)
-    wrap(edits, found, gradients.options(script, found) + (", op=hvd.Sum" if kind == loss.SUM else ""))
+    losses = {call: call.func.value for call in found.backward}  # type: ignore[attr-defined]
+    kinds = {call: loss_is or loss.kind(script, value) for call, value in losses.items()}
+    for call, kind in kinds.items():
+        if kind not in (loss.MEAN, loss.SUM) or len({*kinds.values()}) > 1:
+            edits.decide(Reason(script.line(call), MEAN_OR_SUM.format("DistributedOptimizer")))
+    for batches in found.batches:
+        edits.decide(*_drawn(script, batches))
+        if not loss_is and (pairs := loss.compared(script, batches.loop)):
+            text = (
+                f"{script.text(pairs)}: the samples of a batch are compared with each other, but a rank has a part. "
+                "Gather them with hvd.allgather(…), or leave it."
+            )
+            edits.decide(Reason(script.line(pairs), text))
+    more = ", op=hvd.Sum" if {*kinds.values()} == {loss.SUM} else ""
+    for each in found.optimizers:
+        with edits.attempt():
+            edits.decide(*refusals.weights_after(script, each))
+            if scale_rate:
+                _scale_rate(edits, each)
+            wrap(edits, each, more)
 
 
-def wrap(edits: Edits, found: Training, more: str, broadcast: bool = True) -> None:
-    """Wrap the optimizer, and begin with rank 0's state.
+def _drawn(script: Script, batches: Batches) -> Iterator[Reason]:
+    """Random numbers of a batch, such as noise, are the same on all ranks; also those of a model."""
+    modules = [each for each in script.all(cst.ClassDef) if any(last(base.value) == "Module" for base in each.bases)]
+    methods = [each for module in modules for each in inside(module, cst.FunctionDef) if each.name.value != "__init__"]
+    for call in [call for place in (batches.loop.body, *methods) for call in inside(place, cst.Call)]:
+        if randomness.is_draw(script, call):
+            yield Reason(
+                script.line(call),
+                "all ranks draw the same numbers here. If each should have its own, seed by the rank before the "
+                "training: torch.manual_seed(… + hvd.rank()).",
+            )
+
+
+def wrap(edits: Edits, optimizer: Optimizer, more: str = "", broadcast: bool = True) -> None:
+    """Wrap an optimizer, and begin with rank 0's state.
 
     Args:
         edits: where to.
-        found: the training.
+        optimizer: which.
         more: further arguments.
         broadcast: the weights, too.
     """
-    name, model = found.name, found.model
-    made = f"{name} = hvd.DistributedOptimizer({name}, named_parameters={model}.named_parameters(){more})"
-    edits.after(found.place, 6, made)
-    if broadcast:
-        edits.after(found.place, 5, f"hvd.broadcast_parameters({model}.state_dict(), root_rank=0)")
-    edits.after(found.place, 5, f"hvd.broadcast_optimizer_state({name}, root_rank=0)", said=not broadcast)
+    name, place, models = optimizer.name, optimizer.place, optimizer.models
+    weights = [f"hvd.broadcast_parameters({model}.state_dict(), root_rank=0)" for model in models]
+    if not name:
+        edits.wrap(optimizer.made, f"hvd.DistributedOptimizer({{}}{more})", 6)
+        if not models:
+            line = edits.script.line(optimizer.made)
+            edits.decide(
+                Reason(line, "before the training, give all ranks the weights of rank 0: broadcast_parameters.")
+            )
+        for each in weights:
+            edits.before(place, 5, each)
+        return
+    named = f", named_parameters={models[0]}.named_parameters()" if len(models) == 1 else ""
+    edits.after(place, 6, f"{name} = hvd.DistributedOptimizer({name}{named}{more})")
+    every = f'[param for group in {name}.param_groups for param in group["params"]]'
+    weights = weights or [f"hvd.broadcast_parameters({every}, root_rank=0)"]
+    for index, each in enumerate(weights if broadcast else []):
+        edits.after(place, 5, each, said=not index)
+    edits.after(place, 5, f"hvd.broadcast_optimizer_state({name}, root_rank=0)", said=not broadcast)
 
 
-def _scale_rate(edits: Edits, found: Training) -> None:
-    rate = argument(found.optimizer, 1, "lr")
+def _scale_rate(edits: Edits, optimizer: Optimizer) -> None:
+    rate = argument(optimizer.made, 1, "lr")
     if rate is None:
-        raise UnclearError(edits.script.line(found.optimizer), "write the learning rate: lr=….")
-    text = edits.script.text(rate.value)
-    plain = isinstance(rate.value, (cst.Name, cst.Attribute, cst.Float, cst.Integer, cst.Call, cst.Subscript))
-    edits.replace(rate.value, f"{text if plain else f'({text})'} * hvd.size()", 2, "larger batches, so larger steps")
+        raise UnclearError(edits.script.line(optimizer.made), "write the learning rate: lr=….")
+    edits.replace(rate.value, f"{edits.script.factor(rate.value)} * hvd.size()", 2, "larger batches, so larger steps")
 
 
 # --- 3: the device ------------------------------------------------------------------------------------
@@ -114,24 +140,15 @@ def _one_device(edits: Edits) -> None:
         if text.evaluated_value == "cuda:0":
             edits.replace(text, text.value.replace("cuda:0", "cuda"), 3)
         elif isinstance(text.evaluated_value, str) and text.evaluated_value.startswith("cuda:"):
-            raise UnclearError(
-                edits.script.line(text), f"{text.value} is a certain GPU, and each rank should have its own."
-            )
+            said = f"{text.value} is a certain GPU, and each rank should have its own."
+            edits.decide(Reason(edits.script.line(text), said))
     for call in edits.script.all(cst.Call):
         if isinstance(call.func, cst.Attribute) and last(call.func) == "cuda" and call.args:
-            if edits.script.text(call.args[0].value) != "0":
-                raise UnclearError(edits.script.line(call), "this is a certain GPU, and each rank should have its own.")
-            edits.replace(call, lambda node: node.with_changes(args=()), 3)
-
-
-def _say_batch_norm(edits: Edits) -> None:
-    found = [call for call in edits.script.all(cst.Call) if last(call.func).startswith("BatchNorm")]
-    if found:
-        edits.note(
-            found[0],
-            "batch norm uses the samples of one rank, so the result differs from one process. "
-            "hvd.SyncBatchNorm uses those of all ranks.",
-        )
+            if edits.script.text(call.args[0].value) == "0":
+                edits.replace(call, lambda node: node.with_changes(args=()), 3)
+            else:
+                said = "this is a certain GPU, and each rank should have its own."
+                edits.decide(Reason(edits.script.line(call), said))
 
 
 __all__ = ["PIN", "convert", "wrap"]

@@ -33,9 +33,14 @@ def broadcast_object(value):
     "allreduce": '''\
 def allreduce(tensor):
     """The average of all ranks."""
+    return allreduced(tensor) / dist.get_world_size()
+''',
+    "allreduced": '''\
+def allreduced(tensor):
+    """The sum of all ranks."""
     total = tensor.detach().clone()
     dist.all_reduce(total)
-    return total / dist.get_world_size()
+    return total
 ''',
 }
 _LOOKS = ("detach", "cpu", "numpy", "item", "clone", "norm", "size", "numel", "mean", "sum", "tolist")
@@ -76,8 +81,11 @@ def _call(edits: Edits, call: cst.Call, name: str, used: set[str]) -> bool:
     if name in _SAME and not (call.args and name != "init"):
         edits.replace(call, _SAME[name])
     elif name in _FUNCTIONS and call.args and (len(call.args) == 1 or name == "broadcast_object"):
-        used.add(name)
+        used |= {name, "allreduced"} if name == "allreduce" else {name}
         edits.replace(call, f"{name}({edits.script.text(call.args[0].value)})")
+    elif name == "allreduce" and len(call.args) == 2 and edits.script.text(call.args[1]).endswith(".Sum"):
+        used.add("allreduced")
+        edits.replace(call, f"allreduced({edits.script.text(call.args[0].value)})")
     elif name == "allreduce_" and len(call.args) == 2 and edits.script.text(call.args[1]).endswith(".Sum"):
         edits.replace(call, f"dist.all_reduce({edits.script.text(call.args[0].value)})")
     elif name == "broadcast_optimizer_state":
@@ -146,14 +154,14 @@ def _is_called(script: Script, node: cst.CSTNode) -> bool:
 
 
 def _synchronize(edits: Edits) -> None:
-    """DDP's gradients are averaged when ``backward()`` returns."""
+    """DDP's gradients are averaged when ``backward()`` returns; those of several batches add up to the same average."""
     script = edits.script
     for call in script.all(cst.Call):
         if last(call.func) == "synchronize" and not script.meaning(call.func).startswith("torch."):
             edits.remove(call)
     for node in script.all(cst.With):
         item = node.items[0].item
-        if isinstance(item, cst.Call) and last(item.func) == "skip_synchronize":
+        if isinstance(item, cst.Call) and last(item.func) in ("skip_synchronize", "no_sync"):
             edits.unwrap(node)
 
 

@@ -27,22 +27,30 @@ def convert(script: Script, scale_rate: bool = False) -> Edits:
         RefusedError: something is not understood.
     """
     edits = Edits(script)
-    problems = [*device.refused(script), *_refused(script)]
     if scale_rate:
-        problems.append(Reason(0, "--scale-lr is for PyTorch; in Keras the rate is within the optimizer."))
-    try:
-        compiled, fit = _only(script, "compile"), _only(script, "fit")
-        _optimizer(edits, compiled)
-        _data(edits, fit)
-        _arguments(edits, fit)
-        _writers(edits)
-    except UnclearError as unclear:
-        problems.append(unclear.reason)
-    if problems:
-        raise RefusedError(script.name, *problems)
-    rank_0.convert(edits, fit)
+        reason = Reason(0, "--scale-lr is for PyTorch; in Keras the rate is within the optimizer.")
+        raise RefusedError(script.name, reason)
+    compiled, fits = _calls(script, "compile"), _calls(script, "fit")
+    if not compiled or not fits:
+        missing = "compile" if fits else "fit"
+        raise RefusedError(
+            script.name, Reason(0, f"there is no call of model.{missing}(): what trains here is not known.")
+        )
+    edits.decide(*device.refused(script), *_refused(script))
+    functions, needed = list[str](), list[str]()
+    for call in compiled:
+        with edits.attempt():
+            needed += _optimizer(edits, call)
+    for fit in fits:
+        with edits.attempt():
+            functions += _data(edits, fit)
+        with edits.attempt():
+            _arguments(edits, fit)
+    _writers(edits)
+    rank_0.convert(edits, fits)
     ours = "workbench.tensorflow.keras" if script.imports("tensorflow") else "workbench.keras"
-    beginning.convert(edits, ours, device.PIN, ["import tensorflow as tf", *files.convert(edits)])
+    imports = ["import tensorflow as tf", *needed, *files.convert(edits)]
+    beginning.convert(edits, ours, device.PIN, imports, [*dict.fromkeys(functions)])
     return edits
 
 
@@ -64,17 +72,11 @@ def _refused(script: Script) -> list[Reason]:
     return found
 
 
-def _only(script: Script, name: str) -> cst.Call:
-    """The one call of a method of the model."""
+def _calls(script: Script, name: str) -> list[cst.Call]:
+    """The calls of a method of models."""
     found = [call for call in script.all(cst.Call) if isinstance(call.func, cst.Attribute) and last(call.func) == name]
     found = [call for call in found if not script.meaning(call.func).startswith(("re.", "torch.", "sklearn."))]
-    found = [call for call in found if name != "fit" or _is_training(script, call)]
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise UnclearError(0, f"there is no call of model.{name}(): what trains here is not known.")
-    lines = ", ".join(str(script.line(each)) for each in found)
-    raise UnclearError(script.line(found[1]), f"{name}() is called at several places (lines {lines}).")
+    return [call for call in found if name != "fit" or _is_training(script, call)]
 
 
 def _is_training(script: Script, call: cst.Call) -> bool:
@@ -83,37 +85,37 @@ def _is_training(script: Script, call: cst.Call) -> bool:
     return not any(isinstance(each, cst.Call) and script.meaning(each.func).startswith("sklearn.") for each in made)
 
 
-def _keras(script: Script) -> str:
-    """By which name the script calls Keras."""
+def _keras(script: Script) -> tuple[str, list[str]]:
+    """By which name the new script calls Keras, and the imports that this needs."""
     for node in script.all(cst.ImportAlias):
         if script.text(node.name) == "keras" or script.text(node.name).endswith(".keras"):
-            return script.text(node.asname.name) if node.asname else script.text(node.name)
-    for node in script.all(cst.ImportAlias):
-        if script.text(node.name) == "tensorflow":
-            return f"{script.text(node.asname.name) if node.asname else 'tensorflow'}.keras"
-    raise UnclearError(0, "neither keras nor tensorflow is imported as a whole: import tensorflow as tf.")
+            return script.text(node.asname.name) if node.asname else script.text(node.name), []
+    return ("tf.keras", []) if script.imports("tensorflow") else ("keras", ["import keras"])
 
 
-def _optimizer(edits: Edits, compiled: cst.Call) -> None:
+def _optimizer(edits: Edits, compiled: cst.Call) -> list[str]:
+    """Wrap it; returns the imports that this needs."""
     script = edits.script
     if stars(compiled):
         raise UnclearError(script.line(compiled), "write the arguments of compile() out.")
     arg = argument(compiled, 0, "optimizer")
-    default = f'{_keras(script)}.optimizers.get("rmsprop")'
+    keras, imports = _keras(script)
     if arg is None:
-        more = f"optimizer=hvd.DistributedOptimizer({default})"
+        more = f'optimizer=hvd.DistributedOptimizer({keras}.optimizers.get("rmsprop"))'
         edits.replace(compiled, lambda call: rank_0.also(call, more), 6)
-        return
+        return imports
     made = origins(script, arg.value)
     is_name = all(isinstance(each, (cst.SimpleString, cst.FormattedString)) for each in made)
-    optimizer = f"{_keras(script)}.optimizers.get({{}})" if is_name else "{}"
+    optimizer = f"{keras}.optimizers.get({{}})" if is_name else "{}"
     edits.wrap(arg.value, f"hvd.DistributedOptimizer({optimizer})", 6)
+    return imports if is_name else []
 
 
 # --- 2 and 4 ------------------------------------------------------------------------------------------
 
 
-def _data(edits: Edits, fit: cst.Call) -> None:
+def _data(edits: Edits, fit: cst.Call) -> list[str]:
+    """Share the samples; returns functions that the new script needs."""
     script = edits.script
     line = script.line(fit)
     if stars(fit):
@@ -122,10 +124,13 @@ def _data(edits: Edits, fit: cst.Call) -> None:
     if x is None:
         raise UnclearError(line, "fit() has no data here.")
     if pipeline.is_pipeline(script, x.value):
-        pipeline.shard(edits, x.value)
-        return
+        return pipeline.shard(edits, x.value)
     if y is None:
-        raise UnclearError(line, "fit() has neither arrays x and y nor a data set of tf.data that this file makes.")
+        raise UnclearError(
+            line,
+            "fit() has neither arrays x and y nor a data set of tf.data that this file makes, so each rank takes all "
+            "samples: give it this rank's, hvd.rank() of hvd.size().",
+        )
     if argument(fit, None, "steps_per_epoch") is not None:
         raise UnclearError(line, "steps_per_epoch with arrays: leave it out, a share of the data has its own steps.")
     arrays = [x, y, *(arg for name in ("sample_weight",) if (arg := argument(fit, None, name)) is not None)]
@@ -144,14 +149,13 @@ def _data(edits: Edits, fit: cst.Call) -> None:
         edits.replace(fit, lambda call: rank_0.also(call, f"batch_size={local}"))
     else:
         edits.replace(batch.value, local)
+    return []
 
 
 def _divided(script: Script, batch: cst.Arg | None) -> str:
     if batch is None:
         return "32 // hvd.size()"  # Keras' default
-    plain = isinstance(batch.value, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
-    text = script.text(batch.value)
-    return f"{text if plain else f'({text})'} // hvd.size()"
+    return f"{script.factor(batch.value)} // hvd.size()"
 
 
 def _first(script: Script, node: cst.BaseExpression) -> str:

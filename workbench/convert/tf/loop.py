@@ -5,11 +5,12 @@ from __future__ import annotations
 import libcst as cst
 
 from workbench.convert import beginning, files, rank_0
-from workbench.convert.decisions import check
+from workbench.convert.decisions import Own, check, say_sums
 from workbench.convert.edits import Edits
 from workbench.convert.origins import origin, origins
 from workbench.convert.script import Script, argument, inside, last
-from workbench.convert.source import RefusedError
+from workbench.convert.source import Reason, RefusedError
+from workbench.convert.steps import MEAN_OR_SUM
 from workbench.convert.tf import device, pipeline
 from workbench.convert.unclear import UnclearError
 from workbench.convert.ways import bare, loops_around, shown_at, way_out
@@ -28,50 +29,51 @@ def convert(script: Script, loss_is: str = "") -> Edits:
         RefusedError: something is not understood.
     """
     edits = Edits(script)
-    problems = list(device.refused(script))
-    try:
-        tape, gradient = _tape(script)
-        _shard(edits, gradient)
-        _average(edits, tape, gradient, loss_is)
-        _same_start(edits, gradient)
-    except UnclearError as unclear:
-        problems.append(unclear.reason)
-    if problems:
-        raise RefusedError(script.name, *problems)
-    rank_0.convert(edits, gradient)
-    beginning.convert(edits, "workbench.tensorflow", device.PIN, ["import tensorflow as tf", *files.convert(edits)])
+    edits.decide(*device.refused(script))
+    gradients = _gradients(script)
+    if not gradients:
+        raise RefusedError(script.name, Reason(0, "no tape.gradient(…) in this file: what trains here is not known."))
+    functions = list[str]()
+    for tape, name in gradients.items():
+        with edits.attempt():
+            _average(edits, name, tape, loss_is)
+        with edits.attempt():
+            _same_start(edits, tape)
+        with edits.attempt():
+            functions += _shard(edits, tape)
+    losses = [arg.value for tape in gradients if (arg := argument(tape, 0, "target"))]
+    with edits.attempt():
+        loops = [loop for tape in gradients for loop in loops_around(script, tape)[:1]]
+        own = Own(script, loops, losses)
+        check(edits, own)
+        say_sums(edits, own, loops)
+    rank_0.convert(edits, [*gradients])
+    imports = ["import tensorflow as tf", *files.convert(edits)]
+    beginning.convert(edits, "workbench.tensorflow", device.PIN, imports, [*dict.fromkeys(functions)])
     return edits
 
 
-def _tape(script: Script) -> tuple[str, cst.Call]:
-    """The tape's name, and the call that computes the gradients."""
-    tapes = [
-        item
+def _gradients(script: Script) -> dict[cst.Call, str]:
+    """The calls that compute gradients, and the names of their tapes."""
+    tapes = {
+        script.text(item.asname.name)
         for item in script.all(cst.WithItem)
-        if isinstance(item.item, cst.Call) and script.meaning(item.item.func) == "tensorflow.GradientTape"
-    ]
-    if len(tapes) != 1 or tapes[0].asname is None:
-        lines = ", ".join(str(script.line(each)) for each in tapes)
-        raise UnclearError(
-            script.line(tapes[1]) if len(tapes) > 1 else 0, f"there should be one GradientTape (lines {lines})."
-        )
-    name = script.text(tapes[0].asname.name)
-    found = [call for call in script.all(cst.Call) if script.text(call.func) == f"{name}.gradient"]
-    if len(found) != 1:
-        raise UnclearError(
-            script.line(tapes[0]), f"{name}.gradient() is called at {len(found)} places, and should be at one."
-        )
-    return name, found[0]
+        if item.asname is not None
+        and isinstance(item.item, cst.Call)
+        and script.meaning(item.item.func) == "tensorflow.GradientTape"
+    }
+    calls = [call for call in script.all(cst.Call) if isinstance(call.func, cst.Attribute)]
+    found = {call: script.text(cst.ensure_type(call.func, cst.Attribute).value) for call in calls}
+    return {call: name for call, name in found.items() if last(call.func) == "gradient" and name in tapes}
 
 
-def _shard(edits: Edits, gradient: cst.Call) -> None:
+def _shard(edits: Edits, gradient: cst.Call) -> list[str]:
     script = edits.script
     loops = loops_around(script, gradient)
     for loop in loops:
         data = bare(script, loop.iter)
         if pipeline.is_pipeline(script, data):
-            pipeline.shard(edits, data)
-            return
+            return pipeline.shard(edits, data)
     line = script.line(loops[0]) if loops else script.line(gradient)
     raise UnclearError(line, "no loop over a data set of tf.data that this file makes is around the gradients.")
 
@@ -81,13 +83,7 @@ def _average(edits: Edits, tape: str, gradient: cst.Call, loss_is: str) -> None:
     loss = argument(gradient, 0, "target")
     kind = loss_is or (_kind(script, loss.value) if loss else "unknown")
     if kind not in ("mean", "sum"):
-        raise UnclearError(
-            script.line(gradient),
-            "it is not known whether this loss is a mean over the samples of the batch, or a sum. "
-            "Say it: --loss mean, or --loss sum.",
-        )
-    if loss is not None:
-        check(script, loss.value)
+        edits.decide(Reason(script.line(gradient), MEAN_OR_SUM.format("DistributedGradientTape")))
     more = ", op=hvd.Sum" if kind == "sum" else ""
     edits.before(gradient, 6, f"{tape} = hvd.DistributedGradientTape({tape}{more})")
 
@@ -113,7 +109,13 @@ def _kind(script: Script, loss: cst.BaseExpression) -> str:
 def _same_start(edits: Edits, gradient: cst.Call) -> None:
     """Broadcast the weights before the outermost loop; a model that is not built yet gets a batch first."""
     script = edits.script
-    place, through = way_out(script, gradient)[-1]
+    around = way_out(script, gradient)
+    if not around:
+        raise UnclearError(
+            script.line(gradient),
+            "no loop is around this. Broadcast the variables before the training: broadcast_variables.",
+        )
+    place, through = around[-1]
     sources = argument(gradient, 1, "sources")
     names = _sources(script, sources.value, through) if sources else []
     if not names:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import libcst as cst
 
 from workbench.convert.edits import Edits
-from workbench.convert.origins import assignments, bound, parameters, returned
+from workbench.convert.origins import assignments, bound, called, parameters, returned
 from workbench.convert.script import Script, argument, inside, last
+from workbench.convert.source import Reason
 from workbench.convert.unclear import UnclearError
+from workbench.convert.ways import bare
 
 _SOURCES = ("tensorflow.data.Dataset.", "tensorflow.data.TFRecordDataset", "tensorflow.data.TextLineDataset")
 
@@ -54,13 +56,24 @@ def _values(script: Script, name: cst.Name) -> list[cst.BaseExpression]:
     return values
 
 
-def shard(edits: Edits, node: cst.BaseExpression, keep_batch: bool = False) -> None:
+_SHARE = '''\
+def share_of(data):
+    """This rank's share of the samples; all ranks have equally many: where some are missing, the first ones again."""
+    missing = -len(data) % hvd.size()
+    return data.concatenate(data.take(missing)).shard(hvd.size(), hvd.rank())
+'''
+_COUNTED = ("from_tensor_slices", "range")
+
+
+def shard(edits: Edits, node: cst.BaseExpression) -> list[str]:
     """Each rank takes its share of the source, and its part of the batch.
 
     Args:
         edits: where to.
         node: what the training runs over.
-        keep_batch: do not divide the batch.
+
+    Returns:
+        Functions that the new script needs.
 
     Raises:
         UnclearError: there is not one source and one ``batch()``.
@@ -80,20 +93,43 @@ def shard(edits: Edits, node: cst.BaseExpression, keep_batch: bool = False) -> N
     size = argument(batches[0], 0, "batch_size")
     if size is None:
         raise UnclearError(script.line(batches[0]), "the batch size is not written in this call.")
-    edits.replace(sources[0], _sharded, 4)
-    if not keep_batch:
-        text = script.text(size.value)
-        plain = isinstance(size.value, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
-        edits.replace(size.value, f"{text if plain else f'({text})'} // hvd.size()", 2)
-    edits.note(
-        sources[0], "if the number of samples is no multiple of the number of ranks, one rank may have a batch more."
+    maker = script.function(sources[0])
+    if maker is not None and len(script.callers(maker)) > 1:
+        raise UnclearError(
+            script.line(sources[0]),
+            f"{maker.name.value}() makes several data sets. For the one to train on, put "
+            ".shard(hvd.size(), hvd.rank()) behind this call.",
+        )
+    edits.replace(size.value, f"{script.factor(size.value)} // hvd.size()", 2)
+    _say_other_readers(edits, sources[0], node)
+    if last(sources[0].func) in _COUNTED:
+        edits.wrap(sources[0], "share_of({})", 4)
+        return [_SHARE]
+    edits.wrap(sources[0], "{}.shard(hvd.size(), hvd.rank())", 4)
+    edits.decide(
+        Reason(
+            script.line(sources[0]),
+            "how many samples this reads is not known before. If it is no multiple of the number of ranks, one rank "
+            "has a batch more, for which the others do not wait: .take(…) so many batches that all have them.",
+        )
     )
+    return []
 
 
-def _sharded(call: cst.Call) -> cst.Call:
-    more = cst.ensure_type(cst.parse_expression("d.shard(hvd.size(), hvd.rank())"), cst.Call)
-    func = cst.ensure_type(more.func, cst.Attribute).with_changes(value=call)
-    return more.with_changes(func=func)
+def _say_other_readers(edits: Edits, source: cst.Call, trained: cst.BaseExpression) -> None:
+    """Who else reads the data set gets a rank's share of it."""
+    script = edits.script
+    same = script.text(trained)
+    for name in script.all(cst.Name):
+        above = next(script.above(name))
+        if name is trained or name.value not in (same, same.split(".")[0]) or source not in links(script, name):
+            continue
+        reads = isinstance(above, cst.For) or (
+            isinstance(above, cst.Arg) and not called(script, cst.ensure_type(next(script.above(above)), cst.Call))
+        )
+        if reads and bare(script, name) is not trained:
+            text = f"{name.value} is this rank's share now: what is computed here is not of all samples."
+            edits.decide(Reason(script.line(name), text))
 
 
 __all__ = ["is_pipeline", "links", "shard"]

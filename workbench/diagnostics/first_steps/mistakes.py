@@ -197,6 +197,18 @@ def _same_order(ranks: Ranks) -> Iterator[Mistake]:
             return
 
 
+def _own_metric(ranks: Ranks) -> Iterator[Mistake]:
+    for together in zip(*(_all(events, "metric") for events in ranks), strict=False):
+        if _differ(together, "value"):
+            said = ", ".join(f"rank {rank}: {each['value']:.6g}" for rank, each in enumerate(together))
+            yield Mistake(
+                tuple(together[0]["at"]),
+                f"The ranks give this scheduler different numbers ({said}): their learning rates will differ.",
+                "Give it the same on all: hvd.allreduce(loss) averages one.",
+            )
+            return
+
+
 def _one_file(ranks: Ranks) -> Iterator[Mistake]:
     by = defaultdict[str, dict[int, Event]](dict)
     for rank, events in enumerate(ranks):
@@ -219,7 +231,7 @@ def _one_file(ranks: Ranks) -> Iterator[Mistake]:
 
 RULES: tuple[Callable[[Ranks], Iterator[Mistake]], ...] = (
     *(_no_world, _two_worlds, _same_samples, _different_weights, _different_gradients, _forgotten_parameters),
-    *(_one_device, _uneven, _same_order, _one_file),
+    *(_one_device, _uneven, _same_order, _own_metric, _one_file),
 )
 
 

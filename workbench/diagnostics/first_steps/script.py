@@ -21,6 +21,9 @@ _SAVES = {"save", "save_weights", "save_model", "savez", "savez_compressed", "sa
 _RANKISH = ("rank", "master", "is_main", "chief", "verbose")  # names that scripts give to what says who writes
 _FRAMEWORKS = ("torch", "tensorflow", "keras", "jax")
 _READS = {"DataLoader", "load_data", "from_tensor_slices"}
+_AVERAGES = ("allreduce", "allgather", "all_reduce", "all_gather", "grouped_allreduce", "MetricAverage")
+_SAMPLERS = {"DistributedSampler", "ShardedSampler", "ElasticSampler"}
+_NORMS = {"BatchNorm1d", "BatchNorm2d", "BatchNorm3d"}
 _LEAVES = (ast.Return, ast.Continue, ast.Raise)
 
 
@@ -56,6 +59,7 @@ class Script:
         yield from self._compiled()
         yield from self._saved_by_all(writes)
         yield from self._not_averaged()
+        yield from self._own_statistics()
 
     @property
     def library(self) -> tuple[Any, ...]:
@@ -120,6 +124,9 @@ class Script:
                 continue
             names = {ast.unparse(each) for each in ast.walk(value) if isinstance(each, (ast.Name, ast.Attribute))}
             before = next((scaled[name] for name in names & scaled.keys()), scaled.get(target) if again else None)
+            is_group = isinstance(_target(node), ast.Subscript) and (again or target in ast.unparse(value))
+            if before is None and is_group:  # the rate that an optimizer has already
+                before = next((self._statement(call) for call in self._scaled_optimizers(set(scaled))), None)
             if before is not None and not self._excluded(before, node):
                 yield self._twice(node, before)
             scaled[target] = node
@@ -130,6 +137,14 @@ class Script:
                     for name in names & scaled.keys():
                         if scaled[name].lineno < call.lineno:
                             yield self._twice(call, scaled[name])
+
+    def _scaled_optimizers(self, names: set[str]) -> Iterator[ast.Call]:
+        """Those whose rate has the number of ranks in it, also by one of these names."""
+        for call in self._calls:
+            if _last(call.func) in _OPTIMIZERS:
+                rates = [*call.args[1:2], *(word.value for word in call.keywords if word.arg in _RATES)]
+                if any(self._by_size(rate) or ast.unparse(rate) in names for rate in rates):
+                    yield call
 
     def _twice(self, node: ast.AST, before: ast.stmt) -> Mistake:
         return Mistake(
@@ -208,17 +223,89 @@ class Script:
                 )
 
     def _not_averaged(self) -> Iterator[Mistake]:
-        names = {name for call in self._calls if (name := _last(call.func))}
-        averages = any(name.startswith(("allreduce", "allgather", "MetricAverage")) for name in names)
         samplers = [call for call in self._calls if _last(call.func).endswith("Sampler")]
         tests = [call for call in self._calls if _last(call.func) == "eval" and not call.args]
-        if not averages and len(samplers) > 1 and tests:
+        loops = [loop for loop in self._test_loops if not self._is_averaged(loop)]
+        if loops or (not self._averagers and len(samplers) > 1 and tests):
             yield Mistake(
-                self._at(tests[0]),
+                self._at((loops or tests)[0]),
                 "Each rank measures on its own part of the test data, and nothing brings the results together.",
                 "hvd.allreduce(torch.tensor(accuracy)) before it is shown.",
                 note=True,
             )
+
+    @cached_property
+    def _averagers(self) -> set[str]:
+        """What brings results of ranks together, and functions, classes and objects of the script that do it."""
+        found = {name for call in self._calls if (name := _last(call.func)).startswith(_AVERAGES)}
+        for node in ast.walk(self._tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and found & _names(node):
+                found.add(node.name)
+        return found | {target for target, value, _node in self._assignments if found & _names(value)}
+
+    @cached_property
+    def _test_loops(self) -> list[ast.For | ast.stmt]:
+        """Statements that run over a loader whose samples the ranks share, and do not train."""
+        shares = {target for target, value, _node in self._assignments if _SAMPLERS & _names(value)}
+        loaders = [(target, value) for target, value, _node in self._assignments if "DataLoader" in _names(value)]
+        names = {target for target, value in loaders if (_SAMPLERS | shares) & _names(value)}
+        for call in self._calls:
+            for function in self._functions.get(_last(call.func), ()):
+                given = zip(function.args.args, call.args, strict=False)
+                names |= {word.arg for word, value in given if ast.unparse(value) in names}
+        iterated = [(node.iter, node) for node in ast.walk(self._tree) if isinstance(node, ast.For)]
+        iterated += [
+            (node.iter, self._statement(within))  # type: ignore[misc]
+            for within in ast.walk(self._tree)
+            for node in getattr(within, "generators", ())
+        ]
+        found = [loop for values, loop in iterated if names & _names(values) and "backward" not in _names(loop)]
+        return sorted(found, key=lambda each: each.lineno)
+
+    def _is_averaged(self, loop: ast.stmt) -> bool:
+        """Does what it finds come into something that averages, in its function or where that is called?"""
+        function = self._within(loop)
+        found = {ast.unparse(each) for node in ast.walk(loop) for each in _targets(node)}
+        found |= {function.name} if function is not None else set()
+        if not found or self._averagers & _names(loop):
+            return True
+        for _ in range(3):
+            found |= {target for target, value, _node in self._assignments if found & _names(value)}
+        return any(
+            (_last(call.func) in self._averagers or self._averagers & _names(call.func)) and found & _names(call)
+            for call in self._calls
+        )
+
+    @cached_property
+    def _functions(self) -> dict[str, list[ast.FunctionDef]]:
+        found: dict[str, list[ast.FunctionDef]] = {}
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.FunctionDef):
+                found.setdefault(node.name, []).append(node)
+        return found
+
+    def _own_statistics(self) -> Iterator[Mistake]:
+        norms = [call for call in self._calls if _last(call.func) in _NORMS]
+        trains = [call.lineno for call in self._calls if _last(call.func) == "backward"]
+        saves = [call for call in self._calls if _last(call.func) == "save" and "state_dict" in _names(call)]
+        shared = [
+            call
+            for call in self._calls
+            if _last(call.func).startswith(("broadcast", "allreduce")) and trains and call.lineno > trains[0]
+            if {"state_dict", "buffers", "named_buffers", "running_mean"} & _names(self._statement_or_loop(call))
+        ]
+        if norms and trains and saves and not shared and "SyncBatchNorm" not in "\n".join(self._lines):
+            yield Mistake(
+                self._at(saves[0]),
+                "Batch norm's statistics are of a rank's own samples: what rank 0 saves knows nothing of the others'.",
+                "Average them before, for each in model.buffers(): hvd.allreduce_(each). Or use hvd.SyncBatchNorm.",
+                note=True,
+            )
+
+    def _statement_or_loop(self, node: ast.AST) -> ast.stmt:
+        statement = self._statement(node)
+        parent = self._parents.get(statement)
+        return parent if isinstance(parent, ast.For) else statement
 
     # --- files ----------------------------------------------------------------------------------------
 
@@ -323,6 +410,23 @@ def read(path: str) -> Script | None:
 def _is_rate(name: str) -> bool:
     last = name.rpartition(".")[2].lower()
     return any(word in last for word in ("lr", "learning_rate", "rate")) and "scal" not in last
+
+
+def _names(node: ast.AST) -> set[str]:
+    """All names in it, and the parts of names with dots."""
+    found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return found | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+
+
+def _target(node: ast.stmt) -> ast.expr | None:
+    return next(iter(_targets(node)), None)
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    """What an assignment sets."""
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, (ast.AnnAssign, ast.AugAssign)) else []
 
 
 def _last(node: ast.expr) -> str:

@@ -28,6 +28,7 @@ def watches(recorder: Recorder) -> dict[str, Watch]:
     return {
         "torch.optim.optimizer": steps.watch_optimizers,
         "torch.nn.modules.module": steps.watch_models,
+        "torch.optim.lr_scheduler": lambda module: _watch_plateau(module, recorder),
         "torch.utils.data.dataloader": lambda module: _watch_loaders(module, recorder),
     }
 
@@ -157,6 +158,18 @@ def _watch_loaders(module: ModuleType, recorder: Recorder) -> None:
         return _short(plain(loader), recorder)
 
     module.DataLoader.__iter__ = begin
+
+
+def _watch_plateau(module: ModuleType, recorder: Recorder) -> None:
+    """What the scheduler is given by which it chooses the rate."""
+    plain = module.ReduceLROnPlateau.step
+
+    @functools.wraps(plain)
+    def step(scheduler: Any, metrics: Any, *args: Any, **options: Any) -> Any:
+        recorder.write("metric", value=float(metrics))
+        return plain(scheduler, metrics, *args, **options)
+
+    module.ReduceLROnPlateau.step = step
 
 
 def _sampler(loader: Any) -> Any:

@@ -38,6 +38,7 @@ _ALONE = (
     "workbench: this script has ended without init(): each of the {} ranks has run it alone, without communication. To "
     "train together, call init() at its start: import workbench.torch as hvd; hvd.init(){}"
 )
+_FOR_LIGHTNING = '. With Lightning: Trainer(strategy="workbench", devices=1)'
 _FOR_HOROVOD = (
     ". A program written for Horovod may look at Open MPI's variables first: workbench run --as-horovod sets them"
 )
@@ -110,12 +111,37 @@ def _has_met_others() -> bool:
     by_torch = "torch.distributed.distributed_c10d"  # which sets a hook that stays
     starts_ranks = {"torch.distributed.launcher", "accelerate.commands.launch"} & sys.modules.keys()
     return bool(
-        (mpi and mpi.Is_initialized() and (mpi.Is_finalized() or mpi.COMM_WORLD.Get_size() > 1))
+        (mpi and mpi.Is_initialized() and (mpi.Is_finalized() or mpi.COMM_WORLD.Get_size() > 1) and _talks_by(mpi))
         or (jax and jax.global_state.client)
         or getattr(sys.excepthook, "__module__", "") == by_torch
         or (by_torch in sys.modules and sys.modules[by_torch].is_initialized())
         or starts_ranks
     )
+
+
+def _talks_by(mpi: object) -> bool:
+    """Does a module send something by MPI? Lightning, for one, only asks for the number of ranks.
+
+    A package that holds the module mpi4py.MPI may send by it. Of the user's own files the text says it.
+    """
+    import re
+
+    sends = r"\.i?(all)?(reduce|gather|scatter|bcast|toall|[bsr]?send|recv|barrier|scan|exscan|spawn|connect|win)\w*\("
+    library = os.path.dirname(os.__file__)
+    for name, module in list(sys.modules.items()):
+        loader = getattr(module, "__loader__", None)  # at the end of a script Python has taken its __file__ away
+        path = str(getattr(module, "__file__", None) or getattr(loader, "path", ""))
+        if name.split(".")[0] in ("mpi4py", "workbench"):
+            continue
+        if "site-packages" in path or (name == "__main__" and not path):
+            if any(each is mpi for each in list(getattr(module, "__dict__", {}).values())):
+                return True
+        elif path.endswith(".py") and not path.startswith(library):
+            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="ignore") as file:
+                text = file.read()
+                if "mpi4py" in text and re.search(sends, text, re.IGNORECASE):
+                    return True
+    return False
 
 
 def _hold_back() -> None:
@@ -137,7 +163,9 @@ def _watch() -> None:
         alone = ranks > 1 and _has_begun() and not os.path.exists(member) and not _has_met_others()
         if not code and os.getpid() == pid and alone:
             with contextlib.suppress(Exception):
-                print(_ALONE.format(ranks, cause), file=sys.stderr, flush=True)
+                by_lightning = {"lightning", "pytorch_lightning"} & sys.modules.keys()
+                text = _ALONE.format(ranks, _FOR_LIGHTNING if by_lightning else cause)
+                print(text, file=sys.stderr, flush=True)
         if not code or os.getpid() != pid or mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
             return
         for stream in (sys.stdout, sys.stderr):

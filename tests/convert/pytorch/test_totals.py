@@ -1,0 +1,64 @@
+"""What a training loop adds up is that of all samples, as on one rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from converting import DATA, LOADER, LOOP, MODEL, TRAINING, both, decided
+
+pytest.importorskip("libcst")
+
+from workbench.convert.conversion import convert
+
+SAYS = {
+    "the number of samples": "print(correct / len(x))",
+    "the length of the loader": "print(correct / (len(loader) * 16))",
+    "a number of its own": "n_train = len(data)\nprint(correct / n_train)",
+    "the loader's data set": "print(correct / len(loader.dataset))",
+    "a mean of batches": "print(round(total / len(loader), 5))",
+    "means of batches by samples": "print(round(total / len(loader.dataset), 5))",
+}
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(120)
+def test_what_is_printed_is_that_of_one_rank(tmp_path: Path) -> None:
+    """Sums over samples and means of batches, whatever divides them; and a mean over a loader before the training."""
+    text = TRAINING.replace("correct = 0\n", "correct, total = 0, 0.0\n") + "        total += loss.item()\n"
+    mean = "mean = sum(xb.sum(0) for xb, yb in loader) / 64\nprint([round(each, 4) for each in mean.tolist()])\n"
+    for one, two in both([text + "\n".join(SAYS.values()), DATA + LOADER + mean + MODEL + LOOP + mean], tmp_path):
+        assert [each.output for each in two] == [one.output, ""]
+
+
+def test_a_sum_that_goes_on_over_epochs_is_left_to_decide() -> None:
+    """A second reduction would count the first again."""
+    text = TRAINING.replace("    correct = 0\n", "").replace("for epoch", "correct = 0\nfor epoch")
+    assert "hvd.allreduce(…)" in decided(f"{text}print(correct)\n")[0][1]
+    assert not decided(text)
+
+
+def test_within_the_loop_a_sum_is_of_own_samples() -> None:
+    """Who divides it by the number of all has to decide; by the own number of samples is right."""
+    assert "may count all samples" in decided(TRAINING + "        print(correct / len(x))\nprint(correct)\n")[0][1]
+    assert not decided(TRAINING + "        print(correct / len(yb))\nprint(correct)\n")
+
+
+@pytest.mark.parametrize("test", ["correct / 64 > 0.9", "loss.item() < 0.1", "out.sum() > 0"])
+def test_a_loop_that_is_left_by_own_samples_is_left_to_decide(test: str) -> None:
+    """Unless all ranks have the same number."""
+    within = decided(f"{TRAINING}        if {test}: break\n")
+    assert "decide about break" in within[0][1]
+    assert bool(decided(f"{TRAINING}    if {test}: break\n")) == ("correct" not in test)
+
+
+def test_a_validation_loss_is_all_ranks() -> None:
+    """Also where its loop uses the names of the training's."""
+    loop = "    total = 0\n    for xb, yb in DataLoader(data):\n        out = model(xb)\n        loss = out.mean()\n"
+    assert not decided(f"{TRAINING}{loop}        total += loss.item()\n    if total < 1:\n        break\n")
+
+
+def test_a_scheduler_gets_the_mean_of_the_ranks() -> None:
+    """Of a loss that is a rank's own."""
+    text = TRAINING + "    scheduler.step(loss.item())\n"
+    assert "scheduler.step(hvd.allreduce(torch.as_tensor(loss.item())).item())" in convert("train.py", text).after

@@ -1,0 +1,32 @@
+"""A metric of torchmetrics that is computed over all ranks, as docs/how-to/convert.md says."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torchmetrics")
+
+from doc_blocks import ROOT, blocks
+
+from workbench.launch.function import run
+
+(BLOCK,) = [each for each in blocks(ROOT / "docs" / "how-to" / "convert.md", "python") if "torchmetrics" in each.text]
+
+
+def _computed(text: str) -> float:
+    import torch
+
+    import workbench.torch as hvd
+
+    names: dict[str, object] = {}
+    exec(text, names)
+    error, rank = names["error"], hvd.rank()
+    error.update(torch.arange(3 + rank).float(), torch.zeros(3 + rank))  # type: ignore[attr-defined]
+    return float(error.compute())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(120)
+def test_a_metric_is_that_of_all_samples() -> None:
+    """Of 0, 1, 2 on one rank and 0, 1, 2, 3 on the other: the mean of their squares."""
+    assert run(_computed, (BLOCK.text,), np=2) == [pytest.approx(19 / 7)] * 2
