@@ -14,7 +14,6 @@ import workbench.keras as hvd
 from workbench.core.messages import Raised
 from workbench.errors import CollectiveError
 from workbench.job.context import HOLDER
-from workbench.runtime.events import Began
 
 
 class Fails(keras.callbacks.Callback):
@@ -40,13 +39,13 @@ def cell() -> Iterator[list[Exception]]:
         A list, in which the exception is put at the end.
     """
     caught: list[Exception] = []
-    rank, engine = hvd.rank(), HOLDER.get().engine
+    rank, job = hvd.rank(), HOLDER.get()
     try:
         yield caught
     except Exception as error:  # noqa: BLE001 - whatever it is that the framework makes of it
         caught.append(error)
-        engine.report(Raised(rank, repr(error), final=False))
+        job.engine.report(Raised(rank, repr(error), final=False))
     wait_for_all()
     time.sleep(0.5)  # nobody says when what was reported has been taken in
-    engine.report(Began(rank))
+    job.cell_begins()
     time.sleep(0.5)

@@ -19,7 +19,6 @@ from workbench.core.messages import Raised
 from workbench.elastic import HostUpdate, restart
 from workbench.errors import CollectiveError, MismatchError, RankFailedError
 from workbench.job.context import HOLDER
-from workbench.runtime.events import Began
 from workbench.torch import elastic
 
 STEPS, COMMIT_EVERY = 7, 2
@@ -75,16 +74,16 @@ def cell(expected: tuple[type[Exception], ...]) -> Iterator[list[Exception]]:
         A list, in which the exception is put at the end.
     """
     caught: list[Exception] = []
-    rank, engine = hvd.rank(), HOLDER.get().engine
+    rank, job = hvd.rank(), HOLDER.get()
     try:
         yield caught
     except expected as error:
         caught.append(error)
         time.sleep(0.2)  # it takes a moment to print the traceback
-        engine.report(Raised(rank, repr(error), final=False))
+        job.engine.report(Raised(rank, repr(error), final=False))
     wait_for_all()
     time.sleep(0.5)  # nobody says when what was reported has been taken in
-    engine.report(Began(rank))
+    job.cell_begins()
 
 
 def batch(step: int) -> torch.Tensor:
