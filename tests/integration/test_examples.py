@@ -168,6 +168,24 @@ def test_checkpoints_are_written_once_and_resumed_from(
     assert all(torch.equal(repeated["model"][name], tensor) for name, tensor in saved["model"].items())
 
 
+def test_lightning_tests_each_image_once(jobs: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 alone prints and saves; the checkpoint is the model whose figures were printed, and beats a floor."""
+    needs("lightning")
+    path = tmp_path / "mnist.ckpt"
+    job = run(jobs, 2, "pytorch_lightning_mnist.py", "--checkpoint", str(path))
+    assert job.out(1) == ""
+    images, script = data.digits(), load(EXAMPLES / "pytorch_lightning_mnist.py", monkeypatch)
+    model = script.Classifier.load_from_checkpoint(path, map_location="cpu").eval()
+    with torch.no_grad():
+        guess, y = model.net(torch.from_numpy(images.test_x)), torch.from_numpy(images.test_y)
+    printed = re.fullmatch(r"Test Loss: (\S+) Accuracy: (\d+)/(\d+) = \S+", job.out(0).strip())
+    assert printed, job.report()
+    assert float(printed[1]) == pytest.approx(F.nll_loss(guess, y).item(), abs=1e-5)
+    right = (guess.argmax(dim=1) == y).sum().item()
+    assert (int(printed[2]), int(printed[3])) == (right, len(y))
+    assert right / len(y) > nearest_mean_accuracy(images)
+
+
 @pytest.mark.thorough  # what Adasum computes is in tests/parallel and tests/contract
 def test_adasum_needs_no_scaled_learning_rate(jobs: Runner) -> None:
     """With one rank's learning rate, Adasum gets about as far as Average does with the scaled one.
