@@ -72,6 +72,7 @@ TWO = ("faster",)
 ALONE = ("inference",)
 TF_DATA = PYTHON["data"].pop()  # run below
 ONLY_READ = {
+    "convert-your-script": "a comment that the command writes; tests/convert does it",
     "convert": "needs Lightning and HuggingFace's packages; tests/lightning and tests/programs run them",
     "gpus": "needs a GPU; tests/gpu does it",
     "hosts": "needs other hosts; tests/launch/hosts has some",
@@ -181,8 +182,7 @@ def test_a_model_predicts_the_same_without_the_workbench(tmp_path: Path) -> None
     pytest.importorskip("torch")
     train, alone, on_ranks = (block.code for block in PYTHON["inference"])
     (tmp_path / "train.py").write_text(train + on_ranks + "print(made.tolist(), flush=True)\n")
-    workbench_here = str(Path(sys.executable).with_name("workbench"))
-    words = [workbench_here, "run", "-np", "2", sys.executable, "train.py"]
+    words = [str(Path(sys.executable).with_name("workbench")), "run", "-np", "2", sys.executable, "train.py"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     without = "import sys\nsys.modules['workbench'] = None\n"
     answers = run(tmp_path, without + alone + "print(made.tolist())\n").strip()
