@@ -69,8 +69,10 @@ AFTER = {"exact-elastic": "train(hvd.elastic.TorchState(model=model, optimizer=o
 ENGINES = ("notebook", "start")
 FRAMEWORKS = ("frameworks",)
 TWO = ("faster",)
+ALONE = ("inference",)
 TF_DATA = PYTHON["data"].pop()  # run below
 ONLY_READ = {
+    "convert-your-script": "a comment that the command writes; tests/convert does it",
     "convert": "needs Lightning and HuggingFace's packages; tests/lightning and tests/programs run them",
     "gpus": "needs a GPU; tests/gpu does it",
     "hosts": "needs other hosts; tests/launch/hosts has some",
@@ -90,7 +92,14 @@ ELSEWHERE = {"conda", "export", "helm", "kubectl", "py-spy", "salloc", "srun"}
 
 def test_each_page_with_python_is_run_or_says_why_not() -> None:
     """A new page is in one of these lists."""
-    assert {page for page, found in PYTHON.items() if found} == {*BEFORE, *ENGINES, *FRAMEWORKS, *TWO, *ONLY_READ}
+    assert {page for page, found in PYTHON.items() if found} == {
+        *BEFORE,
+        *ENGINES,
+        *FRAMEWORKS,
+        *TWO,
+        *ALONE,
+        *ONLY_READ,
+    }
 
 
 # Those of other frameworks are run below; imported here, these leave threads.
@@ -164,6 +173,22 @@ def test_what_is_measured_is_planned_on_two_ranks(monkeypatch: pytest.MonkeyPatc
 
     workbench.run_threads(2, on_a_rank)
     assert capsys.readouterr().out.count("overlap_forward") >= 2
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_a_model_predicts_the_same_without_the_workbench(tmp_path: Path) -> None:
+    """Saved by rank 0 of two, loaded where nobody can import the workbench; both ranks gather the same answers."""
+    pytest.importorskip("torch")
+    train, alone, on_ranks = (block.code for block in PYTHON["inference"])
+    (tmp_path / "train.py").write_text(train + on_ranks + "print(made.tolist(), flush=True)\n")
+    words = [str(Path(sys.executable).with_name("workbench")), "run", "-np", "2", sys.executable, "train.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    without = "import sys\nsys.modules['workbench'] = None\n"
+    answers = run(tmp_path, without + alone + "print(made.tolist())\n").strip()
+    found = [eval(line.partition(":")[2]) for line in done.stdout.splitlines()]
+    assert len(found) == 2, done.stderr
+    assert all(rows == [pytest.approx(row) for row in eval(answers)] for rows in found)
 
 
 # What each of two ranks sees of tf.data in two epochs; what the page's table calls mistakes are mistakes.

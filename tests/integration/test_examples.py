@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import platform
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from baseline import nearest_mean_accuracy
 from installed import needs
+from loading import EXAMPLES, load
 from thorough import once_more
 
 from workbench import data
@@ -31,8 +31,6 @@ pytestmark = [
     pytest.mark.timeout(300, method="thread"),  # several jobs, each with a deadline of its own
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "examples"
 DEADLINE_S = 120.0  # of one job; it takes about ten seconds, most of them to import torch, on two idle cores
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in ("resnet.py", "nano.py"))
 
@@ -53,18 +51,6 @@ QUICK = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # it optimises smal
 ELASTIC = {"ElasticSampler", "TorchState", "run"}
 
 RESULT = re.compile(r"Loss:  (\S+)  accuracy:  (\S+)  \((\d+) of (\d+) images\)")
-
-
-def load(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Import a script as a module, without starting it."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, path.stem, module)  # where dataclasses look for annotations
-    spec.loader.exec_module(module)
-    return module
 
 
 def run(jobs: Runner, n: int, script: str, *words: str) -> Job:
@@ -104,14 +90,6 @@ def test_each_rank_says_its_place(jobs: Runner, launcher: str) -> None:
         assert place == f"{numbers} platform = {platform.node()}"
 
 
-def nearest_mean_accuracy(images: data.Data) -> float:
-    """What a classifier gets right that knows nothing but each class's mean image."""
-    x, y = images.train_x.reshape(len(images.train_x), -1), images.train_y
-    means = np.stack([x[y == label].mean(axis=0) for label in range(len(images.classes))])
-    distances = ((images.test_x.reshape(len(images.test_x), 1, -1) - means) ** 2).sum(axis=-1)
-    return float((distances.argmin(axis=1) == images.test_y).mean())
-
-
 def test_the_session_is_the_same_training_with_one_and_two_ranks(jobs: Runner) -> None:
     """Equal global batches give equal accuracy; ranks agree to the letter; each test image counts exactly once.
 
@@ -134,9 +112,7 @@ def test_the_session_is_the_same_training_with_one_and_two_ranks(jobs: Runner) -
     assert results[1][0] == pytest.approx(results[2][0], abs=0.03)
 
 
-def test_checkpoints_are_written_once_and_resumed_from(
-    jobs: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_are_written_once_and_resumed_from(jobs: Runner, tmp_path: Path) -> None:
     """Rank 0 alone writes; a checkpoint is the model whose figures were printed; a resumed run repeats the original."""
     folder = tmp_path / "checkpoints"
     words = ["--epochs", "2", "--checkpoint-dir", str(folder), "--fp16-allreduce", "--batches-per-allreduce", "2"]
@@ -150,7 +126,7 @@ def test_checkpoints_are_written_once_and_resumed_from(
 
     # The oracle is one process that looks at all test images itself.
     saved, images = torch.load(last, weights_only=True), data.digits()
-    model = load(EXAMPLES / "pytorch_mnist.py", monkeypatch).Net()
+    model = load("pytorch_mnist", EXAMPLES).Net()
     model.load_state_dict(saved["model"])
     with torch.no_grad():
         guess, y = model.eval()(torch.from_numpy(images.test_x)), torch.from_numpy(images.test_y)
@@ -166,6 +142,24 @@ def test_checkpoints_are_written_once_and_resumed_from(
     assert again.out(1) == ""
     repeated = torch.load(last, weights_only=True)
     assert all(torch.equal(repeated["model"][name], tensor) for name, tensor in saved["model"].items())
+
+
+def test_lightning_tests_each_image_once(jobs: Runner, tmp_path: Path) -> None:
+    """Rank 0 alone prints and saves; the checkpoint is the model whose figures were printed, and beats a floor."""
+    needs("lightning")
+    path = tmp_path / "mnist.ckpt"
+    job = run(jobs, 2, "pytorch_lightning_mnist.py", "--checkpoint", str(path))
+    assert job.out(1) == ""
+    images, script = data.digits(), load("pytorch_lightning_mnist", EXAMPLES)
+    model = script.Classifier.load_from_checkpoint(path, map_location="cpu").eval()
+    with torch.no_grad():
+        guess, y = model.net(torch.from_numpy(images.test_x)), torch.from_numpy(images.test_y)
+    printed = re.fullmatch(r"Test Loss: (\S+) Accuracy: (\d+)/(\d+) = \S+", job.out(0).strip())
+    assert printed, job.report()
+    assert float(printed[1]) == pytest.approx(F.nll_loss(guess, y).item(), abs=1e-5)
+    right = (guess.argmax(dim=1) == y).sum().item()
+    assert (int(printed[2]), int(printed[3])) == (right, len(y))
+    assert right / len(y) > nearest_mean_accuracy(images)
 
 
 @pytest.mark.thorough  # what Adasum computes is in tests/parallel and tests/contract
@@ -213,11 +207,9 @@ def test_the_benchmarks_sums_are_right(jobs: Runner) -> None:
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
-def test_the_residual_networks_are_the_published_ones(
-    name: str, parameters: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_residual_networks_are_the_published_ones(name: str, parameters: int) -> None:
     """They have as many parameters as torchvision states for its own, and give one score per class."""
-    model = load(EXAMPLES / "resnet.py", monkeypatch).resnet(name)
+    model = load("resnet", EXAMPLES).resnet(name)
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert model.eval()(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
 
@@ -326,18 +318,12 @@ FAKE_TRAINING = FAKE + (
     ids=["within", "beyond", "disagree", "fails"],
 )
 def test_practical_judges_accuracy_and_success_alone(
-    accuracy: str,
-    code: str,
-    expected: int,
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    accuracy: str, code: str, expected: int, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The exit code says whether scripts end well, ranks agree, and the accuracies lie within the tolerance."""
     (tmp_path / "test_horovod.py").write_text(FAKE_PLACE)
     (tmp_path / "pytorch_horovod.py").write_text(FAKE_TRAINING.format(accuracy=accuracy, code=code))
-    practical = load(ROOT / "benchmarks" / "practical.py", monkeypatch)
+    practical = load("practical")
     assert practical.main(["--deadline", "60"], tmp_path) == expected
     captured = capfd.readouterr()
     assert re.search(words, captured.out + captured.err), captured

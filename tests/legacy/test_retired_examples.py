@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
+from baseline import nearest_mean_accuracy
+from loading import EXAMPLES
 
 from workbench import data
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 DEADLINE_S = 150.0
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(2 * DEADLINE_S + 60)]
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RUN = ("-m", "workbench.cli.main", "run", "--as-horovod")
 
 
@@ -27,14 +27,6 @@ def run(jobs: Runner, n: int, script: str, *words: str, **env: str) -> Job:
     job = jobs.python(*line, deadline_s=DEADLINE_S, TF_CPP_MIN_LOG_LEVEL="3", **env)
     assert (job.code, job.left) == (0, ()), job.report()
     return job
-
-
-def nearest_mean_accuracy(images: data.Data) -> float:
-    """What a classifier gets right that knows nothing but each class's mean image."""
-    x, y = images.train_x.reshape(len(images.train_x), -1), images.train_y
-    means = np.stack([x[y == label].mean(axis=0) for label in range(len(images.classes))])
-    distances = ((images.test_x.reshape(len(images.test_x), 1, -1) - means) ** 2).sum(axis=-1)
-    return float((distances.argmin(axis=1) == images.test_y).mean())
 
 
 @pytest.mark.parametrize("n", [1, 2])
