@@ -36,6 +36,8 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     # Where a gradient is nothing but rounding, a small eps would make whole steps of it.
     "Adam": lambda params: torch.optim.Adam(params, lr=0.02, eps=1e-3),
     "AdamW": lambda params: torch.optim.AdamW(params, lr=0.02, eps=1e-3, amsgrad=True),
+    "fused": lambda params: torch.optim.Adam(params, lr=0.02, eps=1e-3, fused=True),
+    "foreach": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9, foreach=True),
     "RMSprop": lambda params: torch.optim.RMSprop(params, lr=0.01, eps=1e-3, momentum=0.5),
 }
 ZEROS: dict[str, Callable[[nn.Module, Any], None]] = {
@@ -99,9 +101,8 @@ class Training:
         self.kept = draw.choice(["", "all but the last", "all"])
         self.clip = draw.random() < 0.3
         self.closure = not self.clip and draw.random() < 0.2
-        self.between = draw.choice(
-            ["", "swap", "one swaps", "average", "factor", "lookahead", "checkpoint", "evaluate"]
-        )
+        self.between = draw.choice(["", "swap", "one swaps", "average", "factor", "lookahead", "checkpoint"])
+        self.dropped = draw.random() < 0.2
         self.scheduled = draw.random() < 0.3
         self.unlike = self.mode != "parameters" and draw.random() < 0.5
         self.few = n > 2 and draw.random() < 0.3
@@ -112,8 +113,7 @@ class Training:
 
     def run(self) -> None:
         """Train both, and compare after each step. All ranks call it."""
-        everybody = hvd.global_process_set
-        few = hvd.add_process_set(self.members) if self.few else everybody
+        few = hvd.add_process_set(self.members) if self.few else hvd.global_process_set
         inside = hvd.rank() in self.members
         mine = Side(self, [hvd.rank()], few)
         its = Side(self, self.members if inside else [hvd.rank()], None)
@@ -149,8 +149,7 @@ class Side:
             passes = 1 if training.kept else training.passes
             options |= {"backward_passes_per_step": passes} | ({} if self.divided else {"process_set": process_set})
             self.optimizer = hvd.DistributedOptimizer(self.optimizer, self.model.named_parameters(), **options)
-        make = torch.optim.lr_scheduler.StepLR
-        self.scheduler = make(self.optimizer, 2, 0.5) if training.scheduled else None
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.5) if training.scheduled else None
         self.slow = [param.clone() for param in self.weights().values()]
 
     def full(self) -> AbstractContextManager[Any]:
@@ -188,6 +187,10 @@ class Side:
         """One step, and what comes between it and the next."""
         training = self.training
         ZEROS[training.zero](self.model, self.optimizer)
+        if training.dropped:
+            with nullcontext() if self.serial else self.optimizer.no_sync():
+                self.loss(step, 9).backward()
+            self.optimizer.zero_grad(set_to_none=training.zero != "zeros")
         if training.closure:
 
             def closure() -> Any:
@@ -206,14 +209,13 @@ class Side:
 
     def clipped_step(self) -> None:
         """Of gradients whose norm is small."""
-        most = 0.2
         if hasattr(self.optimizer, "clip_grad_norm_"):
-            self.optimizer.clip_grad_norm_(most)
+            self.optimizer.clip_grad_norm_(0.2)
             self.optimizer.step()
             return
         if not self.serial:
             self.optimizer.synchronize()
-        nn.utils.clip_grad_norm_(self.model.parameters(), most)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.2)
         with nullcontext() if self.serial else self.optimizer.skip_synchronize():
             self.optimizer.step()
 
@@ -270,7 +272,3 @@ class Side:
         values = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.optimizer.load_state_dict(state)
         self.model.load_state_dict(values)
-
-    def evaluate(self, step: int) -> None:
-        """The model is run without gradients."""
-        self.model(torch.arange(5), False)
