@@ -29,7 +29,7 @@ function make(parent, { text, label, change, run }) {
       extensions: [
         keymap.of([...keys, ...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap, indentWithTab]),
         lineNumbers(), history(), drawSelection(), bracketMatching(), closeBrackets(), indentOnInput(),
-        highlightActiveLine(), indentUnit.of("    "), python(), syntaxHighlighting(colours),
+        highlightActiveLine(), EditorView.lineWrapping, indentUnit.of("    "), python(), syntaxHighlighting(colours),
         EditorView.contentAttributes.of({ "aria-label": label, tabindex: "0" }),
         EditorView.updateListener.of((update) => update.docChanged && change(view.state.doc.toString())),
       ],

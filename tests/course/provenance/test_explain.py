@@ -172,7 +172,7 @@ def test_a_wrong_ring_looks_unlike_a_right_one(monkeypatch: pytest.MonkeyPatch) 
     right, wrong = pictures
     assert 'class="wbt-wrong"' not in right.svg
     assert 'class="wbt-wrong"' in wrong.svg
-    assert "line 9 of your function: chunks[(rank - step) % n] += comm.sendrecv(" in wrong.svg
+    assert "line 10 of your function: chunks[(rank - step) % n] += comm.sendrecv(" in wrong.svg
     assert exercise.show("03.ring_allreduce", times=True).svg.count("wbt-message") == 24
 
 

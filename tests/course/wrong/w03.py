@@ -75,7 +75,7 @@ def works_in_place(comm: Any, x: Any) -> Any:
     "03.ring_allreduce",
     "✗ right: n = 2: rank 0, chunk 0: your result = chunk 1 of rank 1; ranks 0 and 1 missing\n"
     "      first wrong in step 2, on rank 0: chunk 1 comes into the place of chunk 0\n"
-    "          in line 9 of your function: chunks[(rank - step) % n] = comm.sendrecv(",
+    "          in line 15 of your function: chunks[(rank - step) % n] = comm.sendrecv(",
 )
 def sends_the_chunk_of_the_first_half_again(comm: Any, x: Any) -> Any:
     n, rank = comm.size, comm.rank
