@@ -127,12 +127,13 @@ def _commands(world: str, starter: str, n: int) -> Iterator[tuple[list[str], dic
     env |= {"WORKBENCH_BACKEND": name, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     words = [sys.executable, "-W", "error", "-X", "faulthandler", str(Path(__file__).resolve())]
     if starter == "mpiexec":
-        from workbench.launch.start.mpi import command
+        from workbench.launch.start.mpi import command, find_mpiexec
 
-        # Several hosts on one machine: MPI takes ranks of different names for ranks that share no memory.
-        hosts = [("here", 2), ("there", 2)] if name == "hosts" else []
-        env |= {"WORKBENCH_BACKEND": "auto", "WORKBENCH_HIERARCHICAL_BYTES": "100"} if name == "hosts" else {}
-        yield [*command(n, hosts=hosts), *words], env
+        start = command(n)
+        if name == "hosts":  # on one machine: MPI takes ranks of different names for ranks that share no memory
+            start = [find_mpiexec(), "-n", str(n), "-launcher", "fork", "-hosts", "here:2,there:2"]
+            env |= {"WORKBENCH_BACKEND": "auto", "WORKBENCH_HIERARCHICAL_BYTES": "100"}
+        yield [*start, *words], env
         return
     for rank in range(n):
         yield words, env | {"RANK": str(rank), "WORLD_SIZE": str(n)}

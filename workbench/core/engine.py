@@ -46,7 +46,7 @@ def anybody(entries: list[Entry]) -> None:
     """Let every submission pass: the default of :attr:`Engine.gate`."""
 
 
-def nobody(decision: int, sets: frozenset[int]) -> None:
+def nobody(decision: int, sets: frozenset[int], submitted: int) -> None:
     """The default of :attr:`Engine.heard`."""
 
 
@@ -65,8 +65,8 @@ class Engine(threading.Thread):
     Attributes:
         gate: called by each thread that submits, before anything is accepted; it may raise.
         heard: called by each thread to which an error of a collective is raised, before that: with the number of the
-            decision that has ended it, and the process sets in which that decision ends something with an error. Both
-            are the same on every rank.
+            decision that has ended it, the process sets in which that decision ends something with an error, which both
+            are the same on every rank, and when the collective was submitted.
         observer: may be replaced by one that also notifies the old one.
         failures: how many collectives and cells have failed, the same on every rank.
         failed_here: how many of this rank's own tensors have ended with an error.
@@ -94,7 +94,7 @@ class Engine(threading.Thread):
         self.sets = sets
         self.settings = settings
         self.gate: Callable[[list[Entry]], None] = anybody
-        self.heard: Callable[[int, frozenset[int]], None] = nobody
+        self.heard: Callable[[int, frozenset[int], int], None] = nobody
         self.observer = observer or Observer()
         self.failures = 0
         self.failed_here = 0
@@ -252,11 +252,11 @@ class Engine(threading.Thread):
         responses = self._announcer.read(decision)
         failed = frozenset(one.process_set for one in responses if one.error)
         for batch in plan(responses, self.settings.fusion_threshold_bytes):
-            self._execute(batch, partial(self.heard, decision.number, failed))
+            self._execute(batch, decision.number, failed)
             if batch[0].priority and self._control.rank == 0:
                 self._control.send(Done(0))  # the next of those that may be overtaken may begin
 
-    def _execute(self, batch: Batch, raises: Callable[[], None]) -> None:
+    def _execute(self, batch: Batch, decision: int, failed: frozenset[int]) -> None:
         first, error = batch[0], batch[0].exception()
         self.failures += error is not None or first.kind is Kind.RENUMBER
         self.given_up += first.kind is Kind.RENUMBER and first.root == self._control.rank
@@ -282,7 +282,7 @@ class Engine(threading.Thread):
                     entry.handle.tuned = self.tuned
         for entry, result in own:
             if error is not None:
-                entry.handle.raises = raises
+                entry.handle.raises = partial(self.heard, decision, failed, entry.submitted)
             entry.deliver(result, error)
 
     def _end(self, error: CollectiveError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from time import perf_counter_ns
 
 from workbench.errors import CollectiveError
 
@@ -54,7 +55,7 @@ class Names:
         >>> names = Names()
         >>> names.next("allreduce"), names.next("allreduce"), names.next("allgather")
         ('allreduce.noname.0', 'allreduce.noname.1', 'allgather.noname.0')
-        >>> names.heard(5, frozenset({0}))
+        >>> names.heard(5, frozenset({0}), perf_counter_ns())
         >>> names.next("allreduce"), names.next("allreduce", process_set=1)
         ('allreduce.noname.e5.0', 'allreduce.noname.0')
     """
@@ -62,6 +63,7 @@ class Names:
     def __init__(self, failures: int = 0) -> None:
         self._counts: Counter[tuple[str, int]] = Counter()
         self._heard: dict[int, int] = {}  # process set → the decision whose error was raised here last
+        self._since = perf_counter_ns()
         self.users: dict[tuple[str, int], dict[tuple[int, ...], tuple[int, int]]] = {}
         self.rounds: defaultdict[tuple[int, ...], Rounds] = defaultdict(Rounds)
         self.failures = failures
@@ -95,13 +97,14 @@ class Names:
         """The last name was not used, for the call was refused; the other ranks have not used it either."""
         self._counts[kind, process_set] -= 1
 
-    def heard(self, decision: int, sets: frozenset[int]) -> None:
+    def heard(self, decision: int, sets: frozenset[int], submitted: int) -> None:
         """An error is raised here; see :attr:`workbench.core.engine.Engine.heard`. Once for all that one decision ends.
 
         All its process sets begin anew, also where this rank waits for a tensor of one and another rank for one of
-        another: both have heard of both.
+        another: both have heard of both. What was submitted before all began anew does not matter: one rank alone may
+        look at what a failed cell has left.
         """
-        for each in sets:
+        for each in sets if submitted >= self._since else ():
             if self._heard.get(each, 0) < decision:
                 self._heard[each] = decision
                 for kind, where in list(self._counts):
@@ -111,6 +114,7 @@ class Names:
     def restart(self, failures: int | None = None) -> None:
         self._counts.clear()
         self._heard.clear()
+        self._since = perf_counter_ns()
         self.users = {}
         self.rounds.clear()
         if failures is not None:

@@ -89,7 +89,8 @@ class GradientHooks:
         refuse_periodic(optimizer)
         self.optimizer = optimizer
         self.grads = grads
-        grads.order.read_progress = partial(_progress, optimizer, grads.params)
+        if grads.op is not Adasum:  # which combines steps that each rank makes by itself
+            grads.order.read_progress = partial(_progress, optimizer, grads.params)
         self.sharded = sharded
         self.should_synchronize = True
         self.synchronized = False

@@ -18,6 +18,7 @@ class Fails(keras.callbacks.Callback):
 
 
 hvd.init()
+keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
 model.fit(np.ones((32, 4)), np.ones((32, 1)), batch_size=8, epochs=3, verbose=0, callbacks=[Fails()])
