@@ -159,6 +159,7 @@ def seconds(make, ranks, global_batch, steps):
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if ranks > 1:
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     mine = slice(hvd.rank(), global_batch, ranks)
     x, y = images[mine], labels[mine]
