@@ -72,7 +72,6 @@ TWO = ("faster",)
 ALONE = ("inference",)
 TF_DATA = PYTHON["data"].pop()  # run below
 ONLY_READ = {
-    "convert-your-script": "a comment that the command writes; tests/convert does it",
     "convert": "needs Lightning and HuggingFace's packages; tests/lightning and tests/programs run them",
     "gpus": "needs a GPU; tests/gpu does it",
     "hosts": "needs other hosts; tests/launch/hosts has some",

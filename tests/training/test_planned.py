@@ -103,7 +103,7 @@ def test_a_plan_is_carried_out() -> None:
             optimizer.zero_grad()
             model(torch.ones(2, 8) * (step + hvd.rank())).square().mean().backward()
             optimizer.step()
-        later = len(optimizer._distributed.deferral._updates)
+        later = len(optimizer._distributed.deferral.updates)
         buckets = len(set(optimizer._distributed.grads.buckets.values()))
         return torch.cat([param.detach().flatten() for param in model.parameters()]).tolist(), buckets, later
 

@@ -66,7 +66,7 @@ def convert(name: str, text: str, options: Options | None = None) -> Converted:
         >>> convert("a.py", "import torch\n")
         Traceback (most recent call last):
         workbench.convert.source.RefusedError: a.py is not converted:
-          no optimizer of torch.optim is made in this file.
+          no loss.backward() in this file: what trains here is not known.
     """
     options = options or Options()
     script = Script(name, text)

@@ -62,7 +62,7 @@ class Bound:
         r"""What is wrong with the figures in a text; empty if nothing is.
 
         Example:
-            >>> Bound("two ranks", r"speed-up ([\\d.]+)", 1.4, 2.5).broken("speed-up 0.99")
+            >>> Bound("two ranks", r"speed-up ([\d.]+)", 1.4, 2.5).broken("speed-up 0.99")
             'two ranks: 0.99, in “speed-up 0.99”; expected 1.4 to 2.5'
         """
         found = list(re.finditer(self.figure, text, re.MULTILINE))
