@@ -144,7 +144,7 @@ def test_the_package_for_a_browser_is_the_same_each_time(tmp_path: Path) -> None
         names = set(archive.namelist())
     assert {"workbench/course/exercise.py", "workbench/data/digits-images-idx3-ubyte.gz"} <= names
     assert not [name for name in names if name.startswith(("workbench/torch/", "workbench/course/grading/"))]
-    assert (tmp_path / "a").stat().st_size < 1_330_000
+    assert (tmp_path / "a").stat().st_size < 1_300_000
 
 
 def test_a_distribution_that_lacks_a_file_is_told(tmp_path: Path) -> None:

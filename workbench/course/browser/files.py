@@ -23,8 +23,8 @@ _PACKAGE = ROOT / "workbench"
 _SUFFIXES = (".py", ".css", ".gz", ".html", ".js", ".json", ".svg", ".txt")
 # What needs processes, frameworks or a network, and builds or grades.
 _LEFT_OUT = (
-    *("as_horovod", "calibration", "cluster", "executors", "jax", "keras", "labextensions", "mxnet", "ray", "spark"),
-    *("tensorflow", "tf", "torch", "course/grading", "course/site"),
+    *("as_horovod", "calibration", "cluster", "convert", "executors", "jax", "keras", "labextensions", "mxnet", "ray"),
+    *("spark", "tensorflow", "tf", "torch", "course/grading", "course/site"),
 )
 
 
