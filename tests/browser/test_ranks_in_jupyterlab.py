@@ -27,6 +27,7 @@ CELLS = [
     "for i in range(1000):\n    print('line', i)\n    time.sleep(0.1)\n    if pathlib.Path('go').exists(): break",
     "%%px\nclass Nowhere(ipywidgets.DOMWidget):\n    _model_name = _view_name = Unicode('Nowhere').tag(sync=True)\n"
     "    _model_module = _view_module = Unicode('no-such-module').tag(sync=True)\ndisplay(Nowhere())",
+    "%px assert hvd.rank() != 1, 'rank 1 has no ' + 'long words ' * 20",
 ]
 
 
@@ -88,12 +89,20 @@ def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab) -> None:
     tables = ended(begin(ranks, 4))
     assert tables.locator(".wb-panel td").all_inner_texts() == [f"cell of {rank}" for rank in range(4)]
     assert page.locator(".jp-Notebook").evaluate("each => each.scrollWidth <= each.clientWidth")
+    failed = ended(begin(ranks, 11))
+    traceback = failed.locator("[data-mime-type='application/vnd.jupyter.stderr']")
+    assert f"In{failed.locator('.jp-InputPrompt').inner_text().rstrip(':')}, line 1" in traceback.inner_text()
+    assert traceback.locator("pre").first.evaluate("each => getComputedStyle(each).wordBreak") == "normal"
+    look_at_both_themes(page, "[data-mime-type='application/vnd.jupyter.stderr']")
     look_at_both_themes(page, ".wb-ranks")
     saved_without_a_kernel(ranks, lab)
 
 
 def test_the_panel(ranks: Notebook) -> None:
-    """While a cell runs it names the missing rank and its line; its button interrupts; the next cell is right."""
+    """While a cell runs it names the missing rank and its line; its button interrupts; the next cell is right.
+
+    A page that is loaded anew has the ranks and their panel.
+    """
     page = ranks.page
     for cell in (0, 1, 5):
         ended(begin(ranks, cell))
@@ -114,6 +123,10 @@ def test_the_panel(ranks: Notebook) -> None:
     assert following.locator(".wb-panel").inner_text().split() == ["ranks", "0-3", "4"]
     status = page.locator("#jp-main-statusbar")
     status.get_by_text("4 ranks: idle").wait_for()
+    page.keyboard.press("Control+s")
+    page.reload()
+    status.get_by_text("4 ranks: idle").wait_for()
+    assert rows.nth(3).locator("td").first.inner_text()
     ended(begin(ranks, 8))
     status.get_by_text("4 ranks: idle").wait_for(state="detached")
 

@@ -21,7 +21,7 @@ from workbench.cluster.debugger import STANDS, RanksDebugger
 from workbench.cluster.frontend import somebody_answers, somebody_looks
 from workbench.cluster.ipyparallel_internals import call_it, engines_of, keep_output, parts_of
 from workbench.cluster.names import EngineNames
-from workbench.cluster.output.as_data import ENDED
+from workbench.cluster.output.as_data import RANKS
 from workbench.cluster.output.collected import Collected
 from workbench.cluster.output.shown import BelowTheCell, OnTerminal, Shown
 from workbench.cluster.panel.activity import EngineStates, lines, sentence
@@ -45,6 +45,7 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
 
     names: EngineNames | None = None
     debugger: RanksDebugger | None = None
+    comm: Any = None  # by which JupyterLab's status bar knows the ranks
     warned = False
     stream_output = None  # as the frontend is
     progress_after_seconds = -1
@@ -107,8 +108,8 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         if self.debugger is not None:
             self.debugger.forget()
         self.view.client.late = None
-        if running_kernel() is not None and somebody_looks():
-            create_comm(target_name=ENDED).close()
+        if self.comm is not None:
+            self.comm.close()
 
     def own_init(self, result: Any) -> None:
         """After a cell of the notebook itself: was ``init()`` meant for the engines?"""
@@ -288,6 +289,9 @@ def activate(view: Any, shell: Any) -> None:
     magics.names = EngineNames(view.client, shell)
     shell.events.register("post_run_cell", magics.own_init)
     kernel = running_kernel()
+    if kernel is not None and somebody_looks():
+        comm = magics.comm = create_comm(target_name=RANKS, data={"ranks": view.client.ids})
+        comm.on_msg(lambda asked: comm.send({"ranks": view.client.ids}))
     if hasattr(kernel, "debugger") and getattr(kernel, "control_thread", None) is not None:
         magics.debugger = RanksDebugger(view.client, kernel)
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.common.cell_numbers import KEY
+from workbench.common.notebook import running_shell
 
 if TYPE_CHECKING:
     from workbench.cluster.ipyparallel_internals import Client, Find, Request
@@ -65,6 +66,12 @@ class _Thread(threading.local):
         self.call = _SentCall(set())
 
 
+def _cell() -> int:
+    """The number beside the notebook's cell that runs."""
+    shell = running_shell()  # whose execution_count is, since IPython 9, that of the next one
+    return len(shell.history_manager.input_hist_raw) - 1 if shell is not None else 0
+
+
 class SentCells:
     """Numbers the requests of one client.
 
@@ -100,12 +107,12 @@ class SentCells:
     def _numbered(self, send: Callable[..., Any], request: Request) -> Any:
         """Send a request with its number."""
         if not request.engines:
-            future = send(metadata={**request.metadata, KEY: {"failures": self._failures}})
+            future = send(metadata={**request.metadata, KEY: {"failures": self._failures, "cell": _cell()}})
             self._without_number(future, request.possible)
             return future
         with self._lock:
             call, numbers = self._count(request.engines)
-            said = self._state() | {"call": call.number, "numbers": numbers, "failures": call.failures}
+            said = self._state() | {"call": call.number, "numbers": numbers, "failures": call.failures, "cell": _cell()}
         try:
             future = send(metadata={**request.metadata, KEY: said})
         except BaseException:  # Ctrl-C, or arguments that cannot be sent

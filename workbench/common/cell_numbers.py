@@ -43,6 +43,7 @@ class CellNumbers:
     Attributes:
         number: of the newest request that it has begun, or passed over.
         call: of a view, which sent that request; the requests of one call belong together.
+        cell: the number that the notebook's user sees beside the cell which runs; 0 if there is none.
         numbered: was the newest request sent by the notebook, and not by another client?
         version: of what the notebook has said; it grows.
         sent: by engine, how many requests the notebook has sent.
@@ -69,7 +70,7 @@ class CellNumbers:
 
     def __init__(self, engine: int) -> None:
         self.engine, self.number, self.call, self.version = engine, 0, 0, 0
-        self.numbered = False
+        self.cell, self.numbered = 0, False
         self.sent: dict[int, int] = {}
         self.idle: list[int] = []
         self.running: dict[int, int] = {}
@@ -82,6 +83,7 @@ class CellNumbers:
     def begin(self, message: Mapping[str, Any] | None) -> None:
         """A request is begun; ``message``: what it carries, None if the notebook has not sent it."""
         number = dict(message.get("numbers", ())).get(self.engine) if message is not None else None
+        self.cell = message.get("cell", 0) if message is not None else 0
         if message is not None:
             self.failures = message.get("failures")
         self.numbered = number is not None

@@ -1,4 +1,4 @@
-"""What our JupyterLab extension gets: rows as data, which it shows as tabs, and word of the end of the ranks."""
+"""What our JupyterLab extension gets: rows as data, which it shows as tabs, and a comm that says which ranks exist."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from workbench.cluster.output.screen import Item, Line
 from workbench.common.text import rank_spans
 
 MIME = "application/vnd.workbench.ranks+json"
-ENDED = "workbench-ranks-ended"
-"""The target of a comm that is opened when a notebook's ranks have ended."""
+RANKS = "workbench-ranks"
+"""The target of a comm that is open while a notebook has ranks. It says which, at first and when it is asked."""
 IN_TAB = "application/vnd.workbench.in-tab+json"
 """Of a display that only frontends without our extension show."""
 
@@ -45,4 +45,4 @@ def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
     return found
 
 
-__all__ = ["ENDED", "IN_TAB", "MIME", "as_data"]
+__all__ = ["IN_TAB", "MIME", "RANKS", "as_data"]

@@ -40,7 +40,7 @@ from workbench.launch.ranks.activity import Activity, Published
 from workbench.launch.ranks.debugger import DEBUG, Debugger
 from workbench.launch.ranks.names import NAMES, about_names
 from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
-from workbench.launch.ranks.short_traceback import MOST_TEXT, ShortTraceback
+from workbench.launch.ranks.short_traceback import MOST_TEXT, ShortTraceback, number_cells
 from workbench.launch.ranks.streams import OwnStreams
 
 _LONG_WAIT_S = 0.4
@@ -70,6 +70,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self._pid, self.streams = os.getpid(), OwnStreams()
         self.shell.events.register("post_execute", self._cell_over)
         self.cell_numbers = CellNumbers(self.engine_id)
+        number_cells(self.shell, lambda: self.cell_numbers.cell)
         self.control_handlers[KEY] = self._receive_numbers
         self.control_handlers[STATE] = self._say_state
         self._activity, self._foreign = Activity(), set[str]()

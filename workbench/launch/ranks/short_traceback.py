@@ -8,6 +8,7 @@ loaded. A RecursionError has a thousand frames, and an exception that was raised
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -55,6 +56,17 @@ class ShortTraceback:
         return found
 
 
+def number_cells(shell: Any, number: Callable[[], int]) -> None:
+    """In tracebacks a cell has the number that it has in the notebook, not that of the cells which this engine has run.
+
+    Args:
+        shell: IPython's.
+        number: of the cell that runs; 0 if nobody has said it.
+    """
+    cache = shell.compile.cache
+    shell.compile.cache = lambda code, own=0, raw_code=None: cache(code, number() or own, raw_code)
+
+
 def shortened(trace: TracebackType, first: int = _FIRST, last: int = _LAST) -> tuple[TracebackType, int]:
     """The first and the last frames of a traceback, and how many are left out.
 
@@ -81,4 +93,4 @@ def shortened(trace: TracebackType, first: int = _FIRST, last: int = _LAST) -> t
     return short, left_out
 
 
-__all__ = ["MOST_TEXT", "ShortTraceback", "shortened"]
+__all__ = ["MOST_TEXT", "ShortTraceback", "number_cells", "shortened"]

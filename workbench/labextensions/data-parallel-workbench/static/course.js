@@ -465,10 +465,10 @@ function statusItem(Widget, tracker) {
     node.title = text;
   };
   tracker.currentChanged.connect(show);
-  document.addEventListener("workbench-ranks", ({ detail: { notebook, ranks, note, running } }) => {
+  document.addEventListener("workbench-ranks", ({ detail: { notebook, ranks, note, running, live } }) => {
     const count = ranks.length === 1 ? "1 rank" : `${ranks.length} ranks`;
     if (!ranks.length) texts.delete(notebook);
-    else if (running || texts.has(notebook)) texts.set(notebook, `${count}: ${running ? note || "busy" : "idle"}`);
+    else if (running || live || texts.has(notebook)) texts.set(notebook, `${count}: ${running ? note || "busy" : "idle"}`);
     show();
   });
   return { item: new Widget({ node }), align: "left", rank: 10, isActive: () => true };

@@ -4,7 +4,7 @@
 (() => {
   const NAME = "data-parallel-workbench";
   const MIME = "application/vnd.workbench.ranks+json"; // see workbench/cluster/output/as_data.py
-  const ENDED = "workbench-ranks-ended"; // likewise
+  const RANKS = "workbench-ranks"; // likewise
   const IN_TAB = "application/vnd.workbench.in-tab+json"; // what only frontends without this extension show
   const VIEW = "application/vnd.jupyter.widget-view+json";
   const SCREEN = 40; // lines of all rows together; of a longer row the beginning and the end are shown, the rest is folded
@@ -93,12 +93,19 @@
     document.dispatchEvent(new CustomEvent("workbench-ranks", { detail: { ...data, notebook: panel.id } }));
   }
 
-  /** A notebook's ranks end with its cluster, which says so, or with its kernel. */
-  function announceEnd({ sessionContext, id }) {
+  /** A notebook's ranks, as a comm of its kernel says; they end with that comm, or with the kernel. */
+  function announceRanks({ sessionContext, id }) {
     const ended = () => announce({ id }, { ranks: [] });
-    const listen = kernel => kernel?.registerCommTarget(ENDED, ended);
-    listen(sessionContext.session?.kernel);
-    sessionContext.kernelChanged.connect((_, { newValue }) => (listen(newValue), ended()));
+    const hear = ({ content }) => announce({ id }, { ranks: content.data.ranks, running: false, live: true });
+    const follow = comm => Object.assign(comm, { onMsg: hear, onClose: ended });
+    const listen = async kernel => {
+      kernel.registerCommTarget(RANKS, (comm, opened) => (follow(comm), hear(opened)));
+      const { content } = await kernel.requestCommInfo({ target_name: RANKS }); // of a page that was closed
+      for (const name of Object.keys(content.comms ?? {})) follow(kernel.createComm(RANKS, name)).send({});
+    };
+    const begin = kernel => kernel && listen(kernel).catch(error => console.warn("The ranks are not shown:", error));
+    begin(sessionContext.session?.kernel);
+    sessionContext.kernelChanged.connect((_, { newValue }) => (ended(), begin(newValue)));
     sessionContext.statusChanged.connect((_, status) => /restarting|dead|terminating/.test(status) && ended());
   }
 
@@ -259,7 +266,10 @@
     });
   }
 
+  // JupyterLab breaks tracebacks amid words, and its dark theme writes their red on a red that is too bright for it.
   const STYLE = `
+    .jp-OutputArea-output pre { overflow-wrap: anywhere; word-break: normal; }
+    [data-jp-theme-light="false"] { --jp-rendermime-error-background: rgb(244 67 54 / 10%); }
     .wb-ranks { padding: 2px 0; }
     .wb-bar { display: flex; gap: 8px; justify-content: space-between; border-bottom: 1px solid var(--jp-border-color2); }
     .wb-bar[hidden], .wb-bar [hidden] { display: none; }
@@ -301,7 +311,7 @@
         globalThis.workbenchInterrupt = () => app.commands.execute("notebook:interrupt-kernel");
         const add = panel => {
           const Ranks = rendererOf(Widget, MimeModel, panel);
-          announceEnd(panel);
+          announceRanks(panel);
           panel.content.rendermime.addFactory(
             { safe: true, mimeTypes: [MIME], createRenderer: () => new Ranks() },
             0
