@@ -158,7 +158,7 @@ def test_a_learners_wrong_ring_is_played(show: Callable[..., Page]) -> None:
         assert set(seen.page.evaluate(red)) == {"hidden"}, step
         seen.press("Step on")
     assert seen.page.evaluate(red).count("visible") == 1
-    assert seen.line.startswith("step 4: on rank 0 rank 0 is added a second time, in line 9: chunks[")
+    assert seen.line.startswith("step 4: on rank 0 rank 0 is added a second time, in line 10: chunks[")
     for _ in range(3):
         seen.press("Step on")
     assert seen.line.startswith("returned: rank 0, chunk 0: your result = rank 0 twice")
