@@ -28,6 +28,7 @@ import workbench.torch as hvd
 
 hvd.init()
 model = torch.nn.Linear(4, 1)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
 for step in range(30):
     if hvd.rank() == 1:
