@@ -50,3 +50,16 @@ def test_its_status_is_what_tests_and_checks_say(
     done = subprocess.run(command, cwd=folder, env=outside, text=True, capture_output=True, timeout=100)
     assert (done.returncode, says in done.stdout) == (status, True), done.stdout + done.stderr
     assert ("FLAKY" in done.stdout) == again
+
+
+def test_what_a_worker_leaves_is_done_by_the_others(tmp_path: Path) -> None:
+    """A test that ends its worker is red, once; all others run, those of its file, too, and the run comes to its end."""
+    shutil.copy(HERE / "tests" / "helpers" / "scheduling.py", tmp_path)
+    (tmp_path / "conftest.py").write_text("pytest_plugins = ['scheduling']\n")
+    for n in range(12):
+        body = "import os; os._exit(1)" if n == 9 else "pass"
+        (tmp_path / f"test_{n:02}.py").write_text(f"def test_a(): pass\ndef test_b(): {body}\ndef test_c(): pass\n")
+    words = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+    done = subprocess.run(words, cwd=tmp_path, text=True, capture_output=True, timeout=100)
+    assert done.returncode == 1, done.stdout
+    assert "1 failed, 35 passed" in done.stdout

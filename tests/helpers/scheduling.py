@@ -1,0 +1,44 @@
+"""Which worker of a run gets which tests: whole files; and what a worker that has ended leaves is done by the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of ``--dist loadfile``."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        """A test that is out of time ends its worker. Then the run of xdist's own class never comes to its end.
+
+        1. It hands out all files of that worker once more, the finished ones, too. Who gets one of those has no test to
+           run, is not heard of again, and gets no other file. So only what is left is handed out, without that test.
+        2. A worker begins a test when it knows the next one, or that there is none. So none is left with a single one.
+        """
+
+        def remove_node(self, node: Any) -> str | None:
+            """A worker has ended; the test that it was at."""
+            had = self.assigned_work.pop(node)
+            left = [(tests, test) for tests in had.values() for test, done in tests.items() if not done]
+            if not left:
+                return None
+            tests, crashed = left[0]
+            tests[crashed] = True
+            self.workqueue.update({file: tests for file, tests in had.items() if not all(tests.values())})
+            for each in self.assigned_work:
+                self._reschedule(each)
+            return str(crashed)
+
+        def _reschedule(self, node: Any) -> None:
+            super()._reschedule(node)
+            while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+                if self.workqueue:
+                    self._assign_work_unit(node)
+                else:
+                    node.shutdown()
+
+    return Files(config, log) if config.getoption("dist") == "loadfile" else None
