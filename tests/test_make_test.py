@@ -53,7 +53,7 @@ def test_its_status_is_what_tests_and_checks_say(
 
 
 def test_what_a_worker_leaves_is_done_by_the_others(tmp_path: Path) -> None:
-    """A test that ends its worker is red, once; all others run, those of its file, too, and the run comes to its end."""
+    """A test that ends its worker is red, once; all others run, those of its file, too; then the run ends."""
     shutil.copy(HERE / "tests" / "helpers" / "scheduling.py", tmp_path)
     (tmp_path / "conftest.py").write_text("pytest_plugins = ['scheduling']\n")
     for n in range(12):

@@ -1,4 +1,4 @@
-"""Which worker of a run gets which tests: whole files; and what a worker that has ended leaves is done by the others."""
+"""Which worker of a run gets which tests: whole files; what a worker that has ended leaves is done by the others."""
 
 from __future__ import annotations
 
