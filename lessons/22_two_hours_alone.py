@@ -159,8 +159,10 @@ reveal(
 
 # %% [markdown]
 # Both runs see all images once per epoch, in batches of 96. With two ranks each takes 48 of them, so an epoch has the
-# same number of steps, each with half of the work. If a machine has two free cores, an epoch takes little more than
-# half of the time; on a busy one less is gained. The accuracies may differ by a few images: each rank shuffles
+# same number of steps, each with half of the work. Yet two ranks gain little here, or nothing: this network is so small
+# that a step is mostly what does not become less with more ranks (starting the step's operations, and the sum of the
+# gradients). Lesson 08 has one with more work in a step, where two ranks are clearly faster. So compare the time per
+# epoch, as the slides say, before you ask for more GPUs. The accuracies may differ by a few images: each rank shuffles
 # its own half, so the batches differ.
 #
 # The slides' longer scripts may take more than ten minutes with their data and network. Here they train on the digits:

@@ -101,7 +101,7 @@ MEASURES = """# %% [markdown]
 # %%
 print("convolutional  alone 37.92 ms per step,  2 ranks: speed-up {}, efficiency 49%")
 """
-OUTSIDE = {"07", "16", "22"}
+OUTSIDE = {"16"}
 """Lessons whose figures are outside of their bounds, on a quiet machine too."""
 AT_LEAST = "[08: two ranks]\nfigure: speed-up ([\\d.]+)\nleast: 1.4\n"
 
