@@ -66,6 +66,9 @@ legacy-test: ## MXNet, Estimator and Keras 2.15, in an environment of their own,
 coverage: for-tests ## which lines the fast tests run, some minutes: a table, and pages in .coverage/html
 	@.ci/coverage $(ARGS)
 
+mutants: for-tests ## which faults, planted one at a time, the tests let through, hours: build/mutants.md (ARGS="--count 20")
+	@.venv/bin/python .ci/mutants.py $(ARGS)
+
 verbs: for-tests ## which form of which verb each framework has: the table in docs/reference/verbs.md
 	@.venv/bin/python .ci/verbs.py
 

@@ -1,0 +1,56 @@
+"""``make mutants``: a fault is planted, and said to be caught or to survive."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from project import ROOT
+
+SOURCE = "def most(a, b):\n    if a > b:\n        return a\n    return b\n"
+TESTS = "from workbench.core.most import most\n\n\ndef test_most():\n    assert most({}) == {}\n"
+
+
+@pytest.fixture
+def mutants(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program."""
+    monkeypatch.syspath_prepend(str(ROOT / ".ci"))
+    sys.modules.pop("mutants", None)
+    import mutants
+
+    return mutants
+
+
+def test_every_fault_is_a_program(mutants: ModuleType) -> None:
+    """A sample of the product's: each file can be read, and says something else; the same seed, the same faults."""
+    chosen = mutants.sample(100, 1, "")
+    assert len({fault.kind for fault in chosen}) >= 5
+    assert [str(fault) for fault in chosen] == [str(fault) for fault in mutants.sample(100, 1, "")]
+    for fault in chosen:
+        source = (ROOT / fault.file).read_bytes()
+        assert ast.dump(ast.parse(fault.written(source))) != ast.dump(ast.parse(source)), str(fault)
+
+
+@pytest.mark.process
+def test_a_fault_is_caught_or_survives(mutants: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a test that looks at the branch, and by one that does not; the file is whole again."""
+    file = "workbench/core/most.py"
+    for name in ("workbench/__init__.py", "workbench/core/__init__.py", file, "tests/core/test_most.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / file).write_text(SOURCE)
+    shutil.copy(ROOT / "tests" / "helpers" / "rings.py", tmp_path)
+    (tmp_path / "conftest.py").write_text("pytest_plugins = ['rings']\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    thorough\n    engines\n")
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    (fault,) = [each for each in mutants.faults(file, SOURCE) if each.kind == "branch removed"]
+    test = tmp_path / "tests" / "core" / "test_most.py"
+    test.write_text(TESTS.format("2, 1", 2))
+    assert "test_most.py::test_most" in mutants.caught(fault, tmp_path)
+    test.write_text(TESTS.format("1, 2", 2))
+    assert mutants.caught(fault, tmp_path) == ""
+    assert (tmp_path / file).read_text() == SOURCE
