@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -12,7 +13,15 @@ import numpy as np
 import pytest
 
 from workbench.elastic.checkpoint import newest_complete
-from workbench.elastic.checkpoint_files import MANIFEST, DamagedError, complete, directory_of, divided, read_complete
+from workbench.elastic.checkpoint_files import (
+    MANIFEST,
+    DamagedError,
+    complete,
+    directory_of,
+    divided,
+    read_complete,
+    replacing,
+)
 from workbench.elastic.checkpoint_values import NUMPY
 from workbench.elastic.checkpoint_write import Attempt, prune, write
 from workbench.errors import CheckpointError
@@ -252,3 +261,23 @@ def test_the_newest_are_kept(keep: int, tmp_path: Path) -> None:
     assert complete(tmp_path) == [1, 2, 4, 5][-keep:]
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == sorted([*(f"checkpoint-{n:08d}" for n in complete(tmp_path)), "checkpoint-old", "notes.txt"])
+
+
+def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is flushed, then renamed, then its folder is flushed: a loss of power leaves no half file."""
+    done, fsync, replace = list[str](), os.fsync, os.replace
+
+    def flushed(handle: int) -> None:
+        done.append(f"flush {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
+        fsync(handle)
+
+    def renamed(old: Path, new: Path) -> None:
+        done.append(f"rename {old.name} {new.name}")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", renamed)
+    with replacing(tmp_path / "part") as file:
+        file.write(b"all of it")
+    assert done == ["flush .part.tmp", "rename .part.tmp part", f"flush {tmp_path.name}"]
+    assert (tmp_path / "part").read_bytes() == b"all of it"

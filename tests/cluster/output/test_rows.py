@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.cluster.output.as_data import as_data
 from workbench.cluster.output.as_html import as_html
 from workbench.cluster.output.as_text import as_text
 from workbench.cluster.output.rows import Row, merged, one_bar
@@ -79,3 +80,10 @@ def test_pieces_of_a_text_show_what_the_whole_does(text: str, size: int) -> None
     for i in range(0, len(text), size):
         pieces.write(text[i : i + size])
     assert whole.items == pieces.items
+
+
+def test_what_went_to_stderr_is_marked() -> None:
+    """Lines of one stream that follow each other are one text, and each text says which stream it is of."""
+    row = Row((0,), (Line("a"), Line("b"), Line("c", error=True), Line("d")))
+    (found,) = as_data([row], [0])["rows"]
+    assert [(each["text"], each["error"]) for each in found["items"]] == [("a\nb", False), ("c", True), ("d", False)]

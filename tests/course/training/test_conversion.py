@@ -73,6 +73,8 @@ def test_samples_and_steps() -> None:
     double = [_seen(rank, 2, batches=alone.batches) for rank in range(2)]
     assert "sample 0 was seen 2 times" in behaviour.each_sample_once(alone, double)
     assert "step 0 takes 8 samples on all ranks, 4 in one process" in behaviour.same_global_batch(alone, double)
+    fewer = [_seen(batches=[[0, 1], [2, 3]]), _seen(batches=[[0, 1]])]
+    assert behaviour.same_global_batch(alone, fewer) == "rank 0 makes 2 steps, rank 1 1"
     again = [_seen(rank, 2, batches=[_seen(rank, 2).batches[0]] * 2) for rank in range(2)]
     assert "order of epoch 0" in behaviour.each_sample_once(alone, again)
     summed = [_seen(rank, 2, gradient=2 * np.arange(3.0)) for rank in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 
 from workbench.common.messages import Message
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.remote_shell import LocalShell
+from workbench.launch.hosts.remote_shell import LocalShell, Ssh
 from workbench.launch.ranks.process_tree import ProcessTree
 
 SILENCE_S = 3.0
@@ -135,3 +136,13 @@ def test_a_launcher_that_is_silent_is_left(launcher: Launcher) -> None:
     """Its pipe is open, as when a cable is out: the agent ends its rank, and itself."""
     assert gone(launcher.agent.pid)
     assert gone(launcher.rank)
+
+
+def test_ssh_never_asks() -> None:
+    """A missing key or an unknown host is an error, in a job and in the trial that an error proposes."""
+    words = Ssh(port=2222, identity="key").command("a", "true")
+    assert words[words.index("BatchMode=yes") - 1] == "-o"
+    assert words[-3:] == ["--", "a", "true"]
+    assert {("-i", "key"), ("-p", "2222")} <= set(itertools.pairwise(words))
+    trial = Ssh().trial("a")
+    assert trial[trial.index("BatchMode=yes") - 1] == "-o"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import re
 import subprocess
@@ -44,7 +45,8 @@ WRONG: dict[str, tuple[Change, str]] = {
 
 
 def left() -> int:
-    """Arenas that this process has open or mapped."""
+    """Arenas that this process has open or mapped; those of earlier tests wait for the garbage collection."""
+    gc.collect()
     files = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # the one of the listing itself is closed by now
