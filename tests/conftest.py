@@ -21,7 +21,7 @@ from running import Runner
 # A fork server takes each process that starts engines two seconds of a core; tests that are about it say so.
 os.environ.setdefault("WORKBENCH_FORK", "0")
 
-pytest_plugins = ["durations", "rings", "scheduling", "servers"]
+pytest_plugins = ["deadlines", "durations", "rings", "scheduling", "servers"]
 
 # These run inside ranks. test_parallel.py and its like start them there, with this variable; so does a run that names
 # one of them.

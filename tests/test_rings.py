@@ -64,3 +64,16 @@ def test_reasons_are_of_tests_that_there_are(name: str) -> None:
     files = [each for each in Path(__file__).parent.rglob(path) if f"def {test}(" in each.read_text(encoding="utf-8")]
     assert len(files) == 1
     assert len(reasons()[name].split()) >= 3
+
+
+def test_deadlines_follow_the_machine(tmp_path: Path) -> None:
+    """On a machine that is three times as slow each test has three times its own limit, or that of all."""
+    (tmp_path / "test_inner.py").write_text(
+        "import pytest\nlimit = lambda request: request.node.get_closest_marker('timeout').args[0]\n"
+        "def test_all(request): assert limit(request) == 180\n"
+        "@pytest.mark.timeout(10)\ndef test_own(request): assert limit(request) == 30\n"
+    )
+    (tmp_path / "conftest.py").write_text("import deadlines\ndeadlines.slowness = lambda: 3.0\n")
+    words = ["-m", "pytest", "-p", "deadlines", "-p", "no:cacheprovider", "-n", "1", str(tmp_path)]
+    done = subprocess.run([sys.executable, *words], cwd=HELPERS, text=True, capture_output=True, timeout=60)
+    assert "2 passed" in done.stdout, done.stdout

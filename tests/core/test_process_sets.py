@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from workbench.core.backend.base import Backend
 from workbench.core.backend.process_sets import SetTable
+from workbench.errors import CollectiveError
 
 
 class Life:
@@ -13,7 +13,7 @@ class Life:
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
-        self.closed = 0
+        self.closed, self.given_up = 0, list[Exception]()
 
     def subset(self, ranks: Any) -> Any:
         self.parts.append(backend(len(ranks)))
@@ -22,10 +22,13 @@ class Life:
     def close(self, clean: bool = True) -> None:
         self.closed += 1
 
+    def give_up(self, why: Exception) -> None:
+        self.given_up.append(why)
 
-def backend(size: int) -> Backend:
+
+def backend(size: int) -> Any:
     """A backend of so many ranks, with a life that takes notes."""
-    return cast("Backend", type("", (), {"size": size, "life": Life()})())
+    return type("", (), {"size": size, "life": Life()})()
 
 
 def test_a_set_that_is_removed_is_closed() -> None:
@@ -43,3 +46,13 @@ def test_a_set_that_is_removed_is_closed() -> None:
     assert [each.life.closed for each in (*mine, cpu, gpu)] == [1, 1, 0, 0]
     assert table.members == {0: (0, 1, 2, 3)}
     assert table.backend(7) is None
+
+
+def test_what_is_in_flight_is_given_up_unless_all_is_done() -> None:
+    """In both kinds of memory, with the reason."""
+    for clean, told in ((True, 0), (False, 1)):
+        cpu, gpu = backend(2), backend(2)
+        table = SetTable(0, cpu)
+        table.use_gpu(gpu)
+        table.give_up(why := CollectiveError("rank 1 has left"), clean)
+        assert cpu.life.given_up == gpu.life.given_up == [why] * told
