@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +12,6 @@ from typing import Any
 
 MOST_BYTES = 32 << 20
 _MOST_SOURCE = 4 << 20  # all notebooks are read before the first one runs
-_DEEPEST = 64
-_TOKENS = re.compile(rb'[\[\]{}"\\]')
 
 
 @dataclass(frozen=True)
@@ -91,8 +88,6 @@ def code_cells(text: bytes) -> list[str]:
     """
     if len(text) > MOST_BYTES:
         raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB: clear its outputs")
-    if depth(text) > _DEEPEST:
-        raise ValueError(f"it is not JSON, so not a notebook (nested more than {_DEEPEST} levels deep)")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -109,31 +104,6 @@ def code_cells(text: bytes) -> list[str]:
 
 def _source(found: Any) -> str:
     return "".join(map(str, found)) if isinstance(found, list) else str(found or "")
-
-
-def depth(text: bytes) -> int:
-    r"""How deep brackets are nested in a text of JSON, up to the limit: a parser may have less stack than levels.
-
-    Example:
-        >>> depth(b'{"a": [1, "[[[\\"[["]}')
-        2
-    """
-    level = deepest = 0
-    quoted, after = False, 0
-    for token in _TOKENS.finditer(text):
-        sign = token.group()
-        if token.start() < after:
-            continue  # behind a backslash
-        if sign == b"\\":
-            after = token.start() + 2 if quoted else 0
-        elif sign == b'"':
-            quoted = not quoted
-        elif not quoted:
-            level += 1 if sign in b"[{" else -1
-            deepest = max(deepest, level)
-            if deepest > _DEEPEST:
-                break
-    return deepest
 
 
 def notebooks(words: Sequence[str]) -> list[str]:
