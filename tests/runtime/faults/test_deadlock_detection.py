@@ -124,6 +124,17 @@ def test_who_gets_cells_from_another_client_is_idle_when_they_have_ended() -> No
     assert errors(coordinator.take(Began(0), 2.0))["allreduce.x"][0] == "MissingRanksError"
 
 
+def test_who_has_submitted_is_not_about_to_come() -> None:
+    """Though the notebook has sent it another cell since: that is not what the others wait for."""
+    coordinator = Coordinator(3, grace_s=GRACE_S)
+    coordinator.take(sent(2, 4, 8, e0=5, e1=5, e2=5), 0.0)
+    for rank in (0, 2):
+        coordinator.take(Announce(rank, (ask("x"),)), 1.0)
+    coordinator.take(blocked(0, "x"), 1.1)
+    _, text = errors(coordinator.take(Left(1), 1.2))["allreduce.x"]
+    assert text.splitlines()[2:4] == ["  rank 1: left the job", "  rank 2: running something else"]
+
+
 def test_what_idle_ranks_have_submitted_stays() -> None:
     """An asynchronous submission for which nobody waits outlives its cell."""
     coordinator = started(2, x=[0])

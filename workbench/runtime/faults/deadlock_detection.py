@@ -188,10 +188,10 @@ class Attendance:
         )
 
     def _text(self, first: str, key: Key, missed: Missed, last: str) -> str:
-        doing = {rank: self._doing(rank, key) for rank in sorted((*missed.here, *missed.missing))}
+        doing = {rank: self._doing(rank, key, missed) for rank in sorted((*missed.here, *missed.missing))}
         return "\n".join([first, *by_rank(doing), last])
 
-    def _doing(self, rank: int, key: Key) -> str:
+    def _doing(self, rank: int, key: Key, missed: Missed) -> str:
         """What a rank does, seen from those who care about one name."""
         _, waits = self._blocked.get(rank, (0.0, {}))
         if key in waits:
@@ -203,7 +203,7 @@ class Attendance:
             return f"raised {error_line(self._ended.get(rank) or self._raised[rank][1])}"
         if rank in self.left:
             return "left the job"
-        if self._late(rank):
+        if rank in missed.missing and self._late(rank):
             return "about to begin its next cell"
         return "idle, for the cell has ended there" if rank in self._idle else "running something else"
 
@@ -233,7 +233,7 @@ class Attendance:
         missed = circle[key]
         verbs = {other: other[1].partition(".")[0] for other in circle if _bare(other) == _bare(key)}
         if len(verbs) > 1:
-            doing = {rank: self._doing(rank, key) for rank in sorted((*missed.here, *missed.missing))}
+            doing = {rank: self._doing(rank, key, missed) for rank in sorted((*missed.here, *missed.missing))}
             doing.update((rank, verb) for other, verb in verbs.items() for rank in circle[other].here)
             one, other = sorted(verbs.values())[:2]
             names = ", ".join(repr(name) for _, name in sorted(verbs))
