@@ -101,8 +101,9 @@ if hvd.rank() == 0:
 # Use the model of lesson 08 with one correction. There, what takes G seconds on one engine takes G/n on each of n. This
 # step is too small for that: the optimizer and Python take as long for half a batch, and the engines share the memory
 # of one machine. So the share S is measured: all engines compute their parts at the same time, and nobody sends. The
-# allreduce of K bytes of gradients takes C = 2(n − 1)(α + β·K/n), and the efficiency is G / (n(S + C)). All of it can be
-# measured before the training is distributed: G on one engine, S on all, α and β by two allreduces of different sizes.
+# allreduce of K bytes of gradients takes C = 2(n − 1)(α + β·K/n), and the efficiency is G / (n(S + C)). All of it can
+# be measured before the training is distributed: G on one engine, S on all, α and β by two allreduces of different
+# sizes.
 
 
 # %%
