@@ -74,7 +74,7 @@ class PlainFormat:
         return array
 
     def unpack(self, came: Array, out: Array) -> None:
-        """They are there."""
+        """No-op: what came is in its place."""
 
 
 class Half:
@@ -107,7 +107,7 @@ class Half:
         return np.empty(len(array), np.uint16 if self._bfloat16 else np.float16)
 
     def unpack(self, came: Array, out: Array) -> None:
-        """Exact."""
+        """Lossless."""
         if not copied_by_torch(came, out, "bfloat16" if self._bfloat16 else "float16"):
             out[...] = widen(came) if self._bfloat16 else came
 

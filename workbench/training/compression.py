@@ -29,6 +29,9 @@ class NoCompression:
         (3.5, None)
     """
 
+    def __repr__(self) -> str:
+        return "Compression.none"  # the default in signatures
+
     def compress(self, tensor: Any) -> tuple[Any, Any]:
         return tensor, None
 

@@ -253,7 +253,6 @@ class _Output(io.TextIOBase):
         self._length = 0
 
     def writable(self) -> bool:
-        """It is."""
         return True
 
     def write(self, text: str) -> int:

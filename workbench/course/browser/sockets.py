@@ -60,7 +60,7 @@ class Socket:
         _BOUND[self._name] = self
 
     def listen(self, backlog: int = 0) -> None:
-        """It does."""
+        """No-op: it does from its bind on."""
 
     def connect(self, name: str) -> None:
         there = _BOUND.get(name.encode() if isinstance(name, str) else name)

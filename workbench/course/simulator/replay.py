@@ -321,7 +321,6 @@ class _Once(io.TextIOBase):
         self._stream, self._mute = stream, mute
 
     def writable(self) -> bool:
-        """It is."""
         return True
 
     def write(self, text: str) -> int:

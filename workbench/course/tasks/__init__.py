@@ -25,7 +25,8 @@ def task(name: str) -> Task:
     found = _all()
     if name not in found:
         same = get_close_matches(str(name), found, n=3, cutoff=0.5)
-        cure = f"Did you mean {' or '.join(map(repr, same))}?" if same else f"There are: {', '.join(found)}."
+        there = [each for each in found if each[:2] == str(name)[:2]] or found  # of its lesson
+        cure = f"Did you mean {' or '.join(map(repr, same))}?" if same else f"There are: {', '.join(there)}."
         raise NoSuchExerciseError(f"There is no exercise {name!r}. {cure}")
     return found[name]
 

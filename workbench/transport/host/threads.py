@@ -58,7 +58,7 @@ class ThreadBootstrap:
             self.mailboxes.queues[self.rank, dest].put(Problem(problem))
 
     def look(self) -> None:
-        """They end together."""
+        """No-op: threads of one process end together."""
 
     def broken(self) -> None:
         """Release the ranks that wait."""
