@@ -102,6 +102,7 @@ def test_examples_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(name)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.timeout(180)
 def test_examples_of_large_frameworks_are_true() -> None:
