@@ -22,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ALWAYS = {"00", "03", "06", "08", "11", "22"}
+PLACES = ("workbench/", "lessons/", "notebooks/", "exercises/", "solutions/", "examples/")
 BESIDE = {"10": ("lessons/steps/",), "21": ("examples/nano.py",), "22": ("examples/",)}
 
 
@@ -115,4 +116,6 @@ def run_now(lesson: str) -> bool:
     paths = changed()
     if lesson in ALWAYS or paths is None:
         return True
+    if not any(path.startswith(PLACES) for path in paths):
+        return False
     return bool(paths & concerns(lesson)) or any(path.startswith(BESIDE.get(lesson, ())) for path in paths)
