@@ -312,12 +312,3 @@ def test_what_others_made_has_its_licence(built: Path) -> None:
     assert [path for path in theirs if path.relative_to(ROOT).as_posix() not in notice] == []
     with zipfile.ZipFile(built / f"{FILE_NAME}-py3-none-any.whl") as wheel:
         assert wheel.read(f"{FILE_NAME}.dist-info/licenses/NOTICE").decode() == notice
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/about/cite.md", "lessons/03_ring_allreduce.py"])
-def test_the_works_that_it_rests_on_are_cited(page: str) -> None:
-    """Those of CITATION.cff: Horovod, Baidu's article, and the bound of the ring."""
-    references = yaml.safe_load((ROOT / "CITATION.cff").read_text())["references"]
-    assert len(references) == 3
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert [each for each in references if each.get("url", f"https://doi.org/{each.get('doi')}") not in text] == []

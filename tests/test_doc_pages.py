@@ -174,6 +174,7 @@ def test_what_is_measured_is_planned_on_two_ranks(monkeypatch: pytest.MonkeyPatc
     assert capsys.readouterr().out.count("overlap_forward") >= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.timeout(120)
 def test_a_model_predicts_the_same_without_the_workbench(tmp_path: Path) -> None:
@@ -221,6 +222,7 @@ for which in (tf.data.experimental.AutoShardPolicy.FILE, tf.data.experimental.Au
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.timeout(120)
 def test_blocks_for_other_frameworks_run(tmp_path: Path) -> None:

@@ -17,44 +17,30 @@ import pytest
 import workbench
 
 ROOT = Path(workbench.__file__).parent
-OPTIONAL = {
-    "cupy",
-    "ipyparallel",
-    "jax",
-    "keras",
-    "matplotlib",
-    "mpi4py",
-    "mxnet",
-    "nbclient",
-    "nvidia",
-    "pandas",
-    "pyarrow",
-    "pyspark",
-    "ray",
-    "sklearn",
-    "tensorflow",
-    "torch",
-}
+OPTIONAL = {"cupy", "ipyparallel", "jax", "keras", "matplotlib", "mpi4py", "mxnet", "nbclient", "nvidia", "pandas"}
+OPTIONAL |= {"pyarrow", "pyspark", "ray", "sklearn", "tensorflow", "torch"}
 
 
-def with_examples() -> dict[str, int]:
-    """Module → how many of its docstrings have examples, found by reading the files and not by importing them."""
-    found = {}
+def module_of(path: Path) -> str:
+    """The dotted name of a file of the package."""
+    return ".".join(
+        ["workbench", *(part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__")]
+    )
+
+
+def with_examples() -> dict[str, Path]:
+    """Modules whose files have examples, found by reading them and not by importing them."""
+    return {module_of(path): path for path in sorted(ROOT.rglob("*.py")) if b">>> " in path.read_bytes()}
+
+
+def examples(path: Path) -> int:
+    """How many docstrings of a file have examples."""
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    for path in sorted(ROOT.rglob("*.py")):
-        code = path.read_text(encoding="utf-8")
-        if ">>> " not in code:
-            continue
-        parts = [part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"]
-        nodes = ast.walk(ast.parse(code))
-        texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, documented)]
-        count = sum(">>> " in text for text in texts)
-        if count:
-            found[".".join(["workbench", *parts])] = count
-    return found
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return sum(">>> " in (ast.get_docstring(node) or "") for node in nodes if isinstance(node, documented))
 
 
-COUNTS = with_examples()
+FILES = with_examples()
 LARGE = ["workbench.jax", "workbench.keras", "workbench.tensorflow", "workbench.spark.keras"]
 STARTS_PROCESSES = {
     "workbench",
@@ -63,7 +49,7 @@ STARTS_PROCESSES = {
     "workbench.launch.function",
 }
 COMPUTES = {"workbench.simulate.held_out", "workbench.simulate.ideas"}  # for seconds
-APART = {name for name in COUNTS if name.startswith(tuple(LARGE))}
+APART = {name for name in FILES if name.startswith(tuple(LARGE))}
 
 
 def load(name: str) -> object:
@@ -86,22 +72,23 @@ def check(name: str) -> None:
     for test in tests:
         runner.run(test, out=said.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(said)
-    assert len(tests) == COUNTS[name], "an example stands where doctest does not look"
+    assert len(tests) == examples(FILES[name]), "an example stands where doctest does not look"
 
 
 def marked(name: str) -> Any:
     """A parameter, with what keeps it out of the first ring."""
-    marks = [pytest.mark.process] * (name in STARTS_PROCESSES) + [pytest.mark.long] * (name in COMPUTES)
+    marks = [pytest.mark.process] * (name in STARTS_PROCESSES) + [pytest.mark.thorough] * (name in COMPUTES)
     return pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("name", [marked(name) for name in COUNTS if name not in APART])
+@pytest.mark.parametrize("name", [marked(name) for name in FILES if name not in APART])
 def test_examples_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every example of a module runs and prints what its docstring shows."""
     monkeypatch.setenv("WORKBENCH_HEARTBEAT_S", "0.1")
     check(name)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.timeout(180)
 def test_examples_of_large_frameworks_are_true() -> None:
@@ -131,4 +118,4 @@ def test_the_public_verbs_have_examples() -> None:
         "workbench.config.variables",
         "workbench.collectives.ring",
         "workbench.core.handle",
-    } <= set(COUNTS)
+    } <= set(FILES)

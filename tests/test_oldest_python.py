@@ -21,6 +21,7 @@ SOURCES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 def test_every_file_keeps_to_the_oldest_grammar() -> None:
     """Each file parses with the oldest Python's grammar. What the parser lets pass, ruff's target-version finds."""
@@ -44,6 +45,7 @@ def newer_than_oldest(path: Path, cache: Path) -> set[str]:
     return complaints(OLDEST, path, cache) - complaints(NEWEST, path, cache)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_nothing_newer_is_used_unguarded(tmp_path: Path) -> None:
@@ -68,6 +70,7 @@ def use() -> None:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_what_is_newer_is_found(tmp_path: Path) -> None:
     """The check names each newer module, name, attribute and builtin, and leaves alone what is guarded."""

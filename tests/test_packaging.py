@@ -442,7 +442,9 @@ def wheel(folder: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize(("tool", "right"), [("uv", True), ("uv", False), ("pip", False), once_more("pip", True)])
-@pytest.mark.parametrize(("name", "backend"), [("wb_tiny", "auto"), ("torch", "off"), once_more("torch", "cpu")])
+@pytest.mark.parametrize(
+    ("name", "backend"), [("wb_tiny", "auto"), once_more("torch", "off"), once_more("torch", "cpu")]
+)
 def test_another_file_than_the_locked_one_is_refused(
     tmp_path: Path, tool: str, right: bool, name: str, backend: str
 ) -> None:
@@ -461,7 +463,7 @@ def test_another_file_than_the_locked_one_is_refused(
     (tmp_path / "requirements.lock").write_text(f"{locked}\n")
     (tmp_path / "requirements.hashes").write_text(f"{locked} \\\n    --hash=sha256:{digest}\n")
     (tmp_path / "pyproject.toml").write_text("")
-    venv.create(tmp_path / ".venv", with_pip=True)
+    venv.create(tmp_path / ".venv", with_pip=tool == "pip")
     script = f"""
     python=.venv/bin/python uv={uv if tool == "uv" else "/no/uv"} TORCH_BACKEND={backend}
     . .ci/installer.sh

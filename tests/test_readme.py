@@ -1,4 +1,4 @@
-"""README.md is one page, and true: its commands are run, its outputs, figures and links are looked at."""
+"""README.md is true: its commands are run, its outputs, figures and links are looked at."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
-from configparser import RawConfigParser
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from doc_blocks import ROOT, blocks, commands, unknown_extras
 from loading import load
-from mistakes import CATALOGUE, MISTAKES
 
 from workbench.course.links import course
 
@@ -25,12 +21,6 @@ ONE_LINE = " ".join(TEXT.split())
 PYTHON = [block.code for block in blocks(ROOT / "README.md", "python")]
 COMMANDS = commands(ROOT / "README.md")
 FOR_THE_SHELL = [each for each in COMMANDS if each.startswith("export ")]
-
-
-def test_it_is_one_page() -> None:
-    """At most 200 lines and 12 kB."""
-    assert len(TEXT.splitlines()) <= 200
-    assert len(TEXT.encode()) <= 12_000
 
 
 def run(folder: Path, *commands: str, timeout: float = 120, **variables: str) -> str:
@@ -59,6 +49,7 @@ def test_the_training_prints_what_stands_below_it(set_up: Path) -> None:
     assert sorted(run(set_up, *FOR_THE_SHELL, command.removeprefix("$ ")).splitlines()) == sorted(expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_horovod_script_runs_as_it_says(set_up: Path) -> None:
     """The command of the README, with a script that knows nothing of the workbench."""
@@ -83,6 +74,7 @@ def test_a_fresh_clone_is_set_up_and_tested(tmp_path: Path) -> None:
     assert re.search(r"\d+ passed", said)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_engines_come_up_as_it_says(set_up: Path) -> None:
     """And a cell runs on both."""
@@ -156,39 +148,7 @@ def test_the_figures_are_those_of_the_results() -> None:
     assert says.format(*large, float(small[0]), *small[1:]) in ONE_LINE
 
 
-def compared(cell: Any, rules: RawConfigParser) -> str:
-    """How nbval compares a cell's output, in the words of the README."""
-    texts = [each.get("text", each.get("data", {}).get("text/plain", "")) for each in cell.outputs]
-    if "NBVAL_IGNORE_OUTPUT" in cell.source or "nbval-ignore-output" in cell.metadata.get("tags", []):
-        return "only executed"
-    if not texts:
-        return "nothing"
-    masked = any(re.search(rules[name]["regex"], "\n".join(texts)) for name in rules.sections())
-    return "masked" if masked else "exactly"
-
-
-def test_the_number_of_compared_outputs_is_counted() -> None:
-    """Of lessons and solutions."""
-    rules = RawConfigParser()
-    rules.read(ROOT / "lessons" / "sanitize.cfg")
-    paths = [path for kind in ("notebooks", "solutions") for path in (ROOT / kind).glob("[0-9]*.ipynb")]
-    cells = [cell for path in paths for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-    count = Counter(compared(cell, rules) for cell in cells)
-    says = (
-        f"Of {len(cells)} code cells in lessons and solutions, {count['exactly']} have their output compared exactly, "
-        f"and {count['masked']} all but [masked figures](lessons/sanitize.cfg); {count['nothing']} print nothing, and "
-        f"{count['only executed']} are only executed"
-    )
-    assert says in ONE_LINE
-
-
-def test_the_mistakes_are_those_of_their_test() -> None:
-    """How many there are, and how many are drawn."""
-    says = f"{MISTAKES} draws from {len(CATALOGUE)} hand-written mistakes"
-    assert says in ONE_LINE
-    assert says in (ROOT / "docs" / "explanation" / "no-cell-hangs.md").read_text(encoding="utf-8")
-
-
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.timeout(180)
 def test_the_picture_shows_what_the_cells_print() -> None:

@@ -97,6 +97,7 @@ def test_what_does_not_fit_is_left_out_and_said(theirs: dict[str, Any]) -> None:
     assert merged["absent"]["Horovod"].startswith("it failed in its own environment: ")
 
 
+@pytest.mark.thorough
 @pytest.mark.parallel
 @pytest.mark.integration
 def test_their_environment_needs_nothing_of_ours(jobs: Runner, tmp_path: Path) -> None:

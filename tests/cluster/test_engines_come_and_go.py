@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import needs
 
 import workbench
 from workbench import cluster
 from workbench.cluster.elastic_cluster import ElasticCluster
 from workbench.errors import LaunchError, PeerLostError
 
-pytest.importorskip("torch")
+needs("torch")
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(150)]
 
 SETUP = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import linecache
 import re
@@ -75,17 +74,6 @@ def test_a_broken_program_is_diagnosed(name: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_a_repair_is_small(name: str) -> None:
-    """Three lines at most come or go; name and title tell nothing of the cause."""
-    found = card(name)
-    changed = list(difflib.ndiff(found.blank().splitlines(), found.solution().splitlines()))
-    came = [line for line in changed if line.startswith("+")]
-    went = [line for line in changed if line.startswith("-")]
-    assert 1 <= max(len(came), len(went)) <= 3, "\n".join(changed)
-    assert found.blank().splitlines()[0] == found.solution().splitlines()[0]
-
-
-@pytest.mark.parametrize("name", CARDS)
 def test_the_cause_is_one_of_four(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a choice the four are shown; a wrong one gets a nudge, and never the answer; the right one says why."""
     found = card(name)
@@ -109,13 +97,6 @@ def test_the_cause_is_one_of_four(name: str, capsys: pytest.CaptureFixture[str])
     assert exercise.BOARD.entry(name).cause
     assert max(map(len, sentences)) <= 110
     assert len(set(sentences)) == len(set(answers)) == 4
-
-
-def test_the_right_letters_are_no_pattern() -> None:
-    """Each letter is right for some card, and none for half of them."""
-    right = [card(name).right for name in CARDS]
-    assert set(right) == {*"abcd"}
-    assert max(right.count(letter) for letter in "abcd") < 6
 
 
 def test_both_make_a_card_done(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import psutil
 import pytest
+from changed import ALWAYS, run_now
 from fork_server import ForkServer
+from thorough import once_more
 
 from workbench.course.build import DIFFERS, KINDS, ROOT, SESSION, execute, lessons, read
 
 LESSONS = lessons([])
 SANITIZE = DIFFERS
-# What lies there: test_no_notebook_without_a_lesson holds that it is what the lessons give. To read them takes seconds.
+# What lies there: test_notebooks_are_built_from_their_lessons holds that it is what the lessons give.
 BUILT = [(kind, each) for each in LESSONS for kind in KINDS if (ROOT / kind / f"{each.stem}.ipynb").exists()]
 RUN = [(kind, lesson) for kind, lesson in BUILT if kind != "exercises"]
 BLANK = [lesson for kind, lesson in BUILT if kind == "exercises"]
@@ -49,44 +50,44 @@ GREEDY = [(kind, lesson) for kind, lesson in RUN if more_than_two(kind, lesson)]
 
 def missing(notebook: Path) -> set[str]:
     """The frameworks that a notebook imports and nobody has installed (make setup EXTRAS=torch,lessons,dev)."""
+    import nbformat
+
     text = "\n".join(cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code")
     wanted = re.findall(r"^(?:import |!.*python )(tensorflow|keras|jax|optax)(?:\b|_)", text, re.MULTILINE)
     return {name for name in wanted if importlib.util.find_spec(name) is None}
 
 
 @pytest.mark.course
-@pytest.mark.parametrize(("kind", "lesson"), BUILT, ids=called)
-def test_notebook_is_built_from_its_lesson(kind: str, lesson: Path) -> None:
-    """The committed notebook has the cells, sources and metadata that its lesson gives (else: make lessons)."""
-    wanted, found = read(lesson, kind), nbformat.read(committed(lesson, kind), as_version=4)
-    assert [(c.id, c.cell_type, c.source, c.metadata) for c in found.cells] == [
-        (c.id, c.cell_type, c.source, c.metadata) for c in wanted.cells
-    ]
+@pytest.mark.timeout(180)
+def test_notebooks_are_built_from_their_lessons() -> None:
+    """They have the cells, sources and metadata that the lessons give (else: make lessons); none has no lesson.
 
+    Where outputs are, each cell ran, in order: nbval does not compare a cell without a count, and lets its errors pass.
+    Exercises come without outputs, and no line of a solution is in them that stands in no notebook.
+    """
+    import nbformat
 
-@pytest.mark.course
-def test_no_notebook_without_a_lesson() -> None:
-    """Nothing lies in the three folders that is not built from a lesson, and nothing is missing."""
+    texts: dict[str, list[str]] = {kind: [] for kind in KINDS}
     there = {(kind, path.stem) for kind in KINDS for path in (ROOT / kind).glob("*.ipynb")}
-    assert there == {(kind, each.stem) for each in LESSONS for kind in KINDS if read(each, kind) is not None}
-
-
-@pytest.mark.course
-@pytest.mark.parametrize(("kind", "lesson"), RUN, ids=called)
-def test_every_code_cell_was_executed(kind: str, lesson: Path) -> None:
-    """Counts run 1, 2, 3 …: nbval does not compare a cell without a count, and lets its errors pass."""
-    found = nbformat.read(committed(lesson, kind), as_version=4)
-    counts = [cell.execution_count for cell in found.cells if cell.cell_type == "code"]
-    assert counts == list(range(1, len(counts) + 1))
-
-
-@pytest.mark.course
-@pytest.mark.parametrize("lesson", BLANK, ids=called)
-def test_exercises_come_without_outputs(lesson: Path) -> None:
-    """A learner begins with nothing shown, and without the solution."""
-    found = nbformat.read(committed(lesson, "exercises"), as_version=4)
-    code = [cell for cell in found.cells if cell.cell_type == "code"]
-    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+    for lesson in LESSONS:
+        for kind in KINDS:
+            wanted = read(lesson, kind)
+            assert (wanted is not None) == ((kind, lesson.stem) in there), (kind, lesson.stem)
+            there.discard((kind, lesson.stem))
+            if wanted is None:
+                continue
+            found = nbformat.read(committed(lesson, kind), as_version=4)
+            assert [(c.id, c.cell_type, c.source, c.metadata) for c in found.cells] == [
+                (c.id, c.cell_type, c.source, c.metadata) for c in wanted.cells
+            ], (kind, lesson.stem)
+            code = [cell for cell in found.cells if cell.cell_type == "code"]
+            texts[kind] += [line.strip() for cell in code for line in cell.source.splitlines()]
+            counts = [cell.execution_count for cell in code]
+            assert counts == ([None] * len(code) if kind == "exercises" else [*range(1, len(code) + 1)]), lesson.stem
+            assert kind != "exercises" or not any(cell.outputs for cell in code), lesson.stem
+    assert there == set()
+    secret = {line for line in texts["solutions"] if len(line) > 30} - {*texts["notebooks"]}
+    assert len(secret - {*texts["exercises"]}) > 50, "solutions are those lines that exercises lack"
 
 
 @pytest.mark.course
@@ -117,13 +118,13 @@ def test_nano_lies_beside_its_notebook() -> None:
     assert not theirs.is_symlink()
 
 
-def but_thoroughly(pairs: list[tuple[str, Path]], usual: set[str]) -> list[Any]:
+def but_thoroughly(pairs: list[tuple[str, Path]], usual: Callable[[str], bool]) -> list[Any]:
     """All of them; those that are not usual are for thorough runs."""
-    return [each if each[1].stem[:2] in usual else pytest.param(*each, marks=pytest.mark.thorough) for each in pairs]
+    return [each if usual(each[1].stem[:2]) else once_more(*each) for each in pairs]
 
 
 # test_checks.py shows it for each exercise. Here: a check on engines, and most cells.
-BLANKS = but_thoroughly([("exercises", lesson) for lesson in BLANK], {"02", "11"})
+BLANKS = but_thoroughly([("exercises", lesson) for lesson in BLANK], lambda lesson: lesson == "11")
 
 
 @pytest.mark.course
@@ -184,18 +185,24 @@ def eventually(done: Callable[[], bool], timeout_s: float = 40.0) -> bool:
     return done()
 
 
-# Every notebook. Of the solutions, whose code test_checks.py judges, one with engines and torch.
+# Notebooks that a change concerns, and some; the solutions, whose code test_checks.py judges, of such a change alone.
 NOTEBOOKS = [each for each in RUN if each[0] == "notebooks"]
 SOLUTIONS = [each for each in RUN if each[0] == "solutions"]
+LISTED = [
+    *but_thoroughly(NOTEBOOKS, run_now),
+    *but_thoroughly(SOLUTIONS, lambda one: one not in ALWAYS and run_now(one)),
+]
 
 
 @pytest.mark.course
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("kind", "lesson"), [*NOTEBOOKS, *but_thoroughly(SOLUTIONS, {"06"})], ids=called)
-@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(("kind", "lesson"), LISTED, ids=called)
+@pytest.mark.parametrize("times", [1, once_more(2)])
 def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, forks: ForkServer, tmp_path: Path) -> None:
     """Strict nbval, also twice in a row: every output of a fresh run is the committed one, up to sanitised figures."""
+    import nbformat
+
     notebook = committed(lesson, kind)
     if lacking := missing(notebook):
         pytest.skip(f"{', '.join(sorted(lacking))} not installed")
@@ -209,9 +216,7 @@ def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, forks: 
 @pytest.mark.course
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("kind", "lesson"), [*GREEDY[:1], *(pytest.param(*each, marks=pytest.mark.thorough) for each in GREEDY[1:])]
-)
+@pytest.mark.parametrize(("kind", "lesson"), [once_more(*each) for each in GREEDY])
 def test_two_engines_are_enough(kind: str, lesson: Path, forks: ForkServer, tmp_path: Path) -> None:
     """Where a site allows two engines, a notebook that asks for more runs without an error."""
     site = tmp_path / "workbench.toml"
@@ -225,6 +230,8 @@ def test_two_engines_are_enough(kind: str, lesson: Path, forks: ForkServer, tmp_
 @pytest.mark.timeout(120)
 def test_a_wrong_output_is_noticed(forks: ForkServer, tmp_path: Path) -> None:
     """The check can fail: text that differs from the stored output by one letter is a failure."""
+    import nbformat
+
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print('right')", execution_count=1)])
     notebook.cells[0].outputs = [nbformat.v4.new_output("stream", name="stdout", text="wrong\n")]
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -239,6 +246,8 @@ def test_a_wrong_output_is_noticed(forks: ForkServer, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_that_is_given_up_leaves_no_kernel(forks: ForkServer, tmp_path: Path) -> None:
     """Its kernel, in the middle of a cell, ends with it: nothing of a notebook that hangs outlives its test."""
+    import nbformat
+
     told = f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))"
     source = f"import os, pathlib, time\n{told}\ntime.sleep(1000)"
     path = tmp_path / "hangs.ipynb"

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from workbench.data import digits, fashion_mnist
 from workbench.data.sampler import epoch_order
@@ -36,6 +35,8 @@ PUBLISHED = {
 
 def test_digits_are_scikit_learns() -> None:
     """Training and test set together are load_digits() in the documented order, each image once, levels/16."""
+    from sklearn.datasets import load_digits
+
     data, oracle = digits(), load_digits()
     order = epoch_order(1797, seed=0)
     x, y = np.concatenate([data.train_x, data.test_x]), np.concatenate([data.train_y, data.test_y])

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from charts import CHART, Document, containers, documents, helm, one, pod_specs, rendered, values
 from pod_rules import broken, references
+from thorough import once_more
 
 pytestmark = pytest.mark.long
 
@@ -131,7 +132,17 @@ MATRIX: dict[str, dict[str, Any]] = {
     },
     "numbers as words": {"command": ["python", "train.py", "--lr", 0.1, "--epochs", 3]},
 }
-everything = pytest.mark.parametrize("name", MATRIX)
+# Each template with what it has branches for; a run that is thorough looks at all values.
+USUAL = {
+    "default",
+    "gpus",
+    "job, placed",
+    "elastic job",
+    "notebook with a service",
+    "policy with more",
+    "files and volumes",
+}
+USUAL |= {"key of another", "host's network", "long name", "beside workers", "locked memory", "budget", "workers alone"}
 
 
 def valid(document: Document, version: str) -> None:
@@ -154,16 +165,19 @@ def expected_kinds(told: dict[str, Any]) -> list[str]:
     return sorted(kinds)
 
 
-def test_the_matrix_is_one() -> None:
-    """Forty sets of values at least, all different."""
-    assert len(MATRIX) >= 40
-    assert len({str(told) for told in MATRIX.values()}) == len(MATRIX)
-
-
-@everything
-def test_objects_are_valid(name: str) -> None:
-    """All that must be there is, nothing else, each by the schemas of an old and a new Kubernetes, with labels."""
+@pytest.mark.parametrize("name", [name if name in USUAL else once_more(name) for name in MATRIX])
+def test_releases(name: str) -> None:
+    """Objects are valid, pods restricted, references whole, selectors exact, scripts shell, names fit for DNS."""
     found = documents(values(**MATRIX[name]))
+    objects_are_valid(name, found)
+    pods_are_restricted_and_whole(name, found)
+    selectors_find_their_pods(found)
+    scripts_are_shell(found)
+    names_fit_dns(name, found)
+
+
+def objects_are_valid(name: str, found: list[Document]) -> None:
+    """All that must be there is, nothing else, each by the schemas of an old and a new Kubernetes, with labels."""
     assert sorted(document["kind"] for document in found) == expected_kinds(MATRIX[name])
     assert len({(each["kind"], each["metadata"]["name"]) for each in found}) == len(found)
     for document in found:
@@ -172,10 +186,9 @@ def test_objects_are_valid(name: str) -> None:
         assert document["metadata"]["labels"]["app.kubernetes.io/instance"] == "demo"
 
 
-@everything
-def test_pods_are_restricted_and_whole(name: str) -> None:
+def pods_are_restricted_and_whole(name: str, found: list[Document]) -> None:
     """Rules that no schema holds: see ``pod_rules``. What pods name is in the release, or was said to be there."""
-    told, found = MATRIX[name], documents(values(**MATRIX[name]))
+    told = MATRIX[name]
     host = [key for key, value in (("hostNetwork", "useHostNetwork"), ("hostPID", "useHostPID")) if told.get(value)]
     there = {(each["kind"], each["metadata"]["name"]) for each in found}
     there |= {("Secret", "mine"), ("Secret", "token"), ("Secret", "s"), ("ConfigMap", "c")}
@@ -194,10 +207,8 @@ def escalations(name: str, capabilities: list[str]) -> list[str]:
     return [f"{name}: allowPrivilegeEscalation is True", f"{name}: capabilities is {has}"]
 
 
-@everything
-def test_selectors_find_their_pods(name: str) -> None:
+def selectors_find_their_pods(found: list[Document]) -> None:
     """A Service, a StatefulSet, a Deployment, a budget and the policy select the pods that they are for alone."""
-    found = documents(values(**MATRIX[name]))
     labels = {
         document["metadata"]["name"]: document["spec"]["template"]["metadata"]["labels"]
         for document in found
@@ -221,10 +232,9 @@ def test_selectors_find_their_pods(name: str) -> None:
             assert all(chosen <= each.items() for each in labels.values())
 
 
-@everything
-def test_scripts_are_shell(name: str) -> None:
+def scripts_are_shell(found: list[Document]) -> None:
     """Each script of the release parses, and says which shell it is for."""
-    job = one(documents(values(**MATRIX[name])), "ConfigMap", "-job")
+    job = one(found, "ConfigMap", "-job")
     scripts = {key: text for key, text in job["data"].items() if key.endswith(".sh")}
     assert "discover_hosts.sh" in scripts
     for text in scripts.values():
@@ -232,10 +242,8 @@ def test_scripts_are_shell(name: str) -> None:
         assert subprocess.run(["sh", "-n"], input=text, text=True).returncode == 0
 
 
-@everything
-def test_names_fit_dns(name: str) -> None:
+def names_fit_dns(name: str, found: list[Document]) -> None:
     """The last worker's pod, whose name is its host name."""
-    found = documents(values(**MATRIX[name]))
     worker = next(name for name, _ in pod_specs(found) if "-worker" in name)
     most = max(MATRIX[name].get("worker", {}).get("number", 2), MATRIX[name].get("elastic", {}).get("max", 0))
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", f"{worker}-{most - 1}")

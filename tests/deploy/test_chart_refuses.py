@@ -60,12 +60,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("told", "said"), BAD, ids=[said[:40] for _, said in BAD])
-def test_bad_values_are_refused(told: dict[str, Any], said: str) -> None:
+def test_bad_values_are_refused() -> None:
     """Helm renders nothing, and its error holds the sentence."""
-    with pytest.raises(helm().HelmError) as raised:
-        documents({"image": IMAGE, "command": ["true"], **told})
-    assert said in str(raised.value).replace("got 1,024", "got 1024")
+    for told, said in BAD:
+        with pytest.raises(helm().HelmError) as raised:
+            documents({"image": IMAGE, "command": ["true"], **told})
+        assert said in str(raised.value)
 
 
 def test_a_release_whose_name_is_no_label_is_refused() -> None:

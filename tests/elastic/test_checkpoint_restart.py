@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from installed import needs
 from thorough import once_more
 
 from workbench.elastic.checkpoint_files import complete, directory_of, read_manifest
@@ -13,8 +14,8 @@ from workbench.elastic.checkpoint_files import complete, directory_of, read_mani
 if TYPE_CHECKING:
     from running import Job, Runner
 
-pytest.importorskip("torch")
-pytest.importorskip("mpi4py")
+needs("torch")
+needs("mpi4py")
 SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers" / "checkpoint_training.py")
 pytestmark = [pytest.mark.usefixtures("warm_torch"), pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -22,12 +22,15 @@ from workbench.errors import (
 from workbench.job.notifications import Notifications
 
 torch = pytest.importorskip("torch")
-pytest.importorskip(
-    "torch._dynamo"
-)  # torch does it with the first optimizer, and takes up to 20 s of that test's minute
 hvd = pytest.importorskip("workbench.torch")
 torch_elastic = pytest.importorskip("workbench.torch.elastic")
 TorchState = torch_elastic.TorchState
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dynamo() -> None:
+    """Torch imports it with the first optimizer; it takes seconds, which need not be those of a test's own call."""
+    pytest.importorskip("torch._dynamo")
 
 
 class Log(State):

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from elastic_jobs import LAUNCHER, Job
+from installed import needs
 
-pytest.importorskip("torch")
+needs("torch")
 pytestmark = pytest.mark.timeout(200)
 SCRIPT = Path(__file__).parent / "scripts" / "exact_training.py"
 STEPS = 150

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from installed import needs
 
 from workbench import cluster
 
-pytest.importorskip("torch")
+needs("torch")
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
 
 # Spawned workers import the class; one of a cell is nowhere to be found.

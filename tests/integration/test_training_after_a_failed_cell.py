@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 from cells import START, collect, send
+from installed import needs
 
 from workbench import cluster
 
-pytest.importorskip("torch")
+needs("torch")
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
 
 SET_UP = """

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import needs
 
-pytest.importorskip("lightning")
+needs("lightning")
 np = pytest.importorskip("numpy")
 
 HERE = Path(__file__).parent

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
-
-pytest.importorskip("torchmetrics")
-
 from doc_blocks import ROOT, blocks
 
 from workbench.launch.function import run
 
 (BLOCK,) = [each for each in blocks(ROOT / "docs" / "how-to" / "convert.md", "python") if "torchmetrics" in each.text]
+
+pytestmark = pytest.mark.skipif(not find_spec("torchmetrics"), reason="no torchmetrics")
 
 
 def _computed(text: str) -> float:

@@ -59,6 +59,7 @@ def found(page: Any, address: str, words: str) -> list[str]:
     return list(dict.fromkeys(pages))
 
 
+@pytest.mark.thorough
 def test_each_question_is_answered_in_the_first_three_hits(visit: Callable[..., Any], address: str) -> None:
     """One of the pages that answer it is among the first three that the search shows."""
     page = visit().page
@@ -69,6 +70,7 @@ def test_each_question_is_answered_in_the_first_three_hits(visit: Callable[..., 
     assert wrong == {}
 
 
+@pytest.mark.thorough
 def test_a_question_of_no_page_finds_nothing(visit: Callable[..., Any], address: str) -> None:
     """The test above looks at what was found for its own words."""
     assert found(visit().page, address, "xylophone quintet") == []

@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip(
-    "torch._dynamo"
-)  # torch does it with the first optimizer, and takes up to 20 s of that test's minute
 hvd = pytest.importorskip("workbench.torch")
 
 from workbench.elastic import ObjectState  # noqa: E402 - not without torch
 from workbench.errors import CheckpointError  # noqa: E402
 from workbench.torch import elastic  # noqa: E402
 from workbench.torch.elastic.stored import TENSORS  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dynamo() -> None:
+    """Torch imports it with the first optimizer; it takes seconds, which need not be those of a test's own call."""
+    pytest.importorskip("torch._dynamo")
 
 
 @pytest.fixture(autouse=True)

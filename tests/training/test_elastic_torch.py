@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip(
-    "torch._dynamo"
-)  # torch does it with the first optimizer, and takes up to 20 s of that test's minute
 hvd = pytest.importorskip("workbench.torch")
 elastic = pytest.importorskip("workbench.torch.elastic")
 TorchState = elastic.TorchState
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dynamo() -> None:
+    """Torch imports it with the first optimizer; it takes seconds, which need not be those of a test's own call."""
+    pytest.importorskip("torch._dynamo")
 
 
 @pytest.fixture

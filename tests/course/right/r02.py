@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 
-def halves(comm: Any, value: Any, root: int) -> Any:
+def halves(comm, value, root):
     """Each holder gives to the middle of those that it is responsible for, and keeps the nearer half."""
     place, first, last = (comm.rank - root) % comm.size, 0, comm.size
     while last - first > 1:
@@ -19,9 +17,7 @@ def halves(comm: Any, value: Any, root: int) -> Any:
             value = comm.recv(source=holder)
         first, last = (first, middle) if place < middle else (middle, last)
     return value
-
-
-def parent_and_children(comm: Any, value: Any, root: int) -> Any:
+def parent_and_children(comm, value, root):
     """The lowest bit of a place says from whom it gets the value, and to whom it passes it on."""
     place, n = (comm.rank - root) % comm.size, comm.size
     bit = 1
@@ -34,10 +30,7 @@ def parent_and_children(comm: Any, value: Any, root: int) -> Any:
         if place + bit < n:
             comm.send(value, dest=(place + bit + root) % n)
     return value
-
-
-def even_ranks_send_first(comm: Any, x: Any) -> Any:
-    """Blocking verbs alone."""
+def even_ranks_send_first(comm, x):  # Blocking verbs alone.
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     if comm.size == 1:
         return x
@@ -47,27 +40,18 @@ def even_ranks_send_first(comm: Any, x: Any) -> Any:
     got = comm.recv(source=left)
     comm.send(x, dest=right)
     return got
-
-
-def begins_and_waits(comm: Any, x: Any) -> Any:
-    """The message leaves while this rank receives."""
+def begins_and_waits(comm, x):  # The message leaves while this rank receives.
     sent = comm.isend(x, dest=(comm.rank + 1) % comm.size)
     got = comm.recv(source=(comm.rank - 1) % comm.size)
     sent.wait()
     return got
-
-
-def _plan(n: int) -> Any:
-    """(sender, receiver) of each round: all that have the value send it to as many that have not."""
+def _plan(n):  # (sender, receiver) of each round: all that have the value send it to as many that have not.
     have, wait = [0], list(range(1, n))
     while wait:
         pairs = list(zip(have, wait, strict=False))
         have, wait = have + wait[: len(pairs)], wait[len(pairs) :]
         yield pairs
-
-
-def by_a_plan(comm: Any, value: Any, root: int) -> Any:
-    """All ranks make the same list of who sends to whom, and each does its own part."""
+def by_a_plan(comm, value, root):  # All ranks make the same list of who sends to whom, and each does its own part.
     n = comm.size
     for pairs in _plan(n):
         for sender, receiver in pairs:
@@ -76,17 +60,12 @@ def by_a_plan(comm: Any, value: Any, root: int) -> Any:
             elif comm.rank == (root + receiver) % n:
                 value = comm.recv(source=(root + sender) % n)
     return value
-
-
-def with_the_first_swapped(comm: Any, value: Any, root: int) -> Any:
-    """Root and rank 0 change places; a recursion over who has it already."""
+def with_the_first_swapped(comm, value, root):  # Root and rank 0 change places; a recursion over who has it already.
     n = comm.size
     place = {root: 0, 0: root}.get(comm.rank, comm.rank)
-
-    def rank_of(one: int) -> int:
+    def rank_of(one):
         return {0: root, root: 0}.get(one, one)
-
-    def from_these(have: int, mine: Any) -> Any:
+    def from_these(have, mine):
         if have >= n:
             return mine
         if place < have and place + have < n:
@@ -94,38 +73,26 @@ def with_the_first_swapped(comm: Any, value: Any, root: int) -> Any:
         if have <= place < 2 * have:
             mine = comm.irecv(source=rank_of(place - have)).wait()
         return from_these(2 * have, mine)
-
     return from_these(1, value)
-
-
-def in_a_buffer(comm: Any, x: Any) -> Any:
-    """The receive is posted first, into an array of its own."""
+def in_a_buffer(comm, x):  # The receive is posted first, into an array of its own.
     got = np.empty_like(x)
     requests = [comm.Irecv(got, source=comm.rank - 1 if comm.rank else comm.size - 1)]
     requests.append(comm.Isend(x, dest=(comm.rank + 1) % comm.size))
     for request in requests:
         request.wait()
     return got
-
-
-def odd_ranks_receive_first(comm: Any, x: Any) -> Any:
-    """The order of the two by a list of calls; a lone rank keeps what it has."""
+def odd_ranks_receive_first(comm, x):  # The order of the two by a list of calls; a lone rank keeps what it has.
     n, rank = comm.size, comm.rank
     found = []
-
-    def sends() -> None:
+    def sends():
         comm.Send(x, dest=(rank + 1) % n)
-
-    def receives() -> None:
+    def receives():
         found.append(np.zeros_like(x))
         comm.Recv(found[0], source=(rank + n - 1) % n)
-
     if n > 1:
         for call in [sends, receives][:: -1 if rank % 2 else 1]:
             call()
     return found[0] if found else x
-
-
 RIGHT = {
     "02.tree_broadcast": [halves, parent_and_children, by_a_plan, with_the_first_swapped],
     "02.shift_right": [even_ranks_send_first, begins_and_waits, in_a_buffer, odd_ranks_receive_first],

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 
 
-def receives_posted_first(comm: Any, layers: Any) -> Any:
-    """All receives are posted before the first layer computes."""
+def receives_posted_first(comm, layers):  # All receives are posted before the first layer computes.
     other = 1 - comm.rank
     coming = [comm.irecv(source=other) for _ in layers]
     leaving = []
@@ -20,9 +18,7 @@ def receives_posted_first(comm: Any, layers: Any) -> Any:
     for request in leaving:
         request.wait()
     return averages
-
-
-def one_layer_behind(comm: Any, layers: Any) -> Any:
+def one_layer_behind(comm, layers):
     """Receives come after the backward pass; by then the messages are there or on their way."""
     other, sent = 1 - comm.rank, []
     got = [None] * len(layers)
@@ -35,20 +31,11 @@ def one_layer_behind(comm: Any, layers: Any) -> Any:
         got[i] = 0.5 * (layers[i][1] + request.wait())
     [request.wait() for request in sent]
     return got
-
-
-def zero_grad_after_forward() -> Any:
-    """The forward pass leaves the gradients alone."""
+def zero_grad_after_forward():  # The forward pass leaves the gradients alone.
     return "EDBFAC"
-
-
-def zero_grad_at_the_end() -> Any:
-    """For the next step; and as a list."""
+def zero_grad_at_the_end():  # For the next step; and as a list.
     return list("EBFACD")
-
-
-def pairs_of_requests(comm: Any, layers: Any) -> Any:
-    """A list of (mine, sent, coming); the averages in a comprehension."""
+def pairs_of_requests(comm, layers):  # A list of (mine, sent, coming); the averages in a comprehension.
     other = (comm.rank + 1) % 2
     begun = []
     for seconds, gradient in layers:
@@ -58,9 +45,7 @@ def pairs_of_requests(comm: Any, layers: Any) -> Any:
     for _, sent, _ in begun:
         sent.wait()
     return result
-
-
-def in_buffers(comm: Any, layers: Any) -> Any:
+def in_buffers(comm, layers):
     """Upper-case verbs; the averages are made in the buffers that the other's gradients came in."""
     other = 1 - comm.rank
     theirs = [np.empty_like(gradient) for _, gradient in layers]
@@ -76,22 +61,14 @@ def in_buffers(comm: Any, layers: Any) -> Any:
     for request in leaving:
         request.wait()
     return theirs
-
-
-def by_rules() -> Any:
-    """The first of all orders that keeps what must come before what."""
+def by_rules():  # The first of all orders that keeps what must come before what.
     rules = ["EB", "BF", "FA", "AC", "DE"]
     for letters in permutations("ABCDEF"):
         if all(letters.index(before) < letters.index(after) for before, after in rules):
             return "".join(letters)
     return ""
-
-
-def in_small_letters() -> Any:
-    """As a tuple, small."""
+def in_small_letters():  # As a tuple, small.
     return tuple("debfac")
-
-
 RIGHT = {
     "06.overlap": [receives_posted_first, one_layer_behind, pairs_of_requests, in_buffers],
     "06.in_order": [zero_grad_after_forward, zero_grad_at_the_end, by_rules, in_small_letters],

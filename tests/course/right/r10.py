@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -12,36 +10,26 @@ from torch.utils.data import DataLoader
 from workbench.data.sampler import ShardedSampler
 
 
-def two_numbers(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
-    """Two reductions of plain numbers; rank 0 leaves last."""
+def two_numbers(comm, step, loss, count, weights):  # Two reductions of plain numbers; rank 0 leaves last.
     mean = float(comm.allreduce(loss * count) / comm.allreduce(count))
     if comm.rank != 0:
         return mean, None
     return mean, [step, mean, weights]
-
-
-def gathered(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
-    """Everybody gets everybody's two numbers, and computes the mean."""
+def gathered(comm, step, loss, count, weights):  # Everybody gets everybody's two numbers, and computes the mean.
     pairs = comm.allgather((float(loss), int(count)))
     mean = sum(one * many for one, many in pairs) / sum(many for _, many in pairs)
     return mean, None if comm.rank else [step, mean, weights]
-
-
-def _test(hvd: Any, job: Any) -> Any:
+def _test(hvd, job):
     mine = range(hvd.rank(), len(job.test_set), hvd.size())
     right = 0
     with torch.no_grad():
         for images, labels in DataLoader(torch.utils.data.Subset(job.test_set, list(mine)), batch_size=job.batch):
             right += int((job.model(images).argmax(dim=1) == labels).sum())
     return hvd.allreduce(torch.tensor(right), op=hvd.Sum).item() / len(job.test_set)
-
-
-def _loader(hvd: Any, job: Any) -> Any:
+def _loader(hvd, job):
     sampler = ShardedSampler(job.train_set, hvd.rank(), hvd.size())
     return sampler, DataLoader(job.train_set, sampler=sampler, batch_size=job.batch // hvd.size())
-
-
-def state_after_wrapping(hvd: Any, job: Any) -> Any:
+def state_after_wrapping(hvd, job):
     """Broadcasts come after the optimizer is wrapped; the test set is dealt out by hand."""
     hvd.init()
     job.pin(hvd.local_rank())
@@ -61,10 +49,7 @@ def state_after_wrapping(hvd: Any, job: Any) -> Any:
         job.log(f"{accuracy:.1%} of the test digits are read right")
         job.save()
     return accuracy
-
-
-def averages_by_hand(hvd: Any, job: Any) -> Any:
-    """Without DistributedOptimizer: each gradient is averaged by an allreduce."""
+def averages_by_hand(hvd, job):  # Without DistributedOptimizer: each gradient is averaged by an allreduce.
     hvd.init()
     job.pin(hvd.local_rank())
     hvd.broadcast_parameters(job.model.state_dict(), root_rank=0)
@@ -83,9 +68,7 @@ def averages_by_hand(hvd: Any, job: Any) -> Any:
         job.save()
         job.log(f"{accuracy:.1%} of the test digits are read right")
     return accuracy
-
-
-def on_rank_0_and_back(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+def on_rank_0_and_back(comm, step, loss, count, weights):
     """One reduction of both numbers to rank 0, which hands the mean on."""
     both = comm.reduce(np.array([loss * count, count], dtype=float))
     mean = comm.bcast(both[0] / both[1] if comm.rank == 0 else None)
@@ -94,18 +77,14 @@ def on_rank_0_and_back(comm: Any, step: Any, loss: Any, count: Any, weights: Any
         saved = [step, mean]
         saved.append(weights)
     return mean, saved
-
-
-def by_numpys_average(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+def by_numpys_average(comm, step, loss, count, weights):
     """np.average of what was gathered; a list of the two, and no tuple."""
     losses, counts = np.array(comm.allgather([loss, count])).transpose()
     result = [np.average(losses, weights=counts), None]
     if not comm.rank:
         result[1] = [step, result[0], weights.copy()]
     return result
-
-
-def without_loaders(hvd: Any, job: Any) -> Any:
+def without_loaders(hvd, job):
     """No DataLoader and no sampler: the order of an epoch by the epoch's number, dealt out by slices."""
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
@@ -136,13 +115,10 @@ def without_loaders(hvd: Any, job: Any) -> Any:
     if rank == 0:
         job.log(f"{accuracy:.1%} of the test digits are read right")
     return accuracy
-
-
-def with_torchs_sampler(hvd: Any, job: Any) -> Any:
+def with_torchs_sampler(hvd, job):
     """torch's own DistributedSampler; every rank tests all digits, because all have the same weights."""
     from torch.utils.data import DataLoader
     from torch.utils.data.distributed import DistributedSampler
-
     hvd.init()
     job.pin(hvd.local_rank())
     sampler = DistributedSampler(job.train_set, num_replicas=hvd.size(), rank=hvd.rank())
@@ -166,8 +142,6 @@ def with_torchs_sampler(hvd: Any, job: Any) -> Any:
         job.log(f"{accuracy:.1%} of the test digits are read right")
         job.save()
     return accuracy
-
-
 RIGHT = {
     "10.rank_zero": [two_numbers, gathered, on_rank_0_and_back, by_numpys_average],
     "10.convert": [state_after_wrapping, averages_by_hand, without_loaders, with_torchs_sampler],

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 
 from workbench.course.simulator.topology import ring_among
 
 
-def by_counters(hosts: Any) -> Any:
-    """In one pass, with what was seen so far; the sizes afterwards."""
+def by_counters(hosts):  # In one pass, with what was seen so far; the sizes afterwards.
     on_node: Counter[str] = Counter()
     of_number: Counter[int] = Counter()
     seen = []
@@ -21,10 +19,7 @@ def by_counters(hosts: Any) -> Any:
         on_node[host] += 1
         of_number[local] += 1
     return [(local, on_node[host], cross, of_number[local]) for host, (local, cross) in zip(hosts, seen, strict=True)]
-
-
-def by_lists_of_ranks(hosts: Any) -> Any:
-    """Nodes as lists of their ranks, and across them the lists of those with one number."""
+def by_lists_of_ranks(hosts):  # Nodes as lists of their ranks, and across them the lists of those with one number.
     nodes: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         nodes.setdefault(host, []).append(rank)
@@ -34,10 +29,7 @@ def by_lists_of_ranks(hosts: Any) -> Any:
         [local[rank], len(nodes[host]), across[local[rank]].index(rank), len(across[local[rank]])]
         for rank, host in enumerate(hosts)
     ]
-
-
-def along_a_chain(comm: Any, nodes: Any, x: Any) -> Any:
-    """Inside a node from rank to rank, and back the same way."""
+def along_a_chain(comm, nodes, x):  # Inside a node from rank to rank, and back the same way.
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
     leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
     place = here.index(comm.rank)
@@ -51,10 +43,7 @@ def along_a_chain(comm: Any, nodes: Any, x: Any) -> Any:
     if place + 1 < len(here):
         comm.send(x, dest=here[place + 1])
     return x
-
-
-def rings_inside_too(comm: Any, nodes: Any, x: Any) -> Any:
-    """The sum of a node by a ring as well; all have it, and the first ones go on."""
+def rings_inside_too(comm, nodes, x):  # The sum of a node by a ring as well; all have it, and the first ones go on.
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
     leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
     total = ring_among(comm, here, x)
@@ -65,23 +54,15 @@ def rings_inside_too(comm: Any, nodes: Any, x: Any) -> Any:
     for request in waiting:
         request.wait()
     return total
-
-
-def by_definition(hosts: Any) -> Any:
-    """What the text says, counted for each rank from the beginning."""
-
-    def local_of(rank: int) -> int:
+def by_definition(hosts):  # What the text says, counted for each rank from the beginning.
+    def local_of(rank):
         return sum(1 for before in range(rank) if hosts[before] == hosts[rank])
-
     answer = []
     for rank, host in enumerate(hosts):
         same = [other for other in range(len(hosts)) if local_of(other) == local_of(rank)]
         answer.append((local_of(rank), hosts.count(host), len([other for other in same if other < rank]), len(same)))
     return answer
-
-
-def in_an_array(hosts: Any) -> Any:
-    """Comparisons of everything with everything; rows of one array."""
+def in_an_array(hosts):  # Comparisons of everything with everything; rows of one array.
     if not hosts:
         return []
     names = np.array(hosts)
@@ -90,10 +71,7 @@ def in_an_array(hosts: Any) -> Any:
     local = (same & before).sum(axis=1)
     across = local[:, None] == local
     return np.column_stack([local, same.sum(axis=1), (across & before).sum(axis=1), across.sum(axis=1)])
-
-
-def leader_adds_up(comm: Any, nodes: Any, x: Any) -> Any:
-    """The leader receives in the order of arrival; others leave early."""
+def leader_adds_up(comm, nodes, x):  # The leader receives in the order of arrival; others leave early.
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
     leader, *others = here
     if comm.rank != leader:
@@ -106,9 +84,7 @@ def leader_adds_up(comm: Any, nodes: Any, x: Any) -> Any:
     for other in reversed(others):
         comm.send(total, dest=other)
     return total
-
-
-def a_tree_inside(comm: Any, nodes: Any, x: Any) -> Any:
+def a_tree_inside(comm, nodes, x):
     """Inside a node along a tree: half of the ranks give what they have to the other half, and get it back."""
     here = [rank for rank in range(comm.size) if nodes[rank] == nodes[comm.rank]]
     leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
@@ -127,8 +103,6 @@ def a_tree_inside(comm: Any, nodes: Any, x: Any) -> Any:
     for child in reversed(children):
         comm.send(total, dest=child)
     return total
-
-
 RIGHT = {
     "12.local_ranks": [by_counters, by_lists_of_ranks, by_definition, in_an_array],
     "12.hierarchical": [along_a_chain, rings_inside_too, leader_adds_up, a_tree_inside],

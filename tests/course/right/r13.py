@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -11,23 +9,18 @@ import torch.nn.functional as F
 from workbench.data.sampler import epoch_order
 
 
-def _accuracy(hvd: Any, model: Any, digits: Any) -> Any:
+def _accuracy(hvd, model, digits):
     mine = np.array_split(np.arange(len(digits.test_y)), hvd.size())[hvd.rank()]
     with torch.no_grad():
         guesses = model(torch.from_numpy(digits.test_x[mine]).double()).argmax(dim=1)
     right = int((guesses == torch.from_numpy(digits.test_y[mine])).sum())
     return float(hvd.allreduce(torch.tensor(right), op=hvd.Sum)) / len(digits.test_y)
-
-
-def _parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
-    """(this rank's samples, everybody's) of each step: every n-th of the batch."""
+def _parts(hvd, n, batch, epoch):  # (this rank's samples, everybody's) of each step: every n-th of the batch.
     order = epoch_order(n, epoch=epoch)
     for start in range(0, n, batch):
         whole = order[start : start + batch]
         yield whole[hvd.rank() :: hvd.size()], len(whole)
-
-
-def sums_not_means(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+def sums_not_means(hvd, model, digits, batch, epochs):
     """Gradients are summed over ranks; the loss is divided by all samples of the step."""
     hvd.init()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -43,9 +36,7 @@ def sums_not_means(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -
             (F.cross_entropy(model(images[mine]), labels[mine], reduction="sum") / everybodys).backward()
             optimizer.step()
     return _accuracy(hvd, model, digits)
-
-
-def averages_by_hand(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+def averages_by_hand(hvd, model, digits, batch, epochs):
     """Without DistributedOptimizer, each gradient by an allreduce of its own."""
     hvd.init()
     hvd.broadcast_parameters(dict(model.named_parameters()), root_rank=0)
@@ -59,9 +50,7 @@ def averages_by_hand(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any)
                 parameter.grad = hvd.allreduce(parameter.grad, name=name, op=hvd.Sum)
             optimizer.step()
     return _accuracy(hvd, model, digits)
-
-
-def weighed_batches(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+def weighed_batches(hvd, model, digits, batch, epochs):
     """Means of contiguous pieces, weighed so that a shorter piece counts less; all ranks test everything."""
     hvd.init()
     size, rank = hvd.size(), hvd.rank()
@@ -80,9 +69,7 @@ def weighed_batches(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) 
     test_x = torch.tensor(digits.test_x, dtype=torch.float64)
     with torch.no_grad():
         return float((model(test_x).argmax(1) == torch.tensor(digits.test_y)).double().mean())
-
-
-def momentum_by_hand(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+def momentum_by_hand(hvd, model, digits, batch, epochs):
     """No optimizer: one flat vector of gradients, and the momentum written out."""
     hvd.init()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -108,8 +95,6 @@ def momentum_by_hand(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any)
     right = np.array([np.sum(guesses == digits.test_y[list(mine)]), len(mine)], dtype=float)
     right = hvd.allreduce(torch.from_numpy(right), name="right", op=hvd.Sum)
     return (right[0] / right[1]).item()
-
-
 RIGHT = {
     "13.capstone": [sums_not_means, averages_by_hand, weighed_batches, momentum_by_hand],
 }

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 
-def by_elements(sizes: Any, n: Any) -> Any:
-    """Owners, element by element."""
+def by_elements(sizes, n):  # Owners, element by element.
     element = [(number, i) for number, size in enumerate(sizes) for i in range(size)]
     found = []
     for chunk in np.array_split(np.arange(len(element)), n):
@@ -18,9 +16,7 @@ def by_elements(sizes: Any, n: Any) -> Any:
             parts.setdefault(element[at][0], []).append(element[at][1])
         found.append([(number, mine[0], mine[-1] + 1) for number, mine in parts.items()])
     return found
-
-
-def pairwise_step(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
+def pairwise_step(comm, grad, shard, lr):
     """Each chunk straight to its owner, as pairwise exchange does it: also n - 1 messages of one chunk."""
     n, rank = comm.size, comm.rank
     chunks = np.array_split(grad, n)
@@ -28,10 +24,7 @@ def pairwise_step(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     for step in range(1, n):
         total = total + comm.sendrecv(chunks[(rank + step) % n], dest=(rank + step) % n, source=(rank - step) % n)
     return shard - lr * total / n
-
-
-def straight_from_each(comm: Any, shards: Any, x: Any) -> Any:
-    """Each rank's rows come from that rank itself, by messages that do not wait."""
+def straight_from_each(comm, shards, x):  # Each rank's rows come from that rank itself, by messages that do not wait.
     n, rank = comm.size, comm.rank
     for rows in shards:
         sent = [comm.isend(rows, dest=(rank + step) % n) for step in range(1, n)]
@@ -42,10 +35,7 @@ def straight_from_each(comm: Any, shards: Any, x: Any) -> Any:
         comm.compute(0.001)
         x = np.tanh(np.vstack([came[each] for each in range(n)]) @ x)
     return x
-
-
-def to_the_left(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
-    """The ring of the reduce-scatter, the other way round."""
+def to_the_left(comm, grad, shard, lr):  # The ring of the reduce-scatter, the other way round.
     n, rank = comm.size, comm.rank
     chunks = [chunk.copy() for chunk in np.array_split(grad, n)]
     for step in range(1, n):
@@ -53,9 +43,7 @@ def to_the_left(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
             chunks[(rank + step) % n], dest=(rank - 1) % n, source=(rank + 1) % n
         )
     return shard - chunks[rank] * (lr / n)
-
-
-def by_bounds(sizes: Any, n: Any) -> Any:
+def by_bounds(sizes, n):
     """Bounds of the parts and of the parameters in the flat vector; a part owns where they overlap."""
     ends = np.cumsum([0, *sizes])
     lengths = [len(chunk) for chunk in np.array_split(np.arange(ends[-1]), n)]
@@ -65,10 +53,7 @@ def by_bounds(sizes: Any, n: Any) -> Any:
         overlaps = [(k, max(low, ends[k]), min(high, ends[k + 1])) for k in range(len(sizes))]
         found.append([(k, int(a - ends[k]), int(b - ends[k])) for k, a, b in overlaps if a < b])
     return found
-
-
-def on_a_ring(comm: Any, shards: Any, x: Any) -> Any:
-    """A layer's rows travel around the ring, one neighbour at a time."""
+def on_a_ring(comm, shards, x):  # A layer's rows travel around the ring, one neighbour at a time.
     n, rank = comm.size, comm.rank
     for rows in shards:
         held = {rank: rows}
@@ -79,9 +64,7 @@ def on_a_ring(comm: Any, shards: Any, x: Any) -> Any:
         comm.compute(0.001)
         x = np.tanh(np.concatenate([held[each] for each in range(n)]) @ x)
     return x
-
-
-def cut_where_either_ends(sizes: Any, n: Any) -> Any:
+def cut_where_either_ends(sizes, n):
     """Walks along with two pointers: what is left of the parameter, and what is left of the chunk."""
     total = sum(sizes)
     parts: list[list[tuple[int, int, int]]] = []
@@ -98,9 +81,7 @@ def cut_where_either_ends(sizes: Any, n: Any) -> Any:
                 number, start = number + 1, 0
         parts.append(mine)
     return parts
-
-
-def by_numbers_of_elements(sizes: Any, n: Any) -> Any:
+def by_numbers_of_elements(sizes, n):
     """numpy: for each element its parameter and its place, cut by array_split; the runs are counted by np.unique."""
     numbers = np.repeat(np.arange(len(sizes)), sizes)
     places = np.concatenate([np.arange(size) for size in sizes]) if len(sizes) else numbers
@@ -108,10 +89,7 @@ def by_numbers_of_elements(sizes: Any, n: Any) -> Any:
     for mine, where in zip(np.array_split(numbers, n), np.array_split(places, n), strict=True):
         found.append([(one, where[mine == one].min(), where[mine == one].max() + 1) for one in np.unique(mine)])
     return found
-
-
-def ring_in_buffers(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
-    """A ring with Isend and Recv; the shard is changed in a copy."""
+def ring_in_buffers(comm, grad, shard, lr):  # A ring with Isend and Recv; the shard is changed in a copy.
     n, rank = comm.size, comm.rank
     chunks = np.array_split(grad.copy(), n)
     for step in range(n - 1):
@@ -124,10 +102,7 @@ def ring_in_buffers(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     new = shard.copy()
     new -= lr / n * chunks[rank]
     return new
-
-
-def all_sent_at_once(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
-    """Every chunk leaves at once; what comes is averaged."""
+def all_sent_at_once(comm, grad, shard, lr):  # Every chunk leaves at once; what comes is averaged.
     chunks = dict(enumerate(np.array_split(grad, comm.size)))
     mine = [chunks.pop(comm.rank)]
     leaving = [comm.isend(chunk, dest=owner) for owner, chunk in chunks.items()]
@@ -135,13 +110,9 @@ def all_sent_at_once(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     for request in leaving:
         request.wait()
     return shard - lr * np.mean(mine, axis=0)
-
-
-def layer_by_function(comm: Any, shards: Any, x: Any) -> Any:
-    """A function gathers, so that W is gone when it has returned."""
+def layer_by_function(comm, shards, x):  # A function gathers, so that W is gone when it has returned.
     n, rank = comm.size, comm.rank
-
-    def gathered(rows: Any) -> Any:
+    def gathered(rows):
         parts, travels = [rows], rows
         for _ in range(n - 1):
             request = comm.isend(travels, dest=(rank + 1) % n)
@@ -149,16 +120,13 @@ def layer_by_function(comm: Any, shards: Any, x: Any) -> Any:
             request.wait()
             parts.append(travels)
         return np.concatenate([parts[(rank - owner) % n] for owner in range(n)])
-
     for rows in shards:
         w = gathered(rows)
         comm.compute(0.001)
         x = np.tanh(w.dot(x))
         del w
     return x
-
-
-def block_by_block(comm: Any, shards: Any, x: Any) -> Any:
+def block_by_block(comm, shards, x):
     """W is never put together: the rows' products are, when all rows are there; a ring to the left."""
     n, rank = comm.size, comm.rank
     for mine in shards:
@@ -169,8 +137,6 @@ def block_by_block(comm: Any, shards: Any, x: Any) -> Any:
         comm.compute(0.001)
         x = np.concatenate([np.tanh(rows @ x) for rows in held])
     return x
-
-
 RIGHT = {
     "18.owners": [by_elements, by_bounds, cut_where_either_ends, by_numbers_of_elements],
     "18.reduce_scatter_step": [pairwise_step, to_the_left, ring_in_buffers, all_sent_at_once],

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
 
-def order_by_a_dict(snapshots: Any, name: Any) -> Any:
-    """From event to time; then sorted by the time."""
+def order_by_a_dict(snapshots, name):  # From event to time; then sorted by the time.
     at: dict[tuple[str, int], int] = {}
     for rank, snapshot in enumerate(snapshots):
         for one in snapshot["collectives"]:
@@ -21,10 +19,7 @@ def order_by_a_dict(snapshots: Any, name: Any) -> Any:
         if tensor == name and heard <= at["arrived", 0]:
             at["complete", 0] = heard
     return sorted(at, key=lambda event: at[event])
-
-
-def order_from_the_end(snapshots: Any, name: Any) -> Any:
-    """Looks for the newest backwards, and returns lists in a tuple."""
+def order_from_the_end(snapshots, name):  # Looks for the newest backwards, and returns lists in a tuple.
     events = []
     for rank, snapshot in enumerate(snapshots):
         one = next(one for one in reversed(snapshot["collectives"]) if name in one["names"])
@@ -36,20 +31,14 @@ def order_from_the_end(snapshots: Any, name: Any) -> Any:
                 events.append((heard, ["complete", 0]))
                 break
     return tuple(event for _, event in sorted(events, key=lambda pair: pair[0]))
-
-
-def late_rank_by_rank(snapshots: Any) -> Any:
-    """Collects by index, and keeps those that have as many times as there are ranks."""
+def late_rank_by_rank(snapshots):  # Collects by index, and keeps those that have as many times as there are ranks.
     times: dict[int, list[int]] = {}
     for snapshot in snapshots:
         for one in snapshot["collectives"]:
             times.setdefault(one["index"], []).append(one["announced"])
     complete = {index: each for index, each in times.items() if len(each) == len(snapshots)}
     return [(i, each.index(max(each)), [(max(each) - t) / 1e3 for t in each]) for i, each in sorted(complete.items())]
-
-
-def late_by_sorting(snapshots: Any) -> Any:
-    """Sorts (time, rank) of each collective; the last of them is the last."""
+def late_by_sorting(snapshots):  # Sorts (time, rank) of each collective; the last of them is the last.
     found = []
     for first in snapshots[0]["collectives"]:
         pairs = [
@@ -62,9 +51,7 @@ def late_by_sorting(snapshots: Any) -> Any:
             latest, rank = sorted(pairs)[-1]
             found.append([first["index"], rank, [(latest - at) * 0.001 for at, _ in pairs]])
     return found
-
-
-def ready_by_counting(size: Any, announcements: Any) -> Any:
+def ready_by_counting(size, announcements):
     """A name is ready when it has been announced a multiple of size times: nobody announces it twice in a step."""
     times: dict[str, int] = {}
     names = []
@@ -73,10 +60,7 @@ def ready_by_counting(size: Any, announcements: Any) -> Any:
         if times[name] % size == 0:
             names.append(name)
     return names
-
-
-def ready_by_missing_ranks(size: Any, announcements: Any) -> Any:
-    """Keeps who is missing, and returns a tuple."""
+def ready_by_missing_ranks(size, announcements):  # Keeps who is missing, and returns a tuple.
     missing: dict[str, list[int]] = {}
     names: tuple[str, ...] = ()
     for rank, name in announcements:
@@ -86,9 +70,7 @@ def ready_by_missing_ranks(size: Any, announcements: Any) -> Any:
         if not left:
             names += (name,)
     return names
-
-
-def culprits_by_removal(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+def culprits_by_removal(size, announcements, now, deadline_s):
     """Begins with all ranks for each name, and takes away who has announced it."""
     missing: dict[str, list[int]] = {}
     until: dict[str, int] = {}
@@ -99,10 +81,7 @@ def culprits_by_removal(size: Any, announcements: Any, now: Any, deadline_s: Any
         if not missing[name] or until[name] > now:
             del missing[name]
     return missing
-
-
-def culprits_name_by_name(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
-    """Looks through all announcements for each name."""
+def culprits_name_by_name(size, announcements, now, deadline_s):  # Looks through all announcements for each name.
     found = {}
     for name in dict.fromkeys(each for _, _, each in announcements):
         mine = [(seconds, rank) for seconds, rank, each in announcements if each == name]
@@ -110,10 +89,7 @@ def culprits_name_by_name(size: Any, announcements: Any, now: Any, deadline_s: A
         if min(mine)[0] <= now - deadline_s and len(there) < size:
             found[name] = sorted(set(range(size)) - there)
     return found
-
-
-def order_in_one_list(snapshots: Any, name: Any) -> Any:
-    """(time, what, rank), sorted as tuples."""
+def order_in_one_list(snapshots, name):  # (time, what, rank), sorted as tuples.
     events = []
     for rank in range(len(snapshots)):
         newest = [one for one in snapshots[rank]["collectives"] if name in one["names"]][-1]
@@ -125,10 +101,7 @@ def order_in_one_list(snapshots: Any, name: Any) -> Any:
     events.append((max(heard), "complete", 0))
     events.sort(key=lambda event: event[0])
     return [event[1:] for event in events]
-
-
-def order_by_numpy(snapshots: Any, name: Any) -> Any:
-    """Times in one array, whose order argsort gives."""
+def order_by_numpy(snapshots, name):  # Times in one array, whose order argsort gives.
     words, times = [], []
     for rank, snapshot in enumerate(snapshots):
         mine = {}
@@ -141,10 +114,7 @@ def order_by_numpy(snapshots: Any, name: Any) -> Any:
     times.append([at for at in heard if at <= times[2]][-1])
     words.append(("complete", 0))
     return [words[place] for place in np.argsort(times, kind="stable")]
-
-
-def late_by_numpy(snapshots: Any) -> Any:
-    """Sets of the indices; arrays of the times."""
+def late_by_numpy(snapshots):  # Sets of the indices; arrays of the times.
     tables = [{one["index"]: one["announced"] for one in snapshot["collectives"]} for snapshot in snapshots]
     found = []
     for index in sorted(set.intersection(*map(set, tables))):
@@ -152,10 +122,7 @@ def late_by_numpy(snapshots: Any) -> Any:
         last = int(np.argmax(times))
         found.append((index, last, list((times[last] - times) / 1000)))
     return found
-
-
-def late_in_groups(snapshots: Any) -> Any:
-    """Groups of the sorted (index, rank, time)."""
+def late_in_groups(snapshots):  # Groups of the sorted (index, rank, time).
     records = sorted(
         (one["index"], rank, one["announced"]) for rank, each in enumerate(snapshots) for one in each["collectives"]
     )
@@ -167,41 +134,28 @@ def late_in_groups(snapshots: Any) -> Any:
         last = max(range(len(times)), key=times.__getitem__)
         result.append((index, last, tuple((times[last] - at) / 1000 for at in times)))
     return result
-
-
 class _Coordinator:
     """Rank 0's book: which ranks have announced which name."""
-
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self.size = size
         self.seen: defaultdict[str, set[int]] = defaultdict(set)
-
-    def hears(self, rank: int, name: str) -> bool:
+    def hears(self, rank, name):
         self.seen[name].add(rank)
         if len(self.seen[name]) < self.size:
             return False
         del self.seen[name]
         return True
-
-
-def ready_by_a_coordinator(size: Any, announcements: Any) -> Any:
-    """A class that keeps sets."""
+def ready_by_a_coordinator(size, announcements):  # A class that keeps sets.
     coordinator = _Coordinator(size)
     return [name for rank, name in announcements if coordinator.hears(rank, name)]
-
-
-def ready_by_a_generator(size: Any, announcements: Any) -> Any:
-    """Bits of the ranks in a number; a generator."""
+def ready_by_a_generator(size, announcements):  # Bits of the ranks in a number; a generator.
     bits: dict[str, int] = {}
     for rank, name in announcements:
         bits[name] = bits.get(name, 0) | 1 << rank
         if bits[name] == (1 << size) - 1:
             bits[name] = 0
             yield name
-
-
-def culprits_by_a_table(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
-    """A row of booleans for each name."""
+def culprits_by_a_table(size, announcements, now, deadline_s):  # A row of booleans for each name.
     first: dict[str, float] = {}
     table = defaultdict(lambda: np.zeros(size, dtype=bool))
     for seconds, rank, name in announcements:
@@ -209,16 +163,12 @@ def culprits_by_a_table(size: Any, announcements: Any, now: Any, deadline_s: Any
         table[name][rank] = True
     late = (name for name in first if now - first[name] >= deadline_s and not table[name].all())
     return {name: np.flatnonzero(~table[name]) for name in late}
-
-
-def culprits_in_one_dict(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+def culprits_in_one_dict(size, announcements, now, deadline_s):
     """Only what was announced early counts; then who of all is missing."""
     early = {name for seconds, _, name in announcements if seconds + deadline_s <= now}
     there = {(rank, name) for _, rank, name in announcements}
     missing = {name: [rank for rank in range(size) if (rank, name) not in there] for name in early}
     return {name: ranks for name, ranks in missing.items() if ranks}
-
-
 RIGHT = {
     "21.ready": [ready_by_counting, ready_by_missing_ranks, ready_by_a_coordinator, ready_by_a_generator],
     "21.culprits": [culprits_by_removal, culprits_name_by_name, culprits_by_a_table, culprits_in_one_dict],

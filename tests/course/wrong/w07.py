@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from wrong_answers import Answers
 
@@ -15,7 +13,7 @@ wrong = Answers()
 @wrong(
     "07.plan_buckets", "in the old order, and no bucket is empty: the last bucket is missing: add it when the loop ends"
 )
-def forgets_the_last_bucket(sizes: Any, threshold: Any) -> Any:
+def forgets_the_last_bucket(sizes, threshold):
     buckets, bucket = [], []
     for size in sizes:
         if bucket and sum(bucket) + size > threshold:
@@ -23,20 +21,16 @@ def forgets_the_last_bucket(sizes: Any, threshold: Any) -> Any:
             bucket = []
         bucket.append(size)
     return buckets
-
-
 @wrong("07.plan_buckets", "with an empty bucket")
-def opens_with_an_empty_bucket(sizes: Any, threshold: Any) -> Any:
+def opens_with_an_empty_bucket(sizes, threshold):
     buckets: list[list[int]] = [[]]
     for size in sizes:
         if sum(buckets[-1]) + size > threshold:
             buckets.append([])
         buckets[-1].append(size)
     return buckets
-
-
 @wrong("07.plan_buckets", "sizes [1, 1], threshold 1: your result has the bucket [1, 1], together 2")
-def fills_until_it_is_over(sizes: Any, threshold: Any) -> Any:
+def fills_until_it_is_over(sizes, threshold):
     buckets: list[list[int]] = []
     for size in sizes:
         if buckets and sum(buckets[-1]) <= threshold:
@@ -44,10 +38,8 @@ def fills_until_it_is_over(sizes: Any, threshold: Any) -> Any:
         else:
             buckets.append([size])
     return buckets
-
-
 @wrong("07.plan_buckets", "sizes [1, 1], threshold 2: your result has 2 buckets, [[1], [1]], expected 1")
-def below_the_threshold_only(sizes: Any, threshold: Any) -> Any:
+def below_the_threshold_only(sizes, threshold):
     buckets: list[list[int]] = []
     for size in sizes:
         if buckets and sum(buckets[-1]) + size < threshold:
@@ -55,25 +47,19 @@ def below_the_threshold_only(sizes: Any, threshold: Any) -> Any:
         else:
             buckets.append([size])
     return buckets
-
-
 @wrong(
     "07.plan_buckets", "and no bucket is empty: the smallest tensors come first: keep the order in which they are given"
 )
-def sorts_them(sizes: Any, threshold: Any) -> Any:
+def sorts_them(sizes, threshold):
     return plan_buckets(sorted(sizes), threshold)
-
-
 @wrong("07.plan_buckets", "sizes [1, 1], threshold 2: your result has 2 buckets")
-def never_packs(sizes: Any, threshold: Any) -> Any:
+def never_packs(sizes, threshold):
     return [[size] for size in sizes]
-
-
 @wrong(
     "07.plan_buckets",
     "tensor was cut in pieces, or several became one number: a bucket lists whole tensors, by their sizes",
 )
-def splits_large_tensors(sizes: Any, threshold: Any) -> Any:
+def splits_large_tensors(sizes, threshold):
     buckets: list[list[int]] = []
     for size in sizes:
         while size > threshold > 0:
@@ -81,10 +67,8 @@ def splits_large_tensors(sizes: Any, threshold: Any) -> Any:
             size -= threshold
         buckets.append([size])
     return buckets
-
-
 @wrong("07.plan_buckets", "changes the list of sizes")
-def takes_from_the_list(sizes: Any, threshold: Any) -> Any:
+def takes_from_the_list(sizes, threshold):
     buckets: list[list[int]] = []
     while sizes:
         bucket = [sizes.pop(0)]
@@ -92,82 +76,54 @@ def takes_from_the_list(sizes: Any, threshold: Any) -> Any:
             bucket.append(sizes.pop(0))
         buckets.append(bucket)
     return buckets
-
-
 @wrong("07.plan_buckets", "your result has the bucket")
-def counts_tensors_instead_of_sizes(sizes: Any, threshold: Any) -> Any:
+def counts_tensors_instead_of_sizes(sizes, threshold):
     step = max(1, threshold)
     return [sizes[i : i + step] for i in range(0, len(sizes), step)]
-
-
 @wrong(
     "07.best_threshold",
     "at once: one message for all is best: sizes [5], ready [0.0], α = 4.0, β = 1.0: your result is [",
 )
-def returns_the_plan(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def returns_the_plan(sizes, ready, alpha, beta):
     return [list(sizes)]
-
-
 @wrong("07.best_threshold", "with your threshold")
-def everything_at_once(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def everything_at_once(sizes, ready, alpha, beta):
     return sum(sizes)
-
-
 @wrong("07.best_threshold", "✗ All tensors ready at once")
-def everything_alone(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def everything_alone(sizes, ready, alpha, beta):
     return 0
-
-
 @wrong("07.best_threshold", "✗ All tensors ready at once")
-def half_of_all(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def half_of_all(sizes, ready, alpha, beta):
     return sum(sizes) / 2
-
-
 @wrong("07.best_threshold", "✗ All tensors ready at once")
-def latency_equals_transfer(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def latency_equals_transfer(sizes, ready, alpha, beta):
     return alpha / beta
-
-
 @wrong("07.best_threshold", "✗ As early as with the best of all thresholds")
-def only_sizes_of_single_tensors(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def only_sizes_of_single_tensors(sizes, ready, alpha, beta):
     tried = [0, *sizes, sum(sizes)]
     return min(tried, key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
-
-
 @wrong("07.best_threshold", "✗ As early as with the best of all thresholds")
-def only_powers_of_two(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def only_powers_of_two(sizes, ready, alpha, beta):
     tried = [2**i for i in range(10)]
     return min(tried, key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
-
-
 @wrong("07.best_threshold", "✗ As early as with the best of all thresholds")
-def only_sums_from_the_first_on(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def only_sums_from_the_first_on(sizes, ready, alpha, beta):
     tried = [0, *(sum(sizes[:i]) for i in range(1, len(sizes) + 1))]
     return min(tried, key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
-
-
 @wrong("07.best_threshold", "✗ Without latency")
-def fewest_messages(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def fewest_messages(sizes, ready, alpha, beta):
     return min(range(sum(sizes) + 1), key=lambda one: len(plan_buckets(sizes, one)))
-
-
 @wrong("07.best_threshold", "✗ As early as with the best of all thresholds")
-def ready_does_not_matter(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def ready_does_not_matter(sizes, ready, alpha, beta):
     zeros = [0.0] * len(sizes)
     return min(range(sum(sizes) + 1), key=lambda one: finish_time(plan_buckets(sizes, one), zeros, alpha, beta))
-
-
 @wrong("07.best_threshold", "✗ All tensors ready at once")
-def returns_the_time(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def returns_the_time(sizes, ready, alpha, beta):
     return min(finish_time(plan_buckets(sizes, one), ready, alpha, beta) for one in range(sum(sizes) + 1))
-
-
 @wrong("07.best_threshold", "✗ All tensors ready at once")
-def stops_below_the_sum(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def stops_below_the_sum(sizes, ready, alpha, beta):
     return min(range(sum(sizes)), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))
-
-
 @wrong("07.best_threshold", "Do you try only some of the thresholds?")
-def tries_a_hundred(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+def tries_a_hundred(sizes, ready, alpha, beta):
     tried = np.linspace(0, sum(sizes), 100)
     return min(tried, key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from statistics import geometric_mean, mean, median
-from typing import Any
 
 from wrong_answers import Answers
 
@@ -12,155 +11,103 @@ wrong = Answers()
 
 
 @wrong("08.ring_time", "n times the right number: each of the 2(n - 1) steps sends an n-th of the array")
-def whole_array_in_each_step(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def whole_array_in_each_step(n, nbytes, alpha_s, beta_s):
     return 2 * (n - 1) * (alpha_s + beta_s * nbytes)
-
-
 @wrong(
     "08.ring_time", "✗ One rank has nobody to wait for: the latency is paid once: each of the 2(n - 1) steps pays it"
 )
-def latency_once(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def latency_once(n, nbytes, alpha_s, beta_s):
     return alpha_s + 2 * (n - 1) / n * nbytes * beta_s
-
-
 @wrong(
     "08.ring_time", "latency is left: the ring goes around twice: n - 1 steps to add up, and n - 1 to pass on the sums"
 )
-def only_the_reduce_scatter(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def only_the_reduce_scatter(n, nbytes, alpha_s, beta_s):
     return (n - 1) * (alpha_s + beta_s * nbytes / n)
-
-
 @wrong(
     "08.ring_time",
     "sends 2(n - 1)/n of the bytes: an n-th of the bytes was rounded down: it need not be a whole number",
 )
-def whole_bytes_only(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def whole_bytes_only(n, nbytes, alpha_s, beta_s):
     return 2 * (n - 1) * (alpha_s + beta_s * (nbytes // n))
-
-
 @wrong("08.ring_time", "1,000 times the right number: seconds are asked for, not milliseconds")
-def in_milliseconds(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def in_milliseconds(n, nbytes, alpha_s, beta_s):
     return 2e3 * (n - 1) * (alpha_s + beta_s * nbytes / n)
-
-
 @wrong("08.ring_time", "An n-th of the bytes need not be a whole number")
-def whole_bytes(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def whole_bytes(n, nbytes, alpha_s, beta_s):
     return 2 * (n - 1) * (alpha_s + beta_s * (nbytes // n))
-
-
 @wrong("08.speedup", "your result is (1.5, 75), expected (1.5, 0.75). Look again: the efficiency is a fraction")
-def in_per_cent(alone: Any, together: Any) -> Any:
+def in_per_cent(alone, together):
     middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
     return middle, 100 * middle / len(together[0])
-
-
 @wrong("08.speedup", "the speed-up comes first, then the efficiency")
-def efficiency_first(alone: Any, together: Any) -> Any:
+def efficiency_first(alone, together):
     middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
     return middle / len(together[0]), middle
-
-
 @wrong("08.speedup", "your result is 1.5, expected (1.5, 0.75). Two numbers are asked for")
-def speed_up_alone(alone: Any, together: Any) -> Any:
+def speed_up_alone(alone, together):
     return median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
-
-
 @wrong("08.speedup", "that is rank 0's time; a round lasts until the slowest")
-def of_rank_0(alone: Any, together: Any) -> Any:
+def of_rank_0(alone, together):
     middle = median(one[0] / many[0] for one, many in zip(alone, together, strict=True))
     return middle, middle / len(together[0])
-
-
 @wrong("08.speedup", "a round lasts as long as its slowest rank, not as the average")
-def of_the_average_rank(alone: Any, together: Any) -> Any:
+def of_the_average_rank(alone, together):
     middle = median(mean(one) / mean(many) for one, many in zip(alone, together, strict=True))
     return middle, middle / len(together[0])
-
-
 @wrong("08.speedup", "the medians were divided")
-def quotient_of_medians(alone: Any, together: Any) -> Any:
+def quotient_of_medians(alone, together):
     ratio = median(max(one) for one in alone) / median(max(many) for many in together)
     return ratio, ratio / len(together[0])
-
-
 @wrong("08.speedup", "that is the mean of the rounds' ratios")
-def mean_of_ratios(alone: Any, together: Any) -> Any:
+def mean_of_ratios(alone, together):
     ratio = mean(max(one) / max(many) for one, many in zip(alone, together, strict=True))
     return ratio, ratio / len(together[0])
-
-
 @wrong("08.speedup", "those are the fastest rounds")
-def best_round(alone: Any, together: Any) -> Any:
+def best_round(alone, together):
     ratio = min(max(one) for one in alone) / min(max(many) for many in together)
     return ratio, ratio / len(together[0])
-
-
 @wrong("08.speedup", "the ratio is inverted")
-def upside_down(alone: Any, together: Any) -> Any:
+def upside_down(alone, together):
     middle = median(max(many) / max(one) for one, many in zip(alone, together, strict=True))
     return middle, middle / len(together[0])
-
-
 @wrong("08.speedup", "of an even number of rounds the median is between the two middle ones")
-def upper_of_the_two_middle_ones(alone: Any, together: Any) -> Any:
+def upper_of_the_two_middle_ones(alone, together):
     ratios = sorted(max(one) / max(many) for one, many in zip(alone, together, strict=True))
     return ratios[len(ratios) // 2], ratios[len(ratios) // 2] / len(together[0])
-
-
 @wrong("08.speedup", "the efficiency is per rank, and there are n of them")
-def per_other_rank(alone: Any, together: Any) -> Any:
+def per_other_rank(alone, together):
     middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
     return middle, middle / max(1, len(together[0]) - 1)
-
-
 @wrong("08.break_even", "That is (n - 1)/n of the right number: that is C(n) alone")
-def communication_alone(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def communication_alone(n, nbytes, alpha_s, beta_s):
     return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)
-
-
 @wrong("08.break_even", "That is n - 1 times the right number: that is n C(n)")
-def n_times_it(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def n_times_it(n, nbytes, alpha_s, beta_s):
     return n * 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)
-
-
 @wrong("08.break_even", "the latencies are left out")
-def without_latency(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def without_latency(n, nbytes, alpha_s, beta_s):
     return 2 * beta_s * nbytes
-
-
 @wrong("08.break_even", "your result is None")
-def forgets_to_return(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> None:
+def forgets_to_return(n, nbytes, alpha_s, beta_s):
     2 * (n * alpha_s + beta_s * nbytes)
-
-
 @wrong("08.ring_time", "latency is left: the latency was divided by n, too: each step pays all of alpha_s")
-def latency_by_n(n: int, nbytes: int, alpha_s: float, beta_s: float) -> Any:
+def latency_by_n(n, nbytes, alpha_s, beta_s):
     return 2 * (n - 1) * (alpha_s + beta_s * nbytes) / n
-
-
 @wrong("08.ring_time", "that is a tree, which sends the whole array log2(n) times there and back")
-def time_of_a_tree(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def time_of_a_tree(n, nbytes, alpha_s, beta_s):
     return 2 * math.ceil(math.log2(n)) * (alpha_s + beta_s * nbytes)
-
-
 @wrong("08.ring_time", "beta_s is the seconds that a byte takes: multiply the bytes by it")
-def beta_as_bytes_per_second(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+def beta_as_bytes_per_second(n, nbytes, alpha_s, beta_s):
     return 2 * (n - 1) * (alpha_s + nbytes / (n * beta_s))
-
-
 @wrong("08.speedup", "that is the geometric mean of the rounds' ratios")
-def geometric_mean_of_ratios(alone: Any, together: Any) -> Any:
+def geometric_mean_of_ratios(alone, together):
     speedup = geometric_mean([one[0] / max(many) for one, many in zip(alone, together, strict=True)])
     return speedup, speedup / len(together[0])
-
-
 @wrong("08.speedup", "the seconds of all rounds were added up: divide within each round first")
-def of_all_seconds(alone: Any, together: Any) -> Any:
+def of_all_seconds(alone, together):
     speedup = sum(one[0] for one in alone) / sum(max(many) for many in together)
     return speedup, speedup / len(together[0])
-
-
 @wrong("08.speedup", "the efficiency is per rank, and not per round")
-def per_round(alone: Any, together: Any) -> Any:
+def per_round(alone, together):
     speedup = median(one[0] / max(many) for one, many in zip(alone, together, strict=True))
     return speedup, speedup / len(together)

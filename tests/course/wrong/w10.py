@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -17,7 +15,7 @@ from workbench.data.sampler import ShardedSampler
 wrong = Answers()
 
 
-def _trained(hvd: Any, job: Any, without: str = "", **options: Any) -> Any:
+def _trained(hvd, job, without = "", **options):
     """The nine steps without one of them."""
     if without != "init":
         hvd.init()
@@ -45,9 +43,7 @@ def _trained(hvd: Any, job: Any, without: str = "", **options: Any) -> Any:
             F.cross_entropy(job.model(images), labels).backward()
             optimizer.step()
     return optimizer
-
-
-def _accuracy(hvd: Any, job: Any, how: str = "sum") -> float:
+def _accuracy(hvd, job, how = "sum"):
     test_set = ShardedSampler(job.test_set, hvd.rank(), hvd.size(), shuffle=False, uneven="keep")
     right, seen = 0, 0
     with torch.no_grad():
@@ -60,188 +56,132 @@ def _accuracy(hvd: Any, job: Any, how: str = "sum") -> float:
         return float(hvd.allreduce(torch.tensor(right / seen, dtype=torch.float64)))
     right, seen = hvd.allreduce(torch.tensor([right, seen]), op=hvd.Sum).tolist()
     return right / seen
-
-
-def _saved(hvd: Any, job: Any, accuracy: float) -> float:
+def _saved(hvd, job, accuracy):
     if hvd.rank() == 0:
         job.save()
         job.log(f"{accuracy:.1%}")
     return accuracy
-
-
 @wrong("10.convert", "✗ The ranks know each other: rank 0 of 2 is rank 0 of 1 to itself")
-def takes_no_step(hvd: Any, job: Any) -> Any:
+def takes_no_step(hvd, job):
     return train_alone(job)
-
-
 @wrong(
     "10.convert", "✗ It runs, alone and together: on one rank: NotInitializedError: hvd.local_rank() before hvd.init()"
 )
-def forgets_init(hvd: Any, job: Any) -> Any:
+def forgets_init(hvd, job):
     _trained(hvd, job, "init")
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "✗ Each rank has the device of its local rank: rank 0 took no device")
-def forgets_to_pin(hvd: Any, job: Any) -> Any:
+def forgets_to_pin(hvd, job):
     _trained(hvd, job, "pin")
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "rank 1 took GPU 1, but its machine has only GPU 0")
-def pins_by_rank(hvd: Any, job: Any) -> Any:
+def pins_by_rank(hvd, job):
     _trained(hvd, job, device=lambda: hvd.rank())
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "✗ Each sample once per epoch, in a new order: epoch 0: sample ")
-def forgets_to_shard(hvd: Any, job: Any) -> Any:
+def forgets_to_shard(hvd, job):
     _trained(hvd, job, "shard")
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "epoch 1 has the order of epoch 0")
-def forgets_set_epoch(hvd: Any, job: Any) -> Any:
+def forgets_set_epoch(hvd, job):
     _trained(hvd, job, "set_epoch")
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "step 0 takes 48 samples on all ranks, 24 in one process")
-def keeps_the_batch_per_rank(hvd: Any, job: Any) -> Any:
+def keeps_the_batch_per_rank(hvd, job):
     _trained(hvd, job, "batch")
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "✗ The ranks begin with the same weights: rank 1 begins with other weights than rank 0")
-def forgets_the_weights(hvd: Any, job: Any) -> Any:
+def forgets_the_weights(hvd, job):
     _trained(hvd, job, "weights")
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "rank 1 begins with another optimizer state (momentum) than rank 0")
-def forgets_the_state(hvd: Any, job: Any) -> Any:
+def forgets_the_state(hvd, job):
     _trained(hvd, job, "state")
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "rank 1 makes its first step with another gradient than rank 0")
-def forgets_the_optimizer(hvd: Any, job: Any) -> Any:
+def forgets_the_optimizer(hvd, job):
     _trained(hvd, job, "gradients")
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "the first gradient is 2 times that of one process: a sum, not an average")
-def sums_the_gradients(hvd: Any, job: Any) -> Any:
+def sums_the_gradients(hvd, job):
     _trained(hvd, job, op=hvd.Sum)
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "✗ All ranks report the accuracy on all test data: rank 0 reports 0.")
-def reports_its_own_shard(hvd: Any, job: Any) -> Any:
+def reports_its_own_shard(hvd, job):
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job, "own"))
-
-
 @wrong("10.convert", "✗ All ranks report the accuracy on all test data: rank 0 reports 0.")
-def averages_without_counts(hvd: Any, job: Any) -> Any:
+def averages_without_counts(hvd, job):
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job, "mean"))
-
-
 @wrong("10.convert", "✗ Rank 0 saves and prints, and nobody else: ranks 0 and 1 save; rank 0 alone should")
-def everybody_saves(hvd: Any, job: Any) -> Any:
+def everybody_saves(hvd, job):
     _trained(hvd, job)
     accuracy = _accuracy(hvd, job)
     job.save()
     job.log(f"{accuracy:.1%}")
     return accuracy
-
-
 @wrong("10.convert", "ranks 0 and 1 print; rank 0 alone should")
-def prints_on_all(hvd: Any, job: Any) -> Any:
+def prints_on_all(hvd, job):
     _trained(hvd, job)
     accuracy = _accuracy(hvd, job)
     job.log(f"{accuracy:.1%}")
     if hvd.rank() == 0:
         job.save()
     return accuracy
-
-
 @wrong("10.convert", "Rank 1 has left the job")
-def evaluates_on_rank_zero(hvd: Any, job: Any) -> Any:
+def evaluates_on_rank_zero(hvd, job):
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job)) if hvd.rank() == 0 else None
-
-
 @wrong("10.convert", "✗ The weights at the end are those of one process: rank 0: a weight differs by")
-def scales_the_rate(hvd: Any, job: Any) -> Any:
+def scales_the_rate(hvd, job):
     hvd.init()
     for group in job.optimizer.param_groups:
         group["lr"] *= hvd.size()
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "✗ Each step is one of the job's own optimizer, on the mean loss of its samples: one ")
-def takes_another_rate(hvd: Any, job: Any) -> Any:
+def takes_another_rate(hvd, job):
     for group in job.optimizer.param_groups:
         group["lr"] *= 0.5
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job))
-
-
 @wrong("10.convert", "rank 0 reports None, not a number")
-def returns_nothing(hvd: Any, job: Any) -> None:
+def returns_nothing(hvd, job):
     _trained(hvd, job)
     _saved(hvd, job, _accuracy(hvd, job))
-
-
 # --- 10.rank_zero -----------------------------------------------------------------------------------------
-
-
 @wrong("10.rank_zero", "rank 0 waits in allreduce() for rank 1")
-def returns_early(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+def returns_early(comm, step, loss, count, weights):
     if comm.rank != 0:
         return None
     total, samples = comm.allreduce(np.array([loss * count, count]))
     return total / samples, [step, total / samples, weights]
-
-
 @wrong("10.rank_zero", "that is the mean of the ranks' means: a rank with more samples counts for more")
-def without_counts(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+def without_counts(comm, step, loss, count, weights):
     mean = comm.allreduce(loss) / comm.size
     return mean, [step, mean, weights] if comm.rank == 0 else None
-
-
 @wrong("10.rank_zero", "✗ right: every rank has something to save: only rank 0 is to save")
-def saves_everywhere(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+def saves_everywhere(comm, step, loss, count, weights):
     total, samples = comm.allreduce(np.array([loss * count, count]))
     return float(total / samples), [step, float(total / samples), weights]
-
-
 @wrong("10.rank_zero", "what is saved: your result is None")
-def the_last_rank_saves(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+def the_last_rank_saves(comm, step, loss, count, weights):
     total, samples = comm.allreduce(np.array([loss * count, count]))
     mean = float(total / samples)
     return mean, [step, mean, weights] if comm.rank == comm.size - 1 else None
-
-
 @wrong("10.rank_zero", "bytes; the limit is 1,200, the best possible 96")
-def gathers_the_weights(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+def gathers_the_weights(comm, step, loss, count, weights):
     everything = comm.gather((loss, count, weights))
     mean = None
     if comm.rank == 0:
         mean = sum(a * b for a, b, _ in everything) / sum(b for _, b, _ in everything)
     mean = comm.bcast(mean)
     return mean, [step, mean, weights] if comm.rank == 0 else None
-
-
 @wrong("10.rank_zero", "✗ right: rank 0 alone has the mean: all ranks return it")
-def only_rank_zero_knows(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+def only_rank_zero_knows(comm, step, loss, count, weights):
     total = comm.reduce(np.array([loss * count, count]))
     if comm.rank == 0:
         return float(total[0] / total[1]), [step, float(total[0] / total[1]), weights]
     return None, None
-
-
 wrong("10.rank_zero", "what is saved is returned alone, without the mean")(checkpoint_hangs)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from wrong_answers import Answers
 
@@ -14,66 +12,52 @@ from workbench.errors import WorkbenchError
 wrong = Answers()
 
 
-def broken(name: str) -> Any:
+def broken(name):
     card = task(name)
     assert isinstance(card, Card)
     return card.broken
-
-
 # --- 11.epoch -------------------------------------------------------------------------------------------
-
-
 @wrong(
     "11.epoch", "5, 4 and 4 batches: each rank returns its own number of batches, not that of the steps; rank 0, the "
 )
-def returns_its_own_number(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+def returns_its_own_number(hvd, w, batches, lr):
     steps = int(hvd.allreduce(np.array(len(batches)), name="steps", op=hvd.Min))
     for x, y in batches[:steps]:
         gradient = 2 * x.T @ (x @ w - y) / len(y)
         w = w - lr * hvd.allreduce(gradient, name="gradient")
     return w, len(batches)
-
-
 @wrong(
     "11.epoch", "5, 4 and 4 batches: ranks with more batches go on: what is left over is kept for the next epoch; ran"
 )
-def joins_at_the_end(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+def joins_at_the_end(hvd, w, batches, lr):
     for x, y in batches:
         gradient = 2 * x.T @ (x @ w - y) / len(y)
         w = w - lr * hvd.allreduce(gradient, name="gradient")
     hvd.join()
     return w, len(batches)
-
-
 @wrong("11.epoch", "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete")
-def takes_rank_0s_number(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+def takes_rank_0s_number(hvd, w, batches, lr):
     steps = int(hvd.broadcast(np.array(len(batches)), root_rank=0, name="steps"))
     for x, y in batches[:steps]:
         gradient = 2 * x.T @ (x @ w - y) / len(y)
         w = w - lr * hvd.allreduce(gradient, name="gradient")
     return w, min(steps, len(batches))
-
-
 @wrong("11.epoch", "n = 3, 5, 1 and 3 batches: MissingRanksError: Rank 1 is idle")
-def agrees_on_the_mean(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+def agrees_on_the_mean(hvd, w, batches, lr):
     steps = int(hvd.allreduce(np.array(float(len(batches))), name="steps"))
     for x, y in batches[:steps]:
         gradient = 2 * x.T @ (x @ w - y) / len(y)
         w = w - lr * hvd.allreduce(gradient, name="gradient")
     return w, steps
-
-
 @wrong("11.epoch", "Ranks 1, 2 are idle")
-def drops_the_last_everywhere(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+def drops_the_last_everywhere(hvd, w, batches, lr):
     steps = len(batches) - 1
     for x, y in batches[:steps]:
         gradient = 2 * x.T @ (x @ w - y) / len(y)
         w = w - lr * hvd.allreduce(gradient, name="gradient")
     return w, steps
-
-
 @wrong("11.epoch", "A collective failed on rank 0, and the function caught the error")
-def catches_the_error(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+def catches_the_error(hvd, w, batches, lr):
     steps = 0
     for x, y in batches:
         gradient = 2 * x.T @ (x @ w - y) / len(y)
@@ -83,28 +67,20 @@ def catches_the_error(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
             break
         steps += 1
     return w, steps
-
-
 # --- 11.validate ----------------------------------------------------------------------------------------
-
-
 @wrong("11.validate", "each rank returns the share of its own answers; rank 0, the accuracy")
-def nobody_reduces(hvd: Any, right: Any, log: Any) -> Any:
+def nobody_reduces(hvd, right, log):
     accuracy = np.mean(right)
     if hvd.rank() == 0:
         log.append(f"accuracy {accuracy:.2f}")
     return accuracy, log
-
-
 @wrong("11.validate", "every rank writes into the log, and only rank 0 may; rank 1, the log")
-def everybody_logs(hvd: Any, right: Any, log: Any) -> Any:
+def everybody_logs(hvd, right, log):
     accuracy = hvd.allreduce(np.mean(right), name="accuracy")
     log.append(f"accuracy {accuracy:.2f}")
     return accuracy, log
-
-
 @wrong("11.validate", "✗ runs: n = 2, 4 samples each: MissingRanksError: The ranks wait for each")
-def the_others_wait_in_a_barrier(hvd: Any, right: Any, log: Any) -> Any:
+def the_others_wait_in_a_barrier(hvd, right, log):
     accuracy = np.mean(right)
     if hvd.rank() == 0:
         accuracy = hvd.allreduce(accuracy, name="accuracy")
@@ -112,10 +88,8 @@ def the_others_wait_in_a_barrier(hvd: Any, right: Any, log: Any) -> Any:
     else:
         hvd.barrier()
     return accuracy, log
-
-
 @wrong("11.validate", "rank 0 has the share over all ranks, and the others their own; rank 1")
-def the_others_throw_it_away(hvd: Any, right: Any, log: Any) -> Any:
+def the_others_throw_it_away(hvd, right, log):
     accuracy = np.mean(right)
     if hvd.rank() == 0:
         accuracy = hvd.allreduce(accuracy, name="accuracy")
@@ -123,130 +97,94 @@ def the_others_throw_it_away(hvd: Any, right: Any, log: Any) -> Any:
     else:
         hvd.allreduce(accuracy, name="accuracy")
     return accuracy, log
-
-
 # --- 11.gradients ---------------------------------------------------------------------------------------
-
-
 @wrong(
     "11.gradients",
     "finished as ab and ba: different gradients were added to each other: without a name, the first one o",
 )
-def drops_the_names(hvd: Any, found: Any) -> Any:
+def drops_the_names(hvd, found):
     averages = {}
     for name, gradient in found.items():
         averages[name] = hvd.allreduce(gradient)
     return [averages[name] for name in sorted(averages)]
-
-
 @wrong("11.gradients", "The ranks wait for each other")
-def goes_backwards(hvd: Any, found: Any) -> Any:
+def goes_backwards(hvd, found):
     averages = {}
     for name in reversed(list(found)):
         averages[name] = hvd.allreduce(found[name], name=name)
     return [averages[name] for name in sorted(averages)]
-
-
 @wrong("11.gradients", "The ranks wait for each other")
-def waits_at_once_for_what_it_submits(hvd: Any, found: Any) -> Any:
+def waits_at_once_for_what_it_submits(hvd, found):
     averages = {}
     for name, gradient in found.items():
         averages[name] = hvd.allreduce_async(gradient, name=name).wait()
     return [averages[name] for name in sorted(averages)]
-
-
 # --- 11.two_heads ---------------------------------------------------------------------------------------
-
-
 @wrong("11.two_heads", "MissingRanksError")
-def zeros_that_are_not_submitted(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
+def zeros_that_are_not_submitted(hvd, weights, found, lr):
     for name in sorted(weights):
         if found[name] is None:
             found[name] = np.zeros_like(weights[name])
             continue
         weights[name] = weights[name] - lr * hvd.allreduce(found[name], name=name)
     return [weights[name] for name in sorted(weights)]
-
-
 @wrong("11.two_heads", "MismatchError: Mismatched allreduce tensor shapes")
-def one_zero(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
+def one_zero(hvd, weights, found, lr):
     for name in sorted(weights):
         gradient = np.zeros(1) if found[name] is None else found[name]
         weights[name] = weights[name] - lr * hvd.allreduce(gradient, name=name)
     return [weights[name] for name in sorted(weights)]
-
-
 @wrong(
     "11.two_heads",
     "heads a, ab: the weights themselves were sent in place of None: a missing gradient counts as zero; r",
 )
-def the_weights_themselves(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
+def the_weights_themselves(hvd, weights, found, lr):
     for name in sorted(weights):
         gradient = weights[name] if found[name] is None else found[name]
         weights[name] = weights[name] - lr * hvd.allreduce(gradient, name=name)
     return [weights[name] for name in sorted(weights)]
-
-
 @wrong(
     "11.two_heads",
     "heads a, ab: a rank without a gradient of its own made no step: all ranks take the average; rank 0, ",
 )
-def no_step_without_a_gradient(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
+def no_step_without_a_gradient(hvd, weights, found, lr):
     for name in sorted(weights):
         unused = found[name] is None
         average = hvd.allreduce(np.zeros_like(weights[name]) if unused else found[name], name=name)
         if not unused:
             weights[name] = weights[name] - lr * average
     return [weights[name] for name in sorted(weights)]
-
-
 # --- 11.restore -----------------------------------------------------------------------------------------
-
-
 @wrong("11.restore", "✗ float32 on every rank: n = 2, 4 weights: rank 0 returns float64")
-def float64_everywhere(hvd: Any, weights: Any, path: Any) -> Any:
+def float64_everywhere(hvd, weights, path):
     weights = weights.astype(float)
     if hvd.rank() == 0:
         weights = np.array(path.read_text().split(), dtype=float)
     return hvd.broadcast(weights, root_rank=0, name="weights")
-
-
 @wrong("11.restore", "MismatchError: Mismatched data types")
-def casts_too_late(hvd: Any, weights: Any, path: Any) -> Any:
+def casts_too_late(hvd, weights, path):
     if hvd.rank() == 0:
         weights = np.array(path.read_text().split(), dtype=float)
     return hvd.broadcast(weights, root_rank=0, name="weights").astype(np.float32)
-
-
 @wrong("11.restore", "FileNotFoundError: weights.txt is on rank 0 only")
-def everybody_reads(hvd: Any, weights: Any, path: Any) -> Any:
+def everybody_reads(hvd, weights, path):
     weights = np.array(path.read_text().split(), dtype=float)
     return hvd.broadcast(weights, root_rank=0, name="weights")
-
-
 @wrong("11.restore", "Rank 1 is idle, so 'broadcast.weights'")
-def only_rank_0_broadcasts(hvd: Any, weights: Any, path: Any) -> Any:
+def only_rank_0_broadcasts(hvd, weights, path):
     if hvd.rank() == 0:
         weights = np.array(path.read_text().split(), dtype=np.float32)
         weights = hvd.broadcast(weights, root_rank=0, name="weights")
     return weights
-
-
 # --- 11.start -------------------------------------------------------------------------------------------
-
-
 @wrong("11.start", "all ranks had one seed, so their noise was the same")
-def one_seed_for_all(hvd: Any, seed: Any, batches: Any) -> Any:
+def one_seed_for_all(hvd, seed, batches):
     return broken("11.start")(hvd, 0, batches)
-
-
 @wrong("11.start", "all ranks have rank 0's weights, but only since the end of the training")
-def broadcasts_at_the_end(hvd: Any, seed: Any, batches: Any) -> Any:
+def broadcasts_at_the_end(hvd, seed, batches):
     return hvd.broadcast(broken("11.start")(hvd, seed, batches), root_rank=0, name="w")
-
-
 @wrong("11.start", "✗ one model on all ranks: n = 2, 0 steps")
-def broadcasts_and_forgets(hvd: Any, seed: Any, batches: Any) -> Any:
+def broadcasts_and_forgets(hvd, seed, batches):
     random = np.random.default_rng(seed)
     w = random.normal(size=2)
     hvd.broadcast(w, root_rank=0, name="w")
@@ -255,10 +193,8 @@ def broadcasts_and_forgets(hvd: Any, seed: Any, batches: Any) -> Any:
         gradient = 2 * x * (np.sum(x * w) - y)
         w = w - 0.1 * hvd.allreduce(gradient, name="gradient")
     return w
-
-
 @wrong("11.start", "training began at the ranks' average")
-def starts_from_the_average(hvd: Any, seed: Any, batches: Any) -> Any:
+def starts_from_the_average(hvd, seed, batches):
     random = np.random.default_rng(seed)
     w = hvd.allreduce(random.normal(size=2), name="w")
     for x, y in batches:
@@ -266,133 +202,89 @@ def starts_from_the_average(hvd: Any, seed: Any, batches: Any) -> Any:
         gradient = 2 * x * (np.sum(x * w) - y)
         w = w - 0.1 * hvd.allreduce(gradient, name="gradient")
     return w
-
-
 # --- 11.clip --------------------------------------------------------------------------------------------
-
-
 @wrong("11.clip", "the program as it came gives this, too: its mistake is still there. Which of the four causes fits?")
-def clips_twice(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
+def clips_twice(comm, w, gradient, longest):
     length = np.linalg.norm(gradient)
     if length > longest:
         gradient = gradient * longest / length
     gradient = comm.allreduce(gradient) / comm.size
     length = np.linalg.norm(gradient)
     return w - gradient * min(1.0, longest / length)
-
-
 @wrong("11.clip", "the limit was held against the average of the ranks' lengths")
-def by_the_average_length(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
+def by_the_average_length(comm, w, gradient, longest):
     length = comm.allreduce(np.linalg.norm(gradient)) / comm.size
     gradient = comm.allreduce(gradient) / comm.size
     return w - gradient * min(1.0, longest / length)
-
-
 @wrong("11.clip", "✗ right")
-def clips_the_sum(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
+def clips_the_sum(comm, w, gradient, longest):
     gradient = comm.allreduce(gradient)
     length = np.linalg.norm(gradient)
     if length > longest:
         gradient = gradient * longest / length
     return w - gradient / comm.size
-
-
 @wrong("11.clip", "the average is longer than the limit, and was not clipped")
-def does_not_clip(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
+def does_not_clip(comm, w, gradient, longest):
     return w - comm.allreduce(gradient) / comm.size
-
-
 # --- 11.shards ------------------------------------------------------------------------------------------
-
-
 @wrong("11.shards", "✗ another order in every epoch")
-def one_seed_for_ever(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+def one_seed_for_ever(n, epoch, rank, size):
     return np.random.default_rng(0).permutation(n)[rank::size]
-
-
 @wrong("11.shards", "10 samples, 3 ranks, epoch 0: no rank has 1 sample (")
-def whole_pieces_only(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+def whole_pieces_only(n, epoch, rank, size):
     order = np.random.default_rng(epoch).permutation(n)
     return order[rank * (n // size) : (rank + 1) * (n // size)]
-
-
 @wrong("11.shards", "epoch 0: more than one rank has 4 samples (0, 1, 2, 3)")
-def every_rank_has_all(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+def every_rank_has_all(n, epoch, rank, size):
     return np.random.default_rng(epoch).permutation(n)
-
-
 @wrong("11.shards", "✗ another order in every epoch")
-def shuffles_its_own_shard(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+def shuffles_its_own_shard(n, epoch, rank, size):
     return np.random.default_rng([epoch, rank]).permutation(np.arange(rank, n, size))
-
-
 @wrong("11.shards", "✗ all samples, each once")
-def no_seed_at_all(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+def no_seed_at_all(n, epoch, rank, size):
     return np.random.default_rng().permutation(n)[rank::size]
-
-
 # --- 11.seconds -----------------------------------------------------------------------------------------
-
-
 @wrong("11.seconds", "train for 10 and 30 and 20 ms: rank 0 says 20.1 ms, expected 30.0 ms")
-def the_mean(comm: Any, train: Any) -> Any:
+def the_mean(comm, train):
     comm.barrier()
     begin = comm.now
     train(comm)
     return comm.allreduce(comm.now - begin) / comm.size
-
-
 @wrong("11.seconds", "✗ not the time before, in which ranks come late")
-def no_barrier(comm: Any, train: Any) -> Any:
+def no_barrier(comm, train):
     begin = comm.now
     train(comm)
     return comm.allreduce(comm.now - begin, max)
-
-
 @wrong("11.seconds", "✗ not the time before, in which ranks come late")
-def begins_before_the_barrier(comm: Any, train: Any) -> Any:
+def begins_before_the_barrier(comm, train):
     begin = comm.now
     comm.barrier()
     train(comm)
     return comm.allreduce(comm.now - begin, max)
-
-
 @wrong("11.seconds", "rank 1 says None")
-def only_rank_0_knows(comm: Any, train: Any) -> Any:
+def only_rank_0_knows(comm, train):
     comm.barrier()
     begin = comm.now
     train(comm)
     return comm.reduce(comm.now - begin, max)
-
-
 # --- 11.accuracy ----------------------------------------------------------------------------------------
-
-
 @wrong(
     "11.accuracy",
     "0 of 1 and 3 of 3 right: that is a mean of means, without the ranks that have no samples: count samp",
 )
-def skips_empty_ranks(comm: Any, right: Any) -> Any:
+def skips_empty_ranks(comm, right):
     share = np.mean(right) if len(right) else 0.0
     return comm.allreduce(share) / comm.allreduce(int(len(right) > 0))
-
-
 @wrong("11.accuracy", "rank 0's number of samples was taken for that of every rank")
-def rank_0s_number_for_all(comm: Any, right: Any) -> Any:
+def rank_0s_number_for_all(comm, right):
     return comm.allreduce(np.sum(right)) / (comm.bcast(len(right)) * comm.size)
-
-
 @wrong("11.accuracy", "rank 0 has the share over all ranks, and the others their own")
-def only_the_root_knows(comm: Any, right: Any) -> Any:
+def only_the_root_knows(comm, right):
     good, count = comm.reduce(np.sum(right)), comm.reduce(len(right))
     return good / count if comm.rank == 0 else np.mean(right)
-
-
 # --- 11.pipeline ----------------------------------------------------------------------------------------
-
-
 @wrong("11.pipeline", "n = 3, 3 rows of 20,000: ranks 0, 1 and 2 wait for each other")
-def waits_for_each(comm: Any, rows: Any) -> Any:
+def waits_for_each(comm, rows):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     got, row = np.empty_like(rows), np.empty_like(rows[0])
     for i in range(len(rows)):
@@ -401,10 +293,8 @@ def waits_for_each(comm: Any, rows: Any) -> Any:
     for i in range(len(rows)):
         comm.Recv(got[i], source=left)
     return got
-
-
 @wrong("11.pipeline", "messages were never waited for")
-def never_waits(comm: Any, rows: Any) -> Any:
+def never_waits(comm, rows):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     got, row = np.empty_like(rows), np.empty_like(rows[0])
     for i in range(len(rows)):
@@ -413,10 +303,8 @@ def never_waits(comm: Any, rows: Any) -> Any:
     for i in range(len(rows)):
         comm.Recv(got[i], source=left)
     return got
-
-
 @wrong("11.pipeline", "messages were never waited for")
-def waits_for_the_last(comm: Any, rows: Any) -> Any:
+def waits_for_the_last(comm, rows):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     got, row, pending = np.empty_like(rows), np.empty_like(rows[0]), []
     for i in range(len(rows)):
@@ -426,10 +314,8 @@ def waits_for_the_last(comm: Any, rows: Any) -> Any:
         comm.Recv(got[i], source=left)
     pending[-1].wait()
     return got
-
-
 @wrong("11.pipeline", "the array given to Isend(dest=1) was changed before wait()")
-def doubles_in_the_callers_array(comm: Any, rows: Any) -> Any:
+def doubles_in_the_callers_array(comm, rows):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     pending = []
     for i in range(len(rows)):
@@ -441,13 +327,9 @@ def doubles_in_the_callers_array(comm: Any, rows: Any) -> Any:
     for request in pending:
         request.wait()
     return got
-
-
 # --- 11.ring --------------------------------------------------------------------------------------------
-
-
 @wrong("11.ring", "✗ no deadlock: n = 2, length 10")
-def everybody_receives_first(comm: Any, x: Any) -> Any:
+def everybody_receives_first(comm, x):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     total = x
     for _ in range(comm.size - 1):
@@ -455,10 +337,8 @@ def everybody_receives_first(comm: Any, x: Any) -> Any:
         comm.send(x, dest=right)
         x, total = got, total + got
     return total
-
-
 @wrong("11.ring", "✗ no deadlock: n = 4, length 100,000, where no message leaves before its receiver is")
-def sends_small_pieces(comm: Any, x: Any) -> Any:
+def sends_small_pieces(comm, x):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     total = x
     for _ in range(comm.size - 1):
@@ -468,52 +348,36 @@ def sends_small_pieces(comm: Any, x: Any) -> Any:
         x = np.concatenate([comm.recv(source=left) for _ in pieces])
         total = total + x
     return total
-
-
 @wrong(
     "11.ring", "length 10: the sum so far is passed on, so some x are counted several times: pass on the x that came"
 )
-def passes_the_total_on(comm: Any, x: Any) -> Any:
+def passes_the_total_on(comm, x):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     total = x
     for _ in range(comm.size - 1):
         total = total + comm.sendrecv(total, dest=right, source=left)
     return total
-
-
 @wrong("11.clip", "the gradients were added up, not averaged")
-def clips_and_keeps_the_sum(comm: Any, w: Any, gradient: Any, longest: float) -> Any:
+def clips_and_keeps_the_sum(comm, w, gradient, longest):
     gradient = comm.allreduce(gradient)
     length = np.linalg.norm(gradient)
     return w - (gradient * longest / length if length > longest else gradient)
-
-
 @wrong("11.clip", "each number was limited, and not the gradient's length")
-def clips_each_number(comm: Any, w: Any, gradient: Any, longest: float) -> Any:
+def clips_each_number(comm, w, gradient, longest):
     return w - np.clip(comm.allreduce(gradient) / comm.size, -longest, longest)
-
-
 @wrong("11.clip", "a short gradient was made longer")
-def makes_short_ones_longer(comm: Any, w: Any, gradient: Any, longest: float) -> Any:
+def makes_short_ones_longer(comm, w, gradient, longest):
     gradient = comm.allreduce(gradient) / comm.size
     return w - gradient * longest / np.linalg.norm(gradient)
-
-
 @wrong("11.accuracy", "each rank took its own number of samples for that of every rank")
-def by_my_own_number(comm: Any, right: Any) -> Any:
+def by_my_own_number(comm, right):
     return comm.allreduce(np.sum(right)) / max(1, len(right)) / comm.size
-
-
 @wrong("11.accuracy", "a rank without samples counts as 0 now, and the program's own mistake is still there")
-def empty_ranks_are_wrong(comm: Any, right: Any) -> Any:
+def empty_ranks_are_wrong(comm, right):
     return comm.allreduce(np.mean(right) if len(right) else 0.0) / comm.size
-
-
 @wrong("11.accuracy", "that is the share of the wrong answers")
-def share_of_the_wrong_ones(comm: Any, right: Any) -> Any:
+def share_of_the_wrong_ones(comm, right):
     return comm.allreduce(np.sum(~right)) / comm.allreduce(len(right))
-
-
 SAID = {
     "11.epoch": (
         "n = 3, 5, 4 and 4 batches: MissingRanksError: Ranks 1, 2 are idle, so 'allreduce.gradient'",
@@ -551,10 +415,8 @@ SAID = {
     ),
 }
 """What check() must say of each broken program as it comes."""
-
 for name, told in SAID.items():
     wrong(name, told[0])(broken(name))
-
 PICTURES = {
     "11.clip": "6 messages between 4 ranks",
     "11.shards": "24 samples on 4 ranks: epoch 0: 17 of 24 samples seen, 6 more than once",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from statistics import mean, median
-from typing import Any
 
 from wrong_answers import Answers
 
@@ -14,198 +13,140 @@ Messages = list[list[tuple[int, int, int]]]
 
 
 @wrong("16.fit_link", "the constants of the whole allreduce. It takes 2 (ranks - 1) steps")
-def link_of_the_whole_allreduce(ranks: Any, short: Any, long: Any) -> Any:
+def link_of_the_whole_allreduce(ranks, short, long):
     quick, slow = median(short[1]), median(long[1])
     return quick, max(0.0, (slow - quick) / (long[0] - short[0]))
-
-
 @wrong("16.fit_link", "a step sends bytes / ranks, not the whole array")
-def link_sends_the_whole_array_each_step(ranks: Any, short: Any, long: Any) -> Any:
+def link_sends_the_whole_array_each_step(ranks, short, long):
     steps, quick, slow = 2 * (ranks - 1), median(short[1]), median(long[1])
     per_byte_s = max(0.0, (slow - quick) / (long[0] - short[0])) / steps
     return max(0.0, quick / steps - per_byte_s * short[0]), per_byte_s
-
-
 @wrong("16.fit_link", "the long array pays the latencies as well: subtract them")
-def link_forgets_the_latency_of_the_long_one(ranks: Any, short: Any, long: Any) -> Any:
+def link_forgets_the_latency_of_the_long_one(ranks, short, long):
     steps = 2 * (ranks - 1)
     return median(short[1]) / steps, median(long[1]) / long[0] * ranks / steps
-
-
 @wrong("16.fit_link", "the latency is left out: two unknowns need both sizes")
-def link_without_latency(ranks: Any, short: Any, long: Any) -> Any:
+def link_without_latency(ranks, short, long):
     return 0.0, median(long[1]) / long[0] * ranks / (2 * (ranks - 1))
-
-
 @wrong("16.fit_link", "a ring passes n - 1 chunks twice")
-def link_passes_once(ranks: Any, short: Any, long: Any) -> Any:
+def link_passes_once(ranks, short, long):
     steps, quick, slow = ranks - 1, median(short[1]), median(long[1])
     per_byte_s = max(0.0, (slow - quick) / (long[0] - short[0])) * ranks / steps
     return max(0.0, quick / steps - per_byte_s * short[0] / ranks), per_byte_s
-
-
 @wrong("16.fit_link", "Every slow repetition changes a mean")
-def link_by_the_mean(ranks: Any, short: Any, long: Any) -> Any:
+def link_by_the_mean(ranks, short, long):
     steps, quick, slow = 2 * (ranks - 1), mean(short[1]), mean(long[1])
     per_byte_s = max(0.0, (slow - quick) / (long[0] - short[0])) * ranks / steps
     return max(0.0, quick / steps - per_byte_s * short[0] / ranks), per_byte_s
-
-
 @wrong("16.fit_link", "3 of 15 repetitions disturbed")
-def link_by_the_first_repetition(ranks: Any, short: Any, long: Any) -> Any:
+def link_by_the_first_repetition(ranks, short, long):
     steps, (few, (quick, *_)), (many, (slow, *_)) = 2 * (ranks - 1), short, long
     per_byte_s = max(0.0, (slow - quick) / (many - few)) * ranks / steps
     return max(0.0, quick / steps - per_byte_s * few / ranks), per_byte_s
-
-
 @wrong("16.fit_link", "Latency and time per byte cannot be negative: return 0 instead")
-def link_may_be_negative(ranks: Any, short: Any, long: Any) -> Any:
+def link_may_be_negative(ranks, short, long):
     steps, quick, slow = 2 * (ranks - 1), median(short[1]), median(long[1])
     per_byte_s = (slow - quick) / (long[0] - short[0]) * ranks / steps
     return quick / steps - per_byte_s * short[0] / ranks, per_byte_s
-
-
 @wrong("16.fit_link", "and no pair (latency_s, per_byte_s)")
-def link_in_one_number(ranks: Any, short: Any, long: Any) -> Any:
+def link_in_one_number(ranks, short, long):
     return median(long[1]) / long[0]
-
-
 @wrong("16.step_time", "one layer, (forward_s, backward_s, values) = (1, 2, 25)")
 @wrong("16.step_time", "that is computing alone")
 @wrong("16.lower_bound", "that is computing alone")
-def step_computes_only(layers: Any, reduce_s: Any) -> Any:
+def step_computes_only(layers, reduce_s):
     return sum(layer.forward_s + layer.backward_s for layer in layers)
-
-
 @wrong("16.step_time", "that is without overlap: a layer's message begins when its gradients are ready")
 @wrong("16.lower_bound", "that is a step without overlap, and no bound: bytes can be sent while other layers")
-def step_without_overlap(layers: Any, reduce_s: Any) -> Any:
+def step_without_overlap(layers, reduce_s):
     sent = sum(reduce_s(4 * layer.values) for layer in layers if layer.values)
     return step_computes_only(layers, reduce_s) + sent
-
-
 @wrong("16.step_time", "that sends all gradients at the end, together")
 @wrong("16.lower_bound", "that is without overlap, and no bound")
-def step_all_at_the_end(layers: Any, reduce_s: Any) -> Any:
+def step_all_at_the_end(layers, reduce_s):
     return step_computes_only(layers, reduce_s) + reduce_s(4 * sum(layer.values for layer in layers))
-
-
 @wrong("16.step_time", "the network has nothing to send before the last layer's backward has ended")
-def step_overlaps_everything(layers: Any, reduce_s: Any) -> Any:
+def step_overlaps_everything(layers, reduce_s):
     sent = sum(reduce_s(4 * layer.values) for layer in layers if layer.values)
     return max(step_computes_only(layers, reduce_s), sent)
-
-
 @wrong("16.step_time", "no gradient is ready at the beginning of backward")
-def step_overlaps_all_of_backward(layers: Any, reduce_s: Any) -> Any:
+def step_overlaps_all_of_backward(layers, reduce_s):
     forward = sum(layer.forward_s for layer in layers)
     sent = sum(reduce_s(4 * layer.values) for layer in layers if layer.values)
     return forward + max(sum(layer.backward_s for layer in layers), sent)
-
-
 @wrong("16.step_time", "two messages cannot be on the network at once")
-def step_network_for_each_layer(layers: Any, reduce_s: Any) -> Any:
+def step_network_for_each_layer(layers, reduce_s):
     now = end = sum(layer.forward_s for layer in layers)
     for layer in reversed(layers):
         now += layer.backward_s
         end = max(end, now + (reduce_s(4 * layer.values) if layer.values else 0.0))
     return end
-
-
 @wrong("16.step_time", "a layer without gradients sends nothing, and pays no latency")
-def step_sends_nothing_with_latency(layers: Any, reduce_s: Any) -> Any:
+def step_sends_nothing_with_latency(layers, reduce_s):
     now, free = sum(layer.forward_s for layer in layers), 0.0
     for layer in reversed(layers):
         now += layer.backward_s
         free = max(free, now) + reduce_s(4 * layer.values)
     return max(now, free)
-
-
 @wrong("16.step_time", "a gradient has 4 bytes")
-def step_counts_numbers(layers: Any, reduce_s: Any) -> Any:
+def step_counts_numbers(layers, reduce_s):
     now, free = sum(layer.forward_s for layer in layers), 0.0
     for layer in reversed(layers):
         now += layer.backward_s
         free = max(free, now) + reduce_s(layer.values) if layer.values else free
     return max(now, free)
-
-
 @wrong("16.step_time", "backward begins with the last layer")
-def step_backward_from_the_front(layers: Any, reduce_s: Any) -> Any:
+def step_backward_from_the_front(layers, reduce_s):
     now, free = sum(layer.forward_s for layer in layers), 0.0
     for layer in layers:
         now += layer.backward_s
         free = max(free, now) + reduce_s(4 * layer.values) if layer.values else free
     return max(now, free)
-
-
 @wrong("16.step_time", "that is when the last message has arrived: backward may end later")
-def step_ends_with_the_network(layers: Any, reduce_s: Any) -> Any:
+def step_ends_with_the_network(layers, reduce_s):
     now, free = sum(one.forward_s for one in layers), 0.0
     for one in reversed(layers):
         now += one.backward_s
         free = max(free, now) + reduce_s(4 * one.values) if one.values else free
     return free
-
-
 @wrong("16.lower_bound", "true, but not the largest: some computing never overlaps with some bytes")
-def bound_of_either(layers: Any, reduce_s: Any) -> Any:
+def bound_of_either(layers, reduce_s):
     return max(step_computes_only(layers, reduce_s), reduce_s(4 * sum(layer.values for layer in layers)))
-
-
 @wrong("16.lower_bound", "that is the bound of the last layer alone")
-def bound_of_the_last_layer(layers: Any, reduce_s: Any) -> Any:
+def bound_of_the_last_layer(layers, reduce_s):
     last = layers[-1]
     return reduce_s(4 * sum(layer.values for layer in layers)) + last.forward_s + last.backward_s
-
-
 @wrong("16.lower_bound", "the gradients of all layers up to i must be sent, not only those of layer i")
-def bound_of_each_layer_alone(layers: Any, reduce_s: Any) -> Any:
+def bound_of_each_layer_alone(layers, reduce_s):
     return max(step_computes_only(layers[i:], reduce_s) + reduce_s(4 * each.values) for i, each in enumerate(layers))
-
-
 @wrong("16.lower_bound", "the next forward of layer i and of the later layers belongs to the step as well")
-def bound_without_forward(layers: Any, reduce_s: Any) -> Any:
+def bound_without_forward(layers, reduce_s):
     values = [sum(each.values for each in layers[: i + 1]) for i in range(len(layers))]
     return max(reduce_s(4 * v) + sum(each.backward_s for each in layers[i:]) for i, v in enumerate(values))
-
-
 @wrong("16.lower_bound", "that is without overlap, and no bound")
-def bound_of_the_layers_behind(layers: Any, reduce_s: Any) -> Any:
+def bound_of_the_layers_behind(layers, reduce_s):
     values = [sum(each.values for each in layers[i:]) for i in range(len(layers))]
     return max(reduce_s(4 * v) + step_computes_only(layers[i:], reduce_s) for i, v in enumerate(values))
-
-
 @wrong("16.schedule", "messages pay")
-def front_first(layers: Any, reduce_s: Any) -> Messages:
+def front_first(layers, reduce_s):
     return [[(i, 0, layer.values)] for i, layer in enumerate(layers) if layer.values]
-
-
 @wrong("16.schedule", "messages pay")
-def as_backward_ends(layers: Any, reduce_s: Any) -> Messages:
+def as_backward_ends(layers, reduce_s):
     return front_first(layers, reduce_s)[::-1]
-
-
 @wrong("16.schedule", "which are sent late, with")
-def all_in_one(layers: Any, reduce_s: Any) -> Messages:
+def all_in_one(layers, reduce_s):
     return [[message[0] for message in front_first(layers, reduce_s)]]
-
-
-def _cut(layers: Any, largest: int) -> Messages:
+def _cut(layers, largest):
     return [
         [(i, begin, min(begin + largest, layer.values))]
         for i, layer in enumerate(layers)
         for begin in range(0, layer.values, largest)
     ]
-
-
 @wrong("16.schedule", "of latencies: send small neighbours together")
-def tiny_pieces(layers: Any, reduce_s: Any) -> Messages:
+def tiny_pieces(layers, reduce_s):
     return _cut(layers, 1 << 18)
-
-
 @wrong("16.schedule", "while the network carries 67.1 MB of fc6 in one message")
-def one_size_for_all(layers: Any, reduce_s: Any) -> Messages:
+def one_size_for_all(layers, reduce_s):
     messages: Messages = []
     for [piece] in _cut(layers, 1 << 24):
         carried = sum(end - begin for _, begin, end in messages[-1]) if messages else 1 << 21
@@ -214,66 +155,46 @@ def one_size_for_all(layers: Any, reduce_s: Any) -> Messages:
         else:
             messages.append([piece])
     return messages
-
-
 @wrong("16.schedule", "gradients 24 to 25 of layer 0 (a) are in no message")
-def forgets_the_last_piece(layers: Any, reduce_s: Any) -> Messages:
+def forgets_the_last_piece(layers, reduce_s):
     return [[(i, 0, layer.values - 1)] for i, layer in enumerate(layers) if layer.values > 1]
-
-
 @wrong("16.schedule", "gradients 12 to 13 of layer 0 (a) are in two messages, or twice in one")
-def ends_overlap(layers: Any, reduce_s: Any) -> Messages:
+def ends_overlap(layers, reduce_s):
     halves = [[(i, begin, end)] for [(i, _, n)] in front_first(layers, reduce_s) for begin, end in
               ((0, n // 2 + 1), (n // 2, n)) if begin < end]  # fmt: skip
     return [[(i, begin, min(end, layers[i].values))] for [(i, begin, end)] in halves]
-
-
 @wrong("16.schedule", "layer 0 has gradients 0 to 25, and a piece at least one of them")
-def in_bytes(layers: Any, reduce_s: Any) -> Messages:
+def in_bytes(layers, reduce_s):
     return [[(i, 0, 4 * layer.values)] for i, layer in enumerate(layers) if layer.values]
-
-
 @wrong("16.schedule", "and a piece at least one of them")
-def empty_pieces(layers: Any, reduce_s: Any) -> Messages:
+def empty_pieces(layers, reduce_s):
     return [[(i, 0, layer.values)] for i, layer in enumerate(layers)]
-
-
 @wrong("16.schedule", "three whole numbers (layer, begin, end) are needed")
-def pieces_without_messages(layers: Any, reduce_s: Any) -> Any:
+def pieces_without_messages(layers, reduce_s):
     return [(i, 0, layer.values) for i, layer in enumerate(layers) if layer.values]
-
-
 @wrong("16.schedule", "Ranks that do not agree wait for different messages, and never end")
-def draws_lots(layers: Any, reduce_s: Any) -> Messages:
+def draws_lots(layers, reduce_s):
     messages = front_first(layers, reduce_s)
     random.shuffle(messages)
     return messages
-
-
 @wrong("16.schedule", "changes the list of layers, which belongs to the caller")
-def changes_the_layers(layers: Any, reduce_s: Any) -> Messages:
+def changes_the_layers(layers, reduce_s):
     messages = front_first(layers, reduce_s)
     layers.pop()
     return messages
-
-
 @wrong("16.fit_link", "the least that it can be is 0: max(0, …), not abs(…)")
-def turns_the_sign(ranks: Any, short: Any, long: Any) -> Any:
+def turns_the_sign(ranks, short, long):
     steps = 2 * (ranks - 1)
     (few, quick), (many, slow) = (short[0], median(short[1])), (long[0], median(long[1]))
     per_byte_s = abs((slow - quick) / (many - few)) * ranks / steps
     return abs(quick / steps - per_byte_s * few / ranks), per_byte_s
-
-
 @wrong("16.fit_link", "both constants are 2 (ranks - 1) times too large")
-def the_time_of_all_steps(ranks: Any, short: Any, long: Any) -> Any:
+def the_time_of_all_steps(ranks, short, long):
     (few, quick), (many, slow) = ((nbytes / ranks, median(times)) for nbytes, times in (short, long))
     per_byte_s = max(0.0, (slow - quick) / (many - few))
     return max(0.0, quick - per_byte_s * few), per_byte_s
-
-
 @wrong("16.lower_bound", "computing is counted from layer i + 1 on: layer i itself belongs to it")
-def from_the_next_layer_on(layers: Any, reduce_s: Any) -> Any:
+def from_the_next_layer_on(layers, reduce_s):
     return max(
         reduce_s(4 * sum(each.values for each in layers[: i + 1]))
         + sum(each.forward_s + each.backward_s for each in layers[i + 1 :])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from wrong_answers import Answers
 
 from workbench.course.tasks import task
@@ -11,29 +9,23 @@ from workbench.course.tasks import task
 wrong = Answers()
 
 
-def _table(engine: str, question: str, answer: str) -> Any:
+def _table(engine, question, answer):
     """The right table but for one answer."""
-
-    def table() -> Any:
+    def table():
         found = task("17.table").reference()
         found[engine][question] = answer
         return found
-
     return table
-
-
 @wrong(
     "17.table", "[('ssh', 'agent by ssh')]. A dict is asked for, with the engines ssh, slurm, mpijob, jobset as keys"
 )
-def no_table() -> Any:
+def no_table():
     return [("ssh", "agent by ssh")]
-
-
 @wrong(
     "17.who_am_i",
     "✗ One launcher inside another: the launcher that started the process itself counts: torchrun on each",
 )
-def slurm_first(env: Any) -> Any:
+def slurm_first(env):
     for names in (
         ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
         ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
@@ -42,10 +34,8 @@ def slurm_first(env: Any) -> Any:
         if all(name in env for name in names):
             return tuple(int(env[name]) for name in names)
     return 0, 1, 0
-
-
 @wrong("17.who_am_i", "✗ One launcher alone: torchrun, mpiexec, srun: srun")
-def size_of_the_job(env: Any) -> Any:
+def size_of_the_job(env):
     for names in (
         ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
@@ -54,100 +44,68 @@ def size_of_the_job(env: Any) -> Any:
         if all(name in env for name in names):
             return tuple(int(env[name]) for name in names)
     return 0, 1, 0
-
-
 @wrong("17.who_am_i", "✗ A process that was started by hand, also in the shell of a Slurm job: by hand in")
-def batch_script_is_a_rank(env: Any) -> Any:
+def batch_script_is_a_rank(env):
     if "PMI_RANK" in env or "RANK" in env or "SLURM_STEP_NUM_TASKS" in env:
         return task("17.who_am_i").reference(env)
     return int(env.get("SLURM_PROCID", 0)), int(env.get("SLURM_NTASKS", 1)), 0
-
-
 @wrong("17.who_am_i", "your result is ('3', '4', '1'), expected (3, 4, 1)")
-def text_for_numbers(env: Any) -> Any:
+def text_for_numbers(env):
     found = task("17.who_am_i").reference(env)
     return tuple(map(str, found))
-
-
 @wrong("17.who_am_i", "✗ One launcher alone: torchrun, mpiexec, srun: mpiexec")
-def torchrun_alone(env: Any) -> Any:
+def torchrun_alone(env):
     return int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1)), int(env.get("LOCAL_RANK", 0))
-
-
 @wrong("17.discover", "two pods with 4 and 2 GPUs: your result is ['train-worker-0.train:1', 'train-worker-1.train:1']")
-def one_slot(pods: Any, service: Any) -> Any:
+def one_slot(pods, service):
     return [f"{line.partition(':')[0]}:1" for line in task("17.discover").reference(pods, service)]
-
-
 @wrong("17.discover", "worker-0 is not ready")
-def takes_everybody(pods: Any, service: Any) -> Any:
+def takes_everybody(pods, service):
     return task("17.discover").reference([{**pod, "ready": True, "deleted": False} for pod in pods], service)
-
-
 @wrong("17.discover", "worker-1 is deleted and still ready")
-def takes_who_goes(pods: Any, service: Any) -> Any:
+def takes_who_goes(pods, service):
     return task("17.discover").reference([{**pod, "deleted": False} for pod in pods], service)
-
-
 @wrong("17.discover", "one pod is the launcher")
-def takes_the_launcher(pods: Any, service: Any) -> Any:
+def takes_the_launcher(pods, service):
     return task("17.discover").reference([{**pod, "role": "worker"} for pod in pods], service)
-
-
 @wrong("17.discover", "✗ By number: worker-10 comes after worker-2")
-def sorts_names(pods: Any, service: Any) -> Any:
+def sorts_names(pods, service):
     return sorted(task("17.discover").reference(pods, service))
-
-
 @wrong("17.discover", "a pod without GPUs: your result is ['train-worker-0.train:0']")
-def no_slot_without_gpus(pods: Any, service: Any) -> Any:
+def no_slot_without_gpus(pods, service):
     found = task("17.discover").reference(pods, service)
     gpus = {pod["name"]: pod["limits"].get("nvidia.com/gpu", "0") for pod in pods}
     return [f"{line.partition(':')[0]}:{gpus[line.partition('.')[0]]}" for line in found]
-
-
 @wrong(
     "17.recovery", "elastic job goes on from the last commit, which the survivors have in memory, and not from the disk"
 )
-def elastic_from_disk(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+def elastic_from_disk(n, failed_at, engine, commit_every, checkpoint_every):
     last = failed_at // checkpoint_every * checkpoint_every if checkpoint_every else 0
     return (1 if engine == "elastic" and n > 1 else n), failed_at - last + 1
-
-
 @wrong(
     "17.recovery",
     "of one rank: one rank alone has no survivor: nobody has the commit, so the checkpoint on disk counts",
 )
-def one_rank_survives_itself(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+def one_rank_survives_itself(n, failed_at, engine, commit_every, checkpoint_every):
     elastic = engine == "elastic"
     every = commit_every if elastic else checkpoint_every
     last = failed_at // every * every if every else 0
     return (1 if elastic else n), failed_at - last + 1
-
-
 @wrong("17.recovery", "steps done again is 0 in your result, expected 1")
-def step_itself_forgotten(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+def step_itself_forgotten(n, failed_at, engine, commit_every, checkpoint_every):
     started, again = task("17.recovery").reference(n, failed_at, engine, commit_every, checkpoint_every)
     return started, again - 1
-
-
 @wrong("17.recovery", "processes started is 4 in your result, expected 1")
-def elastic_starts_all(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+def elastic_starts_all(n, failed_at, engine, commit_every, checkpoint_every):
     return n, task("17.recovery").reference(n, failed_at, engine, commit_every, checkpoint_every)[1]
-
-
 @wrong("17.recovery", "a job that is started again has no commit: all processes are gone, and with them their memory")
-def restart_from_commit(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+def restart_from_commit(n, failed_at, engine, commit_every, checkpoint_every):
     return (1 if engine == "elastic" and n > 1 else n), failed_at % commit_every + 1
-
-
 @wrong("17.discover", "your result is one text, 'train-worker-0.train:4")
-def one_text(pods: Any, service: Any) -> Any:
+def one_text(pods, service):
     return "\n".join(task("17.discover").reference(pods, service))
-
-
 @wrong("17.who_am_i", "a batch script has SLURM_PROCID, too, although srun has not started it")
-def slurm_before_mpiexec(env: Any) -> Any:
+def slurm_before_mpiexec(env):
     for names in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
@@ -156,34 +114,24 @@ def slurm_before_mpiexec(env: Any) -> Any:
         if names[0] in env:
             return tuple(int(env[name]) for name in names)
     return 0, 1, 0
-
-
 @wrong("17.recovery", "the survivors keep their processes, but the lost rank needs a new one")
-def no_process_is_started(n: int, failed_at: int, engine: str, commit_every: int, checkpoint_every: int) -> Any:
+def no_process_is_started(n, failed_at, engine, commit_every, checkpoint_every):
     if engine == "elastic" and n > 1:
         return 0, failed_at % commit_every + 1
     return n, (failed_at % checkpoint_every if checkpoint_every else failed_at) + 1
-
-
 @wrong("17.recovery", "step failed_at was not completed: a commit or checkpoint that is due after it")
-def commit_of_the_step_itself(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+def commit_of_the_step_itself(n, failed_at, engine, commit_every, checkpoint_every):
     if engine == "elastic" and n > 1:
         return 1, (failed_at + 1) % commit_every + 1
     return n, ((failed_at + 1) % checkpoint_every if checkpoint_every else failed_at) + 1
-
-
 @wrong("17.recovery", "a job that is started again goes on from its last checkpoint: step 0 is only")
-def restart_from_step_0(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+def restart_from_step_0(n, failed_at, engine, commit_every, checkpoint_every):
     return (1, failed_at % commit_every + 1) if engine == "elastic" and n > 1 else (n, failed_at + 1)
-
-
 @wrong("17.recovery", "checkpoint_every may be 0: then there is no checkpoint, and the job begins at step 0")
-def always_a_checkpoint(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+def always_a_checkpoint(n, failed_at, engine, commit_every, checkpoint_every):
     if engine == "elastic" and n > 1:
         return 1, failed_at % commit_every + 1
     return n, failed_at % checkpoint_every + 1
-
-
 wrong("17.table", "mpijob: 'agent by srun'. Look again: which command does the")(
     _table("mpijob", "starts", "agent by srun")
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from wrong_answers import Answers
 
@@ -13,158 +11,112 @@ wrong = Answers()
 
 
 @wrong("20.row_split", "each rank has its own part of the sum only")
-def keeps_its_own_part(comm: Any, x: Any, w: Any, b: Any) -> Any:
+def keeps_its_own_part(comm, x, w, b):
     return x @ w + b
-
-
 @wrong("20.row_split", "the bias was added on each rank, and summed")
-def adds_the_bias_on_every_rank(comm: Any, x: Any, w: Any, b: Any) -> Any:
+def adds_the_bias_on_every_rank(comm, x, w, b):
     return comm.allreduce(x @ w + b)
-
-
 @wrong("20.row_split", "the bias is missing")
-def forgets_the_bias(comm: Any, x: Any, w: Any, b: Any) -> Any:
+def forgets_the_bias(comm, x, w, b):
     return comm.allreduce(x @ w)
-
-
 @wrong("20.row_split", "that is the ranks' mean")
-def takes_the_mean(comm: Any, x: Any, w: Any, b: Any) -> Any:
+def takes_the_mean(comm, x, w, b):
     return comm.allreduce(x @ w) / comm.size + b
-
-
 @wrong("20.row_split", "the ranks' outputs were put side by side")
-def puts_outputs_side_by_side(comm: Any, x: Any, w: Any, b: Any) -> Any:
+def puts_outputs_side_by_side(comm, x, w, b):
     return np.concatenate(comm.allgather(x @ w), axis=1) + b
-
-
 @wrong("20.row_split", "rank 0 alone has the sum")
-def only_rank_0_has_it(comm: Any, x: Any, w: Any, b: Any) -> Any:
+def only_rank_0_has_it(comm, x, w, b):
     total = comm.reduce(x @ w)
     return None if total is None else total + b
-
-
 @wrong("20.row_split", "✗ score: 114,688 bytes from the busiest rank; the limit is 768")
-def gathers_the_layer(comm: Any, x: Any, w: Any, b: Any) -> Any:
+def gathers_the_layer(comm, x, w, b):
     return np.concatenate(comm.allgather(x), axis=1) @ np.concatenate(comm.allgather(w)) + b
-
-
 @wrong("20.two_layers", "y is each rank's own part of the sum only")
-def y_is_a_part(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+def y_is_a_part(comm, x, w1, w2, dy):
     h = np.maximum(x @ w1, 0)
     dh = (dy @ w2.T) * (h > 0)
     return h @ w2, comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
-
-
 @wrong("20.two_layers", "dx is each rank's own part only")
-def dx_is_a_part(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+def dx_is_a_part(comm, x, w1, w2, dy):
     h = np.maximum(x @ w1, 0)
     dh = (dy @ w2.T) * (h > 0)
     return comm.allreduce(h @ w2), dh @ w1.T, x.T @ dh, h.T @ dy
-
-
 @wrong("20.two_layers", "all gradients are n times too large")
-def sums_dy_as_well(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+def sums_dy_as_well(comm, x, w1, w2, dy):
     h = np.maximum(x @ w1, 0)
     dy = comm.allreduce(dy)
     dh = (dy @ w2.T) * (h > 0)
     return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
-
-
 @wrong("20.two_layers", "dw1 and dw2 were divided by n")
-def averages_the_weights_gradients(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+def averages_the_weights_gradients(comm, x, w1, w2, dy):
     h = np.maximum(x @ w1, 0)
     dh = (dy @ w2.T) * (h > 0)
     return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh / comm.size, h.T @ dy / comm.size
-
-
 @wrong("20.two_layers", "dh goes through max(…, 0) in backward")
-def forgets_the_relu_s_mask(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+def forgets_the_relu_s_mask(comm, x, w1, w2, dy):
     h = np.maximum(x @ w1, 0)
     dh = dy @ w2.T
     return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
-
-
 @wrong("20.two_layers", "✗ score: 1,050,880 bytes from the busiest rank; the limit is 9,216")
-def gathers_the_hidden_units(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+def gathers_the_hidden_units(comm, x, w1, w2, dy):
     parts = comm.allgather(np.maximum(x @ w1, 0))
     begin = sum(part.shape[1] for part in parts[: comm.rank])
     h = np.concatenate(parts, axis=1)[:, begin : begin + w2.shape[0]]
     dh = (dy @ w2.T) * (h > 0)
     return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
-
-
 @wrong("20.two_layers", "Look at what makes dw2; y and dx and dw1 are right")
-def by_y_and_not_dy(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+def by_y_and_not_dy(comm, x, w1, w2, dy):
     h = np.maximum(x @ w1, 0)
     y = comm.allreduce(h @ w2)
     dh = (dy @ w2.T) * (h > 0)
     return y, comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ y
-
-
 Ops = list[tuple[str, int]]
-
-
 @wrong("20.one_f_one_b", "stage 0 keeps the activations of 3 micro-batches at one time: all of them, as in GPipe")
-def all_forwards_first(stage: Any, stages: Any, microbatches: Any) -> Ops:
+def all_forwards_first(stage, stages, microbatches):
     return [("F", i) for i in range(microbatches)] + [("B", i) for i in range(microbatches)]
-
-
 @wrong("20.one_f_one_b", "the stages are idle for 50.0 % of it; the best schedule takes 12 and is idle for 25.0 %")
-def one_after_the_other(stage: Any, stages: Any, microbatches: Any) -> Ops:
+def one_after_the_other(stage, stages, microbatches):
     return [op for i in range(microbatches) for op in (("F", i), ("B", i))]
-
-
 @wrong("20.one_f_one_b", "stage 0 keeps the activations of 3 micro-batches at one time; min(2 - 0, 3) = 2 are enough")
-def one_ahead_too_many(stage: Any, stages: Any, microbatches: Any) -> Ops:
+def one_ahead_too_many(stage, stages, microbatches):
     ahead = min(stages - stage, microbatches)
     ops = [("F", i) for i in range(ahead)]
     for i in range(microbatches - ahead):
         ops += [("F", ahead + i), ("B", i)]
     return ops + [("B", i) for i in range(microbatches - ahead, microbatches)]
-
-
 @wrong("20.one_f_one_b", "deadlock. Stage 0 waits in its 2nd operation, B 0, for B 0 of stage 1")
-def as_many_ahead_as_stages_before(stage: Any, stages: Any, microbatches: Any) -> Ops:
+def as_many_ahead_as_stages_before(stage, stages, microbatches):
     ahead = min(stage, microbatches)
     ops = [("F", i) for i in range(ahead)]
     for i in range(microbatches - ahead):
         ops += [("F", ahead + i), ("B", i)]
     return ops + [("B", i) for i in range(microbatches - ahead, microbatches)]
-
-
 @wrong("20.one_f_one_b", "stage 0: there is no micro-batch 1")
-def always_as_many_micro_batches_as_stages(stage: Any, stages: Any, microbatches: Any) -> Ops:
+def always_as_many_micro_batches_as_stages(stage, stages, microbatches):
     ahead = stages - stage - 1
     ops = [("F", i) for i in range(ahead)]
     for i in range(microbatches - ahead):
         ops += [("F", ahead + i), ("B", i)]
     return ops + [("B", i) for i in range(max(0, microbatches - ahead), microbatches)]
-
-
 @wrong("20.one_f_one_b", "B 0 is missing")
-def leaves_the_last_backwards_out(stage: Any, stages: Any, microbatches: Any) -> Ops:
+def leaves_the_last_backwards_out(stage, stages, microbatches):
     ahead = min(stages - stage - 1, microbatches)
     ops = [("F", i) for i in range(ahead)]
     for i in range(microbatches - ahead):
         ops += [("F", ahead + i), ("B", i)]
     return ops
-
-
 @wrong("20.one_f_one_b", "the step takes 17, and the stages are idle for 47.1 %")
-def backward_of_what_was_just_done(stage: Any, stages: Any, microbatches: Any) -> Ops:
+def backward_of_what_was_just_done(stage, stages, microbatches):
     ahead = min(stages - stage - 1, microbatches)
     ops = [("F", i) for i in range(ahead)]
     for i in range(microbatches - ahead):
         ops += [("F", ahead + i), ("B", ahead + i)]
     return ops + [("B", i) for i in range(ahead)]
-
-
 @wrong("20.one_f_one_b", "Is there a return?")
-def forgets_to_return(stage: Any, stages: Any, microbatches: Any) -> None:
+def forgets_to_return(stage, stages, microbatches):
     all_forwards_first(stage, stages, microbatches)
-
-
-def _pipeline(comm: Any, w: Any, xs: Any, ts: Any, *, backwards: Any = iter, mask: bool = True) -> Any:
+def _pipeline(comm, w, xs, ts, *, backwards = iter, mask = True):
     """The right one, with what may be wrong as an argument."""
     first, last = comm.rank == 0, comm.rank == comm.size - 1
     count = comm.bcast(len(xs) if first else None)
@@ -183,28 +135,20 @@ def _pipeline(comm: Any, w: Any, xs: Any, ts: Any, *, backwards: Any = iter, mas
         if not first:
             comm.send(dz @ w.T, dest=comm.rank - 1)
     return total
-
-
 @wrong(
     "20.pipeline", "✗ right: the last stage goes through the micro-batches in another order than the stages before it"
 )
-def answers_in_another_order(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+def answers_in_another_order(comm, w, xs, ts):
     return _pipeline(comm, w, xs, ts, backwards=reversed)
-
-
 @wrong("20.pipeline", "backward has to go through tanh")
-def forgets_tanh_in_backward(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+def forgets_tanh_in_backward(comm, w, xs, ts):
     return _pipeline(comm, w, xs, ts, mask=False)
-
-
 @wrong("20.pipeline", "that is the micro-batches' mean")
-def takes_the_mean_of_the_micro_batches(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+def takes_the_mean_of_the_micro_batches(comm, w, xs, ts):
     total = _pipeline(comm, w, xs, ts)
     return total / comm.bcast(len(xs) if comm.rank == 0 else None)
-
-
 @wrong("20.pipeline", "✗ no deadlock: n = 2, 1 micro-batch: rank 0 waits in recv(source=1), and rank 1 has returned")
-def sends_no_gradient(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+def sends_no_gradient(comm, w, xs, ts):
     first, last = comm.rank == 0, comm.rank == comm.size - 1
     total = np.zeros_like(w)
     for i in range(comm.bcast(len(xs) if first else None)):
@@ -215,20 +159,16 @@ def sends_no_gradient(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
         dh = h - ts[i] if last else comm.recv(source=comm.rank + 1)
         total = total + x.T @ (dh * (1 - h**2))
     return total
-
-
 @wrong("20.pipeline", "TypeError: 'NoneType' object is not subscriptable")
-def every_stage_looks_for_targets(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+def every_stage_looks_for_targets(comm, w, xs, ts):
     x = xs[0] if comm.rank == 0 else comm.recv(source=comm.rank - 1)
     h = np.tanh(x @ w)
     if comm.rank < comm.size - 1:
         comm.send(h, dest=comm.rank + 1)
     dh = h - ts[0]
     return x.T @ (dh * (1 - h**2))
-
-
 @wrong("20.pipeline", "✗ score: 360,448 bytes from the busiest rank")
-def sends_the_whole_batch_to_everybody(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+def sends_the_whole_batch_to_everybody(comm, w, xs, ts):
     weights = comm.allgather(w)
     x, t = np.concatenate(comm.bcast(xs)), np.concatenate(comm.bcast(ts, root=comm.size - 1))
     hs = [x]
@@ -238,28 +178,20 @@ def sends_the_whole_batch_to_everybody(comm: Any, w: Any, xs: Any, ts: Any) -> A
     for stage in range(comm.size - 1, comm.rank, -1):
         dh = (dh * (1 - hs[stage + 1] ** 2)) @ weights[stage].T
     return hs[comm.rank].T @ (dh * (1 - hs[comm.rank + 1] ** 2))
-
-
 @wrong("20.two_layers", "y and dx are the ranks' means, and their parts are to be added up")
-def takes_the_means(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+def takes_the_means(comm, x, w1, w2, dy):
     h = np.maximum(x @ w1, 0)
     dh = (dy @ w2.T) * (h > 0)
     return comm.allreduce(h @ w2) / comm.size, comm.allreduce(dh @ w1.T) / comm.size, x.T @ dh, h.T @ dy
-
-
 @wrong("20.two_layers", "dx is the ranks' mean, and their parts are to be added up")
-def takes_the_mean_of_dx(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+def takes_the_mean_of_dx(comm, x, w1, w2, dy):
     y, dx, dw1, dw2 = takes_the_means(comm, x, w1, w2, dy)
     return comm.size * y, dx, dw1, dw2
-
-
 @wrong("20.pipeline", "the stages' gradients were averaged: each stage has another w, keep its own")
-def averages_the_stages(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+def averages_the_stages(comm, w, xs, ts):
     return comm.allreduce(task("20.pipeline").reference(comm, w, xs, ts)) / comm.size
-
-
 @wrong("20.two_layers", "✗ right: dw1 was summed over the ranks: each rank has other columns of w1")
-def sums_dw1(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+def sums_dw1(comm, x, w1, w2, dy):
     h = np.maximum(x @ w1, 0)
     dh = dy @ w2.T * (h > 0)
     return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), comm.allreduce(x.T @ dh), h.T @ dy

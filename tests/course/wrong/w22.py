@@ -14,33 +14,23 @@ wrong = Answers()
 RIGHT_LINES = {1: 10, 2: 17, 3: 14, 4: 18, 5: 22, 6: 24}
 
 
-def steps(**other: Any) -> Callable[[], Any]:
+def steps(**other):
     """The right lines but some: ``s2=18``; None leaves one out."""
     lines = RIGHT_LINES | {int(name[1:]): line for name, line in other.items()}
     return lambda: {step: line for step, line in lines.items() if line is not None}
-
-
-def script(*pairs: tuple[str, str]) -> Callable[[], str]:
+def script(*pairs: tuple[str, str]):
     """The right batch script with some texts replaced."""
-
-    def answer() -> str:
+    def answer():
         text = str(batch_script())
         for old, new in pairs:
             assert old in text, old
             text = text.replace(old, new)
         return text
-
     return answer
-
-
-def later(ranks: Any) -> float:
+def later(ranks):
     return statistics.median([max(each) for each in zip(*ranks, strict=True)][1:])
-
-
-def epochs(ranks: Any) -> list[float]:
+def epochs(ranks):
     return [max(each) for each in zip(*ranks, strict=True)]
-
-
 MADE: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
     "22.six_steps": {
         "a_list": (lambda: [10, 17, 14, 18, 22, 24], "your result is of type list, expected a dict"),
@@ -150,7 +140,6 @@ MADE: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
         "lines": (lambda: SLIDES.splitlines(), "your result is of type list, expected a text"),
     },
 }
-
 for name, answers in MADE.items():
     for called, (answer, words) in answers.items():
         answer.__name__ = called

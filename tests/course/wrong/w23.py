@@ -14,19 +14,16 @@ from workbench.course.simulator.topology import ring_among
 wrong = Answers()
 
 
-def bytes_by(formula: Callable[..., Any]) -> Callable[..., Any]:
+def bytes_by(formula):
     """An answer to ``23.bytes_per_gpu``."""
     return lambda parameters, activations, data, tensor, pipeline, microbatches: formula(
         parameters, activations, data, tensor, pipeline, microbatches
     )
-
-
 def chosen(
     limit: Callable[..., bool] = lambda *layout: True, key: Callable[..., Any] | None = None, without: str = ""
 ) -> Callable[..., Any]:
     """An answer to ``23.choose``: the best by ``key``, of the layouts that keep to ``limit``, without one rule."""
-
-    def choose(gpus: Any, gpus_per_host: Any, layers: Any, samples: Any, fits: Any, seconds: Any) -> Any:
+    def choose(gpus, gpus_per_host, layers, samples, fits, seconds):
         found = []
         for tensor, pipeline in product(range(1, gpus_per_host + 1), range(1, layers + 1)):
             data = gpus // (tensor * pipeline)
@@ -43,14 +40,10 @@ def chosen(
             found += [(data, tensor, pipeline, m) for m in each if fits(data, tensor, pipeline, m)]
         good = [one for one in found if limit(*one)]
         return min(good, key=(lambda one: key(*one)) if key else (lambda one: seconds(*one)), default=None)
-
     return choose
-
-
-def step_by(change: str) -> Callable[..., Any]:
+def step_by(change):
     """An answer to ``23.grid_step`` with one mistake, by its name."""
-
-    def step(comm: Any, x: Any, y: Any, w1: Any, w2: Any, lr: Any, tensor: Any) -> Any:
+    def step(comm, x, y, w1, w2, lr, tensor):
         row, column = divmod(comm.rank, tensor)
         group = [row * tensor + k for k in range(tensor)]
         same = list(range(column, comm.size, tensor))
@@ -67,10 +60,7 @@ def step_by(change: str) -> Callable[..., Any]:
         sign = -1 if change == "uphill" else 1
         new = w1 - sign * lr * sums[0] / by, w2 - sign * lr * sums[1] / by
         return (new[1], new[0]) if change == "swapped" else None if change == "no return" else new
-
     return step
-
-
 MADE = {
     "23.bytes_per_gpu": [
         (bytes_by(lambda p, a, d, t, k, m: p / t / k * 16 + a / t / k * min(k, m)), "ZeRO 1 does that"),
@@ -118,5 +108,4 @@ MADE = {
         (step_by("no return"), "Is there a return?"),
     ],
 }
-
 wrong.extend((name, answer, words) for name, answers in MADE.items() for answer, words in answers)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from installed import needs
 
 import workbench as wb
 from workbench.config import Settings, settings
@@ -19,7 +20,7 @@ from workbench.runtime.steady import stack
 from workbench.runtime.steady.autotune import StepMeter, TuningAnnouncer, ordered
 from workbench.runtime.steady.tuner import TUNED, Choice, Tuner, TunerTrial, tuner
 
-pytest.importorskip("sklearn")
+needs("sklearn")
 
 START = Choice(64 << 20, 0.001)
 HEADER = ["hierarchical_allreduce", "hierarchical_allgather", "cache_enabled", "cycle_time_ms"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from installed import needs
 
 import workbench
 from workbench.config import settings
@@ -20,7 +21,7 @@ from workbench.simulate.measured.links import Links
 from workbench.simulate.measured.prediction import Measured
 from workbench.simulate.steps import Span
 
-pytest.importorskip("sklearn")
+needs("sklearn")
 LATENCY_S, PER_BYTE_S, ANNOUNCE_S = 1e-3, 1e-8, 2e-4
 WAY = Fit(*[Constant(x, x, x) for x in (LATENCY_S, PER_BYTE_S)], doubt=0)
 LAYERS = tuple(Span(f"layer {i}", 0.0, 0.0, values=10_000) for i in range(60))
