@@ -1,7 +1,7 @@
 """Which lessons a change concerns: of the others ``make test`` knows already that they run.
 
 A lesson is run if one of these has changed since the commit that the main branch was left at, or, on the main branch
-itself, since the last commit:
+itself, within a day before the last commit: who pushes ten commits at once has the lessons of all ten run.
 
 1. its text, its notebooks, the scripts beside them, and the modules of its tasks;
 2. what these import of the package: each module that a cell or a task names, the module in which a name that a package
@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ALWAYS = {"00", "03", "06", "08", "11", "22"}
 PLACES = ("workbench/", "lessons/", "notebooks/", "exercises/", "solutions/", "examples/")
+_DAY_S = 24 * 3600
 BESIDE = {"10": ("lessons/steps/",), "21": ("examples/nano.py",), "22": ("examples/",)}
 
 
@@ -33,14 +34,16 @@ def git(*words: str) -> str:
 
 @cache
 def changed() -> frozenset[str] | None:
-    """Paths that differ from the main branch, or from the commit before; None: nobody knows."""
+    """Paths that differ from the main branch, or there from a day before; None: nobody knows."""
     try:
         try:
             since = git("merge-base", "HEAD", "origin/main")
         except subprocess.CalledProcessError:
             since = git("rev-parse", "HEAD")
         if since == git("rev-parse", "HEAD"):
-            since = git("rev-parse", "HEAD~1")
+            since = git("rev-list", "-1", f"--before={int(git('log', '-1', '--format=%ct')) - _DAY_S}", "HEAD")
+        if not since:
+            return None
         told = git("diff", "--name-only", since), git("ls-files", "--others", "--exclude-standard")
     except (subprocess.CalledProcessError, FileNotFoundError):
         return None
