@@ -3,7 +3,8 @@
 1. A seeded sample of places in the rooms below: an operator is turned, a number is off by one, a condition is always
    false, a call that only acts (a wait, a close, an append) is left out, a named argument is dropped.
 2. In a copy of the tree, each fault meets the tests near it: those that import its file, or are named like it; then
-   those of its room that start no process. A test that is red, or out of time only with the fault, has caught it.
+   those of its room that start no process, and what ranks do that are threads. A test that is red, or out of time only
+   with the fault, has caught it.
 3. The survivors are listed in build/mutants.md. Not each is a gap: some change nothing that anybody could see.
 
 ``--count 300 --seed 0`` is the nightly run, an hour or two; ``--only runtime/control`` a part of it.
@@ -28,8 +29,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("core", "runtime", "transport", "torch", "job", "elastic", "launch", "course/judging")
-BESIDES = {"elastic": [], "launch": [], "course/judging": []}  # others, too: what ranks do that are threads
-THREADS = ["tests/threads", "tests/contract", "tests/test_parallel.py"]
+AMONG_RANKS = ("core", "runtime", "transport", "torch", "job")  # what ranks do that are threads shows faults there
+THREADS = ["WORKBENCH_TEST_INSIDE_RANKS=1", "WORKBENCH_TEST_THREADS=2", "tests/parallel"]
 PYTEST = ("-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "-m", "not thorough and not engines")
 LIMIT_S = 240.0
 TURNED: dict[type[ast.AST], type[ast.AST]] = {
@@ -143,8 +144,10 @@ def near(file: str) -> list[list[str]]:
             direct.append(str(path.relative_to(ROOT)))
     inside = ("tests/parallel", "tests/frameworks", "tests/keras2", "tests/gpu", "tests/legacy")
     (room,) = [each for each in ROOMS if file.startswith(f"workbench/{each}/")]
-    further = ["--no-processes", f"tests/{room}", *BESIDES.get(room, THREADS)]
-    return [each for each in ([one for one in direct if not one.startswith(inside)], further) if each]
+    ranks = room in AMONG_RANKS
+    further = ["--no-processes", f"tests/{room}", *(["tests/threads", "tests/contract"] if ranks else [])]
+    chosen = [[one for one in direct if not one.startswith(inside)], further, THREADS if ranks else []]
+    return [each for each in chosen if each]
 
 
 def caught(fault: Fault, tree: Path) -> str:
@@ -152,7 +155,7 @@ def caught(fault: Fault, tree: Path) -> str:
     target = tree / fault.file
     whole = target.read_bytes()
     for tests in near(fault.file):
-        words = tuple(each for each in tests if each.startswith("-") or (tree / each).exists())
+        words = tuple(each for each in tests if each.startswith("-") or "=" in each or (tree / each).exists())
         target.write_bytes(fault.written(whole))
         try:
             found = red(words, tree)
@@ -169,7 +172,8 @@ SLOW = "out of time"
 def red(words: tuple[str, ...], tree: Path) -> str:
     """The first test that is red; nothing if all are green."""
     env = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, *PYTEST, *words]
+    env |= dict(each.split("=", 1) for each in words if "=" in each)
+    command = [sys.executable, *PYTEST, *(each for each in words if "=" not in each)]
     with subprocess.Popen(
         command, cwd=tree, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
