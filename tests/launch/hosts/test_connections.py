@@ -96,8 +96,8 @@ def test_an_agent_that_is_stopped_is_lost_and_its_ranks_are_ended(launcher: Laun
 
 def test_a_launcher_that_was_away_accuses_nobody(launcher: Launcher) -> None:
     """While nobody reads what it prints the agents go on, and it first takes what they have said meanwhile."""
-    time.sleep(2 * SILENCE_S)
-    until = time.monotonic() + 2 * SILENCE_S
+    time.sleep(1.4 * SILENCE_S)
+    until = time.monotonic() + 1.4 * SILENCE_S
     while time.monotonic() < until:
         assert [message.kind for _, message in launcher.connections.receive(0.05) if message.kind == GONE] == []
     assert not gone(launcher.rank, limit_s=0.0)
@@ -107,12 +107,12 @@ def test_an_agent_that_was_away_goes_on(launcher: Launcher) -> None:
     """It was stopped for longer than its launcher may be silent; what was said meanwhile waits in the pipe."""
     launcher.connections.watch(60.0)
     launcher.agent.suspend()
-    time.sleep(1.5 * SILENCE_S)
+    time.sleep(1.4 * SILENCE_S)
     launcher.connections.send("here", Message("still here", {}))
     launcher.agent.resume()
     launcher.connections.watch(SILENCE_S)
     launcher.receive("still here", 10.0)
-    until = time.monotonic() + 2 * SILENCE_S
+    until = time.monotonic() + 1.4 * SILENCE_S
     while time.monotonic() < until:
         list(launcher.connections.receive(0.05))
     assert not gone(launcher.rank, limit_s=0.0)
