@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hosts import Hosts
+from thorough import once_more
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -38,7 +39,7 @@ def test_srun_on_two_hosts(slurm: Hosts) -> None:
     ("asked", "given"),
     [
         ("--gpus-per-task=1", ["0 wb1 0", "1 wb1 1", "2 wb2 0", "3 wb2 1"]),
-        ("--gres=gpu:2", ["0 wb1 0,1", "1 wb1 0,1", "2 wb2 0,1", "3 wb2 0,1"]),
+        once_more("--gres=gpu:2", ["0 wb1 0,1", "1 wb1 0,1", "2 wb2 0,1", "3 wb2 0,1"]),
     ],
 )
 def test_gpus_are_given_out(slurm: Hosts, asked: str, given: list[str]) -> None:
