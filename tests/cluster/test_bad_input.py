@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from live_kernel import LiveKernel, Message, last, live_kernel
+from thorough import once_more
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -85,7 +86,7 @@ for i in range(150_000):
     sums(kernel)
 
 
-@pytest.mark.parametrize("module", ["tqdm", "tqdm.auto"])
+@pytest.mark.parametrize("module", ["tqdm.auto", once_more("tqdm")])
 def test_bars_of_ranks_are_one(kernel: LiveKernel, module: str) -> None:
     """As text and as widgets: the slowest rank's bar, with lines in their order; each widget where one says so."""
     cell = f"""%%px
