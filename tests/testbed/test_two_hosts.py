@@ -15,7 +15,8 @@ from running import environment
 
 from workbench.launch.start.starters import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(150)]
+# test_run_on_hosts.py looks who listens, and kills hosts, of ranks that `workbench run` starts.
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.thorough, pytest.mark.timeout(150)]
 
 N = 4
 # Says where rank 0 listens, and then waits in a collective for a rank of the other host, which never comes.
@@ -101,7 +102,6 @@ def test_rank_0_listens_where_the_other_host_reaches_it(hosts: Hosts, ranks: Cal
     assert (address, listening) == (hosts.addresses[0], [hosts.addresses[0]])
 
 
-@pytest.mark.thorough
 def test_a_lost_host_is_named_with_its_ranks(hosts: Hosts, ranks: Callable[..., Ranks]) -> None:
     """When the cable is out, ranks of either host name the other one, and the ranks on it; they end by themselves."""
     job = ranks(WORKBENCH_PEER_TIMEOUT_S="2")

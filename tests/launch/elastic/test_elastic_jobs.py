@@ -234,16 +234,6 @@ def test_other_code_is_refused(start: Start) -> None:
     assert "localhost is not used" in text
 
 
-def test_the_limit_of_resets(start: Start) -> None:
-    """With Horovod's words."""
-    job = start("-np", "2", "--min-np", "1", "--reset-limit", "0", steps=10_000)
-    job.wait_for("begins with 2 at 0")
-    job.kill(1)
-    text = job.end(30)
-    assert job.code != 0
-    assert "number of resets during elastic job exceeded limit: 0" in text
-
-
 def test_too_few_for_too_long(start: Start) -> None:
     """--elastic-timeout ends the wait, with its reason."""
     words = ["--min-np", "2", "--elastic-timeout", "3", "--blacklist-cooldown-range", "60", "60"]
@@ -267,6 +257,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing(start: Start) -> None:
     assert alive == []
 
 
+@pytest.mark.thorough
 def test_the_launcher_is_killed(start: Start) -> None:
     """Its watchdog ends all workers."""
     job = start("-np", "2", "--min-np", "1", steps=10_000)
