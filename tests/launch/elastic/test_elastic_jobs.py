@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
 import time
@@ -187,23 +186,6 @@ def test_hosts_join_and_leave(start: Start, tmp_path: Path) -> None:
     assert "2 workers will leave at a commit" in text
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(6))
-def test_lists_that_change_while_workers_start(start: Start, tmp_path: Path, seed: int) -> None:
-    """Each second another one, also one whose hosts cannot be used: nothing that was trained is lost."""
-    lists = ["localhost:1", "127.0.0.1:1", "nosuch.invalid:1", "localhost:0", "localhost:1\n127.0.0.1:1"]
-    chosen = [lists[0], *random.Random(seed).choices(lists, k=7), lists[1]]
-    for i, text in enumerate(chosen):
-        (tmp_path / f"{i:02}.hosts").write_text(f"{text}\n")
-    script = tmp_path / "script"
-    script.write_text(f"#!/bin/sh\ncd {tmp_path} && set -- *.hosts && cat $1 && {{ [ $# = 1 ] || rm $1; }}\n")
-    script.chmod(0o755)
-    job = start("-np", "1", "--min-np", "1", "--host-discovery-script", str(script), steps=1200)
-    text = job.end(120)
-    assert job.code == 0, "\n".join([*chosen, text])
-    assert done(text)[0].startswith("1200 1200"), text
-
-
 def test_a_script_that_fails_or_prints_nonsense_changes_nothing(start: Start, tmp_path: Path) -> None:
     """It is complained about once, and the hosts stay as they were."""
     hosts = tmp_path / "hosts"
@@ -353,17 +335,3 @@ def test_all_ranks_get_sigterm(start: Start) -> None:
     assert job.code == 128 + signal.SIGTERM, text
     assert "All ranks have left the job" in text
     assert text.count("begins with") == 2, text
-
-
-@pytest.mark.thorough
-def test_all_hosts_are_exchanged(start: Start, tmp_path: Path) -> None:
-    """What was trained goes over to the new one before the old one leaves."""
-    hosts = tmp_path / "hosts"
-    hosts.write_text("localhost:1\n")
-    job = start("--min-np", "1", "--host-discovery-script", f"cat {hosts}", steps=700)
-    job.wait_for("begins with 1 at 0")
-    hosts.write_text("127.0.0.1:1\n")
-    text = job.end()
-    assert job.code == 0, text
-    assert re.search(r"\[1@127.0.0.1\]<stdout>:begins with 1 at (?!0)", text), text
-    assert done(text) == ["700 700 [1, 2]"], text
