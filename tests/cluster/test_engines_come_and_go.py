@@ -71,7 +71,7 @@ def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
     cluster.down()
 
 
-def until(what: Callable[[], Any], limit_s: float = 30.0) -> None:
+def until(what: Callable[[], Any], limit_s: float = 60.0) -> None:
     """Wait for it."""
     end = time.monotonic() + limit_s
     while not what():

@@ -142,7 +142,7 @@ def folders(rank: psutil.Process) -> set[Path]:
 
 
 def _until(done: object, folder: Path) -> None:
-    until = time.monotonic() + 20.0
+    until = time.monotonic() + 45.0
     assert callable(done)
     while not done():
         assert time.monotonic() < until, (folder / "out").read_text()

@@ -42,7 +42,7 @@ rank, n = config.launch().rank, config.launch().size
 WAITS = WHO + "print('ready')\nimport time\ntime.sleep(60)\n"
 
 
-def eventually(done: Callable[[], object], timeout_s: float = 20.0) -> bool:
+def eventually(done: Callable[[], object], timeout_s: float = 45.0) -> bool:
     """Does it come true before the deadline?"""
     deadline = time.monotonic() + timeout_s
     while not done() and time.monotonic() < deadline:
@@ -85,7 +85,7 @@ class Launcher:
         """Send a signal to the launcher alone."""
         self.process.send_signal(number)
 
-    def finish(self, within_s: float = 30.0) -> tuple[int, float]:
+    def finish(self, within_s: float = 50.0) -> tuple[int, float]:
         """Its exit code, and for how long it went on from this call."""
         begun = time.monotonic()
         try:
@@ -113,7 +113,7 @@ class Launcher:
 
     def gone(self) -> bool:
         """Is nothing left, at the latest a moment later?"""
-        return eventually(lambda: not self.left(), 8.0)
+        return eventually(lambda: not self.left(), 40.0)
 
 
 Start = Callable[..., Launcher]
