@@ -142,12 +142,6 @@ def test_sixty_four_ranks() -> None:
     assert "  97    7000  in the cell" in table[4]
 
 
-def test_without_a_cluster() -> None:
-    """It says what to do."""
-    with pytest.raises(cluster.LaunchError, match="start one with"):
-        cluster.watch()
-
-
 def test_the_command_shows_the_same(engines: Any) -> None:
     """Another process of the same user finds the cluster by its folder, and prints a row for each rank."""
     done = watched(engines, "--once")
@@ -200,3 +194,9 @@ def test_an_elastic_cluster_that_grows() -> None:
         wait(lambda: [row["state"] for row in shown.rows] == ["idle"])
         engines.resize(2, quiet=True)
         wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
+
+
+def test_without_a_cluster() -> None:
+    """It says what to do."""
+    with pytest.raises(cluster.LaunchError, match="start one with"):
+        cluster.watch()
