@@ -126,6 +126,7 @@ def test_a_lesson_opens_as_the_learners_copy(lab: Lab, page: Any) -> None:
     assert (lab.checkout / QUICKSTART).read_bytes() == published
 
 
+@pytest.mark.thorough
 def test_what_is_solved_is_counted(lab: Lab, page: Any) -> None:
     """A card only when its cause is named, too; an exercise opens at its cell."""
     kept = lab.checkout / "my" / "exercises" / progress_file.FILE

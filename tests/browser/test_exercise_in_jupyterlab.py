@@ -61,6 +61,7 @@ def test_an_exercise_is_done(notebook: Notebook, tmp_path: Path) -> None:
 EXPLORE = "from workbench.course.calculators import explore\nexplore.{}()"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("notebook", [RING_EXERCISES], indirect=True)
 def test_a_slider_redraws_the_picture(notebook: Notebook, tmp_path: Path) -> None:
     """Each slider has a name and says its value with its unit; the keyboard moves it, and the picture follows."""

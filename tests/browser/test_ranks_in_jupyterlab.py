@@ -60,6 +60,7 @@ def ended(place: Any) -> Any:
     return place
 
 
+@pytest.mark.thorough
 def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab) -> None:
     """Output comes while the cell runs; a tab for each rank, by mouse and keys; long text is folded and filtered."""
     page = ranks.page

@@ -46,7 +46,7 @@ def submitted(hosts: Hosts, folder: Path, tasks: int, *lines: str, limit_s: floa
     ("command", "cyclic"),
     [
         once_more("srun --mpi=pmi2 --distribution=cyclic python", True),
-        ("srun --mpi=none --distribution=cyclic python", True),
+        once_more("srun --mpi=none --distribution=cyclic python", True),
         once_more(f"{RUN} python", False),
         once_more(f"{RUN} --mpi python", False),
     ],

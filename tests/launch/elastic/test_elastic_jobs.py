@@ -98,19 +98,6 @@ def test_on_another_data_plane(start: Start, backend: str, monkeypatch: pytest.M
     assert "300 300 [2, 3]" in done(text), text
 
 
-def test_all_but_one_die_at_once(start: Start) -> None:
-    """The one that is left has everything."""
-    job = start("-np", "4", "--min-np", "1", "--blacklist-cooldown-range", "60", "60")
-    job.wait_for("begins with 4 at 0")
-    time.sleep(0.3)
-    for worker, pid in job.ranks().items():
-        if worker != 2:
-            os.kill(pid, signal.SIGKILL)
-    text = job.end()
-    assert job.code == 0, text
-    assert done(text) == ["300 300 [1, 4]"], text
-
-
 def test_all_die_at_once(start: Start) -> None:
     """What was trained is lost, and the job says so; it does not begin anew unasked."""
     job = start("-np", "2", "--min-np", "1", steps=10_000)
@@ -202,6 +189,7 @@ def test_a_script_that_fails_or_prints_nonsense_changes_nothing(start: Start, tm
     assert text.count("stay as they were") == 2
 
 
+@pytest.mark.thorough
 def test_other_code_is_refused(start: Start) -> None:
     """Who edits the script while it trains gets no ranks that train something else; the others go on."""
     second = 'state.step == 2 and print("one step is committed", flush=True)'
