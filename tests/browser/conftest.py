@@ -1,4 +1,4 @@
-"""A JupyterLab and a browser for one test, each ended with it."""
+"""A JupyterLab and a browser for the tests of a file, each ended with them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from labs import BROWSER, FLAGS, QUICKSTART, Lab, Notebook, environment
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    """A JupyterLab of its own, of which nothing is left."""
-    lab = Lab(tmp_path)
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A JupyterLab of which nothing is left."""
+    lab = Lab(tmp_path_factory.mktemp("lab"))
     yield lab
     lab.stop()
 
@@ -41,5 +41,7 @@ def notebook(lab: Lab, browser: Any, tmp_path: Path, request: pytest.FixtureRequ
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     notebook = Notebook(page, lab, getattr(request, "param", QUICKSTART))
     yield notebook
-    notebook.picture(tmp_path / "end.png")
+    if lab.process.poll() is None:
+        notebook.picture(tmp_path / "end.png")
     page.close()
+    lab.end_kernels()

@@ -41,14 +41,6 @@ SIDEWAYS = """
 """
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """One for this file."""
-    lab = Lab(tmp_path_factory.mktemp("lab"))
-    yield lab
-    lab.stop()
-
-
 @pytest.fixture
 def page(lab: Lab, browser: Any, tmp_path: Path) -> Iterator[Any]:
     """JupyterLab as it opens, in an empty workspace."""
@@ -79,8 +71,27 @@ def opened(page: Any) -> list[str]:
     return [line.removeprefix("Path: ") for title in titles for line in title.splitlines() if line.startswith("Path: ")]
 
 
+def everybody_can_use_it(page: Any) -> None:
+    """axe-core finds nothing in the side bar and the page, in the light and in the dark theme."""
+    found = importlib.util.find_spec("axe_playwright_python")
+    if found is None or found.origin is None:
+        pytest.skip("not installed: axe-playwright-python, which brings axe-core (make setup)")
+    page.evaluate((Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8"))
+    for details in lesson(page, "03").locator("summary").all():
+        details.click()
+    for theme in ("light", "dark"):
+        choose_theme(page, theme)
+        told = [
+            (each["id"], [node["html"][:200] for node in each["nodes"]]) for each in page.evaluate(AXE)["violations"]
+        ]
+        assert told == [], theme
+
+
 def test_it_opens_on_a_page_that_says_where_to_begin(lab: Lab, page: Any) -> None:
-    """In place of the launcher, beside the side bar; nothing asks about news; the log says the address and no more."""
+    """In place of the launcher, beside the side bar; nothing asks about news; the log says the address and no more.
+
+    Everybody can use it, in both themes.
+    """
     assert page.locator("#wb-welcome").get_by_role("button", name="Begin here: 00 Quickstart").is_visible()
     assert page.locator("#jp-main-dock-panel .lm-TabBar-tabLabel").all_inner_texts() == ["Welcome"]
     assert page.get_by_role("heading", name="Course").is_visible()
@@ -89,6 +100,7 @@ def test_it_opens_on_a_page_that_says_where_to_begin(lab: Lab, page: Any) -> Non
     assert f"127.0.0.1:{lab.port}/lab?token={lab.token}" in said
     assert [line for line in said.splitlines() if line.startswith(("[I", "[W", "[E"))] == []
     assert len(said.splitlines()) < 15
+    everybody_can_use_it(page)
 
 
 def test_a_lesson_opens_as_the_learners_copy(lab: Lab, page: Any) -> None:
@@ -114,6 +126,7 @@ def test_a_lesson_opens_as_the_learners_copy(lab: Lab, page: Any) -> None:
     assert (lab.checkout / QUICKSTART).read_bytes() == published
 
 
+@pytest.mark.thorough
 def test_what_is_solved_is_counted(lab: Lab, page: Any) -> None:
     """A card only when its cause is named, too; an exercise opens at its cell."""
     kept = lab.checkout / "my" / "exercises" / progress_file.FILE
@@ -156,6 +169,7 @@ def test_a_copy_is_reset_and_the_old_one_kept(lab: Lab, page: Any) -> None:
         assert page.locator(".jp-NotebookPanel").count() == 1
 
 
+@pytest.mark.thorough
 def test_a_lesson_is_newer_than_its_copy(lab: Lab, page: Any) -> None:
     """The side bar says so, until a new copy is taken."""
     states = lab.checkout / "my/notebooks/.workbench/lessons.json"
@@ -172,6 +186,7 @@ def test_a_lesson_is_newer_than_its_copy(lab: Lab, page: Any) -> None:
     assert "newer" not in ring.locator("summary").inner_text()
 
 
+@pytest.mark.thorough
 def test_a_removed_copy_comes_back(lab: Lab, page: Any) -> None:
     """When its lesson is opened."""
     (lab.checkout / "my" / RING).unlink()
@@ -181,28 +196,13 @@ def test_a_removed_copy_comes_back(lab: Lab, page: Any) -> None:
     assert (lab.checkout / "my" / RING).exists()
 
 
-def test_everybody_can_use_it(page: Any) -> None:
-    """axe-core finds nothing in the side bar and the page, in the light and in the dark theme."""
-    found = importlib.util.find_spec("axe_playwright_python")
-    if found is None or found.origin is None:
-        pytest.skip("not installed: axe-playwright-python, which brings axe-core (make setup)")
-    page.evaluate((Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8"))
-    for details in lesson(page, "03").locator("summary").all():
-        details.click()
-    for theme in ("light", "dark"):
-        choose_theme(page, theme)
-        told = [
-            (each["id"], [node["html"][:200] for node in each["nodes"]]) for each in page.evaluate(AXE)["violations"]
-        ]
-        assert told == [], theme
-
-
 def scrolled(page: Any) -> list[str]:
     """What in the open notebook is wider than its place, and can be scrolled sideways."""
     found: list[str] = page.evaluate(SIDEWAYS)
     return found
 
 
+@pytest.mark.thorough
 def test_figures_follow_the_theme_and_nothing_scrolls_sideways(lab: Lab, browser: Any, tmp_path: Path) -> None:
     """JupyterLab's theme, not that of the reader's system; and a question that is asked stands there once."""
     code = nbformat.v4.new_code_cell

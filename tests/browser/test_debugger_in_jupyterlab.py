@@ -116,6 +116,7 @@ def stopped(debugging: Debugging) -> Any:
     return cell
 
 
+@pytest.mark.thorough
 def test_a_breakpoint_in_the_gutter(debugging: Debugging, stopped: Any) -> None:
     """All ranks stop there; variables of each are seen; they step and go on, and the next cell is right."""
     stopped.locator(".wb-note", has_text="the debugger has stopped ranks 0-2").wait_for()
@@ -161,16 +162,3 @@ def one_rank_alone(debugging: Debugging) -> None:
     debugging.press("continue")
     debugging.stands([])
     debugging.begin(3).locator(".wb-panel", has_text="3").wait_for()
-
-
-@pytest.mark.thorough
-@pytest.mark.timeout(900)
-def test_sessions_in_a_row(debugging: Debugging, stopped: Any) -> None:
-    """Break, look, continue, and the next cell is right, twenty times."""
-    for i in range(20):
-        if i:
-            debugging.begin(2)
-        debugging.stands(FRAMES)
-        debugging.shows("y", "20")
-        debugging.press("continue")
-        debugging.ended(stopped)

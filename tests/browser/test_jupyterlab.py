@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import time
 import urllib.error
 import urllib.request
@@ -60,13 +59,6 @@ def test_lab_is_for_this_machine_and_its_user(lab: Lab) -> None:
     assert status(lab.url(f"api/contents/{QUICKSTART}?token={lab.token}")) == 200
 
 
-def ask(lab: Lab, method: str, path: str) -> Any:
-    """The server's answer to one who knows the token."""
-    asked = urllib.request.Request(lab.url(path), method=method, headers={"Authorization": f"token {lab.token}"})
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=60) as answer:
-        return json.loads(answer.read() or "null")
-
-
 def ready(connection_file: Path, timeout_s: float = 60.0) -> jupyter_client.BlockingKernelClient:
     """A client of a kernel that has just been started: as long as its heart does not beat, it counts as dead."""
     deadline = time.monotonic() + timeout_s
@@ -104,7 +96,7 @@ def printer(connection_file: Path) -> Iterator[Callable[[], None]]:
 @as_nobody
 def test_nobody_else_can_read_what_kernels_say(lab: Lab) -> None:
     """A kernel talks over sockets in a folder that nobody else may enter, and at no port; also when started again."""
-    kernel = ask(lab, "POST", "api/kernels")["id"]
+    kernel = lab.ask("POST", "api/kernels")["id"]
     for _ in range(2):
         with printer(lab.runtime / f"kernel-{kernel}.json") as prints:
             ports = listening(lab.processes())
@@ -115,8 +107,8 @@ def test_nobody_else_can_read_what_kernels_say(lab: Lab) -> None:
             assert len(sockets) == 5
             assert {each.parent for each in sockets} == {lab.runtime}
             assert lab.runtime.stat().st_mode & 0o777 == 0o700
-        ask(lab, "POST", f"api/kernels/{kernel}/restart")
-    ask(lab, "DELETE", f"api/kernels/{kernel}")
+        lab.ask("POST", f"api/kernels/{kernel}/restart")
+    lab.ask("DELETE", f"api/kernels/{kernel}")
     assert not list(lab.runtime.glob("kernel-*"))
 
 

@@ -36,10 +36,12 @@ def ranks(lab: Lab, browser: Any) -> Iterator[Notebook]:
     """A notebook with these cells."""
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(made, lab.runtime.parent / "checkout" / "notebooks" / "ranks.ipynb")
+    nbformat.write(made, lab.checkout / "notebooks" / "ranks.ipynb")
     page = browser.new_page(viewport={"width": 1280, "height": 900})
+    (lab.checkout / "notebooks" / "go").unlink(missing_ok=True)
     yield Notebook(page, lab, "notebooks/ranks.ipynb")
     page.close()
+    lab.end_kernels()
 
 
 def begin(notebook: Notebook, cell: int) -> Any:
@@ -58,6 +60,7 @@ def ended(place: Any) -> Any:
     return place
 
 
+@pytest.mark.thorough
 def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab) -> None:
     """Output comes while the cell runs; a tab for each rank, by mouse and keys; long text is folded and filtered."""
     page = ranks.page
@@ -68,7 +71,7 @@ def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab) -> None:
     assert running.locator(".jp-InputPrompt").inner_text() == "[*]:"
     assert running.locator(".wb-panel").inner_text().split() == ["ranks", "0-3", "begun"]
     running.get_by_role("tab", name="2", exact=True).click()  # kept when the cell goes on
-    (lab.runtime.parent / "checkout" / "notebooks" / "go").touch()
+    (lab.checkout / "notebooks" / "go").touch()
     ended(running)
     assert running.locator(".wb-panel").inner_text().split() == ["begun", "rank", "2"]
     page.keyboard.press("ArrowLeft")
@@ -98,6 +101,7 @@ def test_a_cell_of_four_ranks(ranks: Notebook, lab: Lab) -> None:
     saved_without_a_kernel(ranks, lab)
 
 
+@pytest.mark.thorough
 def test_the_panel(ranks: Notebook) -> None:
     """While a cell runs it names the missing rank and its line; its button interrupts; the next cell is right.
 
@@ -131,6 +135,7 @@ def test_the_panel(ranks: Notebook) -> None:
     status.get_by_text("4 ranks: idle").wait_for(state="detached")
 
 
+@pytest.mark.thorough
 def test_the_status_bar_is_of_a_notebook_and_its_kernel(ranks: Notebook, lab: Lab) -> None:
     """Another notebook has no ranks; those of a kernel that is restarted have ended, and its panel says what to do."""
     page, idle = ranks.page, ranks.page.locator("#jp-main-statusbar").get_by_text("4 ranks: idle")
@@ -155,6 +160,7 @@ def test_the_status_bar_is_of_a_notebook_and_its_kernel(ranks: Notebook, lab: La
     page.locator(".wb-panel-note", has_text="call cluster.up() and cluster.watch() again").wait_for()
 
 
+@pytest.mark.thorough
 def test_widgets_of_ranks_are_in_their_tabs(ranks: Notebook, lab: Lab) -> None:
     """Each in its rank's tab while text comes, not once more below; one that the page does not know is named there."""
     for cell in range(2):
@@ -178,6 +184,7 @@ def test_widgets_of_ranks_are_in_their_tabs(ranks: Notebook, lab: Lab) -> None:
     ended(begin(ranks, 7))
 
 
+@pytest.mark.thorough
 def test_a_page_that_comes_back(ranks: Notebook, lab: Lab, browser: Any) -> None:
     """A cell that runs goes on in a new page, from its next sign of life."""
     for cell in range(2):
@@ -198,7 +205,7 @@ def test_a_page_that_comes_back(ranks: Notebook, lab: Lab, browser: Any) -> None
 def saved_without_a_kernel(ranks: Notebook, lab: Lab) -> None:
     """The saved notebook has text and HTML that need neither kernel nor extension."""
     ranks.page.keyboard.press("Control+s")
-    path = lab.runtime.parent / "checkout" / "notebooks" / "ranks.ipynb"
+    path = lab.checkout / "notebooks" / "ranks.ipynb"
     outputs: list[Any] = []
     while not outputs:
         ranks.page.wait_for_timeout(100)

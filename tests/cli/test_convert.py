@@ -119,7 +119,7 @@ def test_without_libcst_it_says_what_to_install(
 
 @pytest.mark.parallel
 @pytest.mark.timeout(120)
-def test_the_check_compares_ten_steps(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_compares_ten_steps(warm_torch: None, script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the script's own arguments behind ``--``."""
     assert cli.main(["convert", str(script), "--check", "--", "--lr", "0.05"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from live_kernel import LiveKernel, Message, last, live_kernel
+from thorough import once_more
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -85,7 +86,7 @@ for i in range(150_000):
     sums(kernel)
 
 
-@pytest.mark.parametrize("module", ["tqdm", "tqdm.auto"])
+@pytest.mark.parametrize("module", ["tqdm.auto", once_more("tqdm")])
 def test_bars_of_ranks_are_one(kernel: LiveKernel, module: str) -> None:
     """As text and as widgets: the slowest rank's bar, with lines in their order; each widget where one says so."""
     cell = f"""%%px
@@ -161,10 +162,10 @@ def test_autoreload(kernel: LiveKernel, tmp_path: Path) -> None:
     assert last(kernel.run("%px print(changes.f())")) == [("ranks 0, 1", "new and longer")]
     assert kernel.run("print(changes.f())")[-1].text == "new and longer\n"
     module.write_text("def f(:\n")
-    ((who, text),) = last(kernel.run("%px print(changes.f())"))
-    assert who == "ranks 0, 1"
-    assert "SyntaxError" in text
-    assert "new and longer" in text
+    # On a busy machine one rank's stderr may come before its stdout and the other's behind it: then these are two rows.
+    found = last(kernel.run("%px print(changes.f())"))
+    assert [who for who, _ in found] in (["ranks 0, 1"], ["rank 0", "rank 1"])
+    assert all("SyntaxError" in text and "new and longer" in text for _, text in found)
     sums(kernel)
     for cell in ("%autoreload 0", "%px %autoreload 0"):
         kernel.run(cell)

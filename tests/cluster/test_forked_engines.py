@@ -117,6 +117,7 @@ def test_forked_engines_are_as_others(warm: Callable[[], int], monkeypatch: pyte
     assert [each[:-1] for each in found[0]] == [each[:-1] for each in found[1]]
 
 
+@pytest.mark.thorough
 def test_a_killed_server_takes_no_engine_and_stops_no_start(
     warm: Callable[[], int], capsys: pytest.CaptureFixture[str]
 ) -> None:

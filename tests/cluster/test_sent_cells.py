@@ -226,7 +226,7 @@ def test_nobody_is_idle_who_may_run_what_has_no_number(monkeypatch: pytest.Monke
     client = numbered()
     monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
     client.send([], possible=[1])
-    assert client.requests[0][1] == {"failures": 0}
+    assert client.requests[0][1] == {"failures": 0, "cell": 0}
     client.call(0)
     client.spin()
     assert client.news[-1][1]["idle"] == [2]

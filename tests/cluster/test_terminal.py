@@ -64,6 +64,7 @@ def test_tab_completes_the_names_of_ipython_itself(terminal: TerminalIPython) ->
     assert "50" in terminal.to_prompt()
 
 
+@pytest.mark.thorough
 def test_cells_of_a_script(tmp_path: Path) -> None:
     """A cell with a bar that is a widget ends; a breakpoint is skipped with a word on each engine."""
     needs("tqdm", "ipywidgets")

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from thorough import once_more
 
 from workbench.cluster import rank_report as inspected
 from workbench.cluster.rank_report import cards
@@ -76,8 +77,8 @@ def test_here_all_is_well() -> None:
     ("text", "fault"),
     [
         ("echo '{wrong}'", "but mpi4py uses"),
-        ("echo no licence; exit 3", "no licence"),
-        ("echo mine", "no known vendor"),
+        once_more("echo no licence; exit 3", "no licence"),
+        once_more("echo mine", "no known vendor"),
     ],
     ids=["another vendor's", "broken", "unknown"],
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from coordination import Coordinator
 from hands import HEARTBEAT_S, LINUX, SECRET, Job
+from thorough import once_more
 
 from workbench.runtime.control.server import ControlServer
 from workbench.runtime.faults.stall import StallInspector
@@ -38,7 +39,8 @@ def interface(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=[True, False], ids=["near", "far"])
+# All other ranks are far: what it is for them is shown beside a near rank 0, too.
+@pytest.fixture(params=[True, once_more(False)], ids=["near", "far"])
 def near(request: pytest.FixtureRequest) -> bool:
     """Does rank 0's own client call the server, or is it connected as the others are?"""
     return request.param

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from installed import needs
+from project import ROOT
 from running import Runner
 from thorough import once_more
 
@@ -226,7 +227,10 @@ horovod.runner.common.service.compute_service | workbench.data.registry | Comput
 
 
 def test_tensorflows_and_keras_names_lead_to_ours(tmp_path: Path) -> None:
-    """Every name can be imported from where Horovod has it, and is our object; what is Horovod's alone says so."""
+    """Every name can be imported from where Horovod has it, and is our object; what is Horovod's alone says so.
+
+    What suites take from ``horovod.tensorflow.util`` and from the package does what Horovod's does.
+    """
     needs("tensorflow")
     wanted = [[word.strip() for word in line.split("|")] for line in IMPORTS.replace("\\\n", "").strip().splitlines()]
     code = f"""
@@ -244,20 +248,7 @@ def test_tensorflows_and_keras_names_lead_to_ours(tmp_path: Path) -> None:
     for name in ("tensorflow.gradient_aggregation", "_keras", "keras.nonsense"):
         try: import_module(f"horovod.{{name}}")
         except ModuleNotFoundError as error: told.append((error.name, "the workbench has no such part" in str(error)))
-    print(told)
-    """
-    assert answer(code, tmp_path, TF_CPP_MIN_LOG_LEVEL="3") == [
-        ("horovod.tensorflow.gradient_aggregation", True),
-        ("horovod._keras", True),
-        ("horovod.keras.nonsense", True),
-    ]
-
-
-def test_helpers_of_tensorflow(tmp_path: Path) -> None:
-    """What suites take from ``horovod.tensorflow.util`` and from the package does what Horovod's does."""
-    needs("tensorflow")
-    code = """
-    import workbench.as_horovod, horovod.tensorflow as hvd, tensorflow as tf
+    import horovod.tensorflow as hvd, tensorflow as tf
     from horovod.tensorflow.util import _cache, _make_subgraph, refs_to_vars, vars_to_refs
     calls, one, two = [], tf.Variable(1.0), tf.Variable(2.0)
     @_cache
@@ -269,12 +260,18 @@ def test_helpers_of_tensorflow(tmp_path: Path) -> None:
     def graph(): inside.append((hvd.util._executing_eagerly(), add(1, 2), add(1, 2)))
     graph()
     back = refs_to_vars(vars_to_refs([one, [two]]))
-    print([hvd._executing_eagerly(), inside, add(1, 2), add(1, 2), calls, back[0] is one and back[1][0] is two,
-           hvd.gpu_available("tensorflow"), hasattr(hvd.compression, "nonsense"),
-           hvd.extension_available("tensorflow")])
+    print(told, [hvd._executing_eagerly(), inside, add(1, 2), add(1, 2), calls, back[0] is one and back[1][0] is two,
+                 hvd.gpu_available("tensorflow"), hasattr(hvd.compression, "nonsense"),
+                 hvd.extension_available("tensorflow")], sep=", ")
     """
-    found = answer(code, tmp_path, TF_CPP_MIN_LOG_LEVEL="3")
-    assert found == [True, [(False, 3, 3)], 3, 3, [False, True], True, False, False, True]
+    assert answer(code, tmp_path, TF_CPP_MIN_LOG_LEVEL="3") == (
+        [
+            ("horovod.tensorflow.gradient_aggregation", True),
+            ("horovod._keras", True),
+            ("horovod.keras.nonsense", True),
+        ],
+        [True, [(False, 3, 3)], 3, 3, [False, True], True, False, False, True],
+    )
 
 
 def test_helpers_of_the_runner(tmp_path: Path) -> None:
@@ -444,7 +441,7 @@ def test_databricks_runner_calls_a_function_on_ranks(jobs: Runner, tmp_path: Pat
         "def f(lr):\n    import horovod.torch as hvd\n    hvd.init()\n    return hvd.rank(), hvd.size(), lr\n"
         "if __name__ == '__main__': print(HorovodRunner(np=int(sys.argv[1])).run(f, lr=0.5))\n"
     )
-    for n, said in (("-2", 0), ("2", 1)):
+    for n, said in (("2", 1),):
         job = jobs.python("-m", "workbench.as_horovod", str(script), n, deadline_s=40)
         assert job.code == 0, job.report()
         assert ast.literal_eval(job.out(0)) == (0, 2, 0.5)
@@ -550,10 +547,9 @@ def test_every_module_of_the_table_exists() -> None:
     """The table speaks of modules that there are."""
     for name, ours in PARTS.items():
         assert targets(name)[: len(ours)] == ours
-        for each in (
-            ours if name.split(".")[1:2] not in (["mxnet"], ["tensorflow"]) else ()
-        ):  # these are slow, or retired
-            __import__(each)
+        for each in ours:
+            path = ROOT / each.replace(".", "/")
+            assert path.is_dir() or path.with_suffix(".py").is_file(), each
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
@@ -659,8 +655,6 @@ def test_a_shell_that_workbench_env_has_made_ready(tmp_path: Path) -> None:
     )
     lines = [
         f'eval "$({sys.executable} -m workbench.cli.main env)"',
-        "horovodrun --check-build",
-        "mpirun -n 1 python two.py",
         "mpirun -n 2 python two.py",
         "horovodrun -np 2 python two.py",
     ]
@@ -668,6 +662,4 @@ def test_a_shell_that_workbench_env_has_made_ready(tmp_path: Path) -> None:
     words = ["sh", "-e", "-c", "\n".join(lines)]
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
-    assert "[X] PyTorch" in done.stdout
-    counted = [done.stdout.count(f"rank {rank} of {n}") for rank, n in ((0, 1), (0, 2), (1, 2))]
-    assert counted == [1, 2, 2], done.stdout
+    assert [done.stdout.count(f"rank {rank} of 2") for rank in range(2)] == [2, 2], done.stdout

@@ -37,7 +37,7 @@ def test_every_way_to_end_is_seen_alike() -> None:
         while not all("in the cell" in each.stdout for each in cells):
             time.sleep(0.02)
         os.kill(up.pids()[-1], signal.SIGTERM)
-        errors = [each.exception(timeout=30) for each in cells]
+        errors = [each.exception(timeout=60) for each in cells]
         assert f"Engine {n - 1} died" in str(errors[-1])
         for error in errors[:-1]:
             assert error.ename == "PeerLostError"
@@ -50,7 +50,7 @@ def test_every_way_to_end_is_seen_alike() -> None:
             wait = "" if name in AT_THE_CELLS_END else "\nwhile True:\n    time.sleep(0.1)"
             cells.append(up.client[rank].execute(f"import os, signal, time\n{end}{wait}", silent=False, block=False))
         for rank, name in enumerate(WAYS):
-            cells[rank].wait(30)
+            cells[rank].wait(60)
             assert cells[rank].ready(), name
             while rank in up.client.ids:  # what ends with its cell may have answered
                 time.sleep(0.02)

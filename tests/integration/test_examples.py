@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from running import Job, Runner
 
 pytestmark = [
-    pytest.mark.usefixtures("warm_tensorflow"),
+    pytest.mark.usefixtures("warm_torch"),
     pytest.mark.integration,
     pytest.mark.parallel,
     pytest.mark.slow,
@@ -144,6 +144,7 @@ def test_checkpoints_are_written_once_and_resumed_from(jobs: Runner, tmp_path: P
     assert all(torch.equal(repeated["model"][name], tensor) for name, tensor in saved["model"].items())
 
 
+@pytest.mark.thorough
 def test_lightning_tests_each_image_once(jobs: Runner, tmp_path: Path) -> None:
     """Rank 0 alone prints and saves; the checkpoint is the model whose figures were printed, and beats a floor."""
     needs("lightning")
@@ -206,7 +207,7 @@ def test_the_benchmarks_sums_are_right(jobs: Runner) -> None:
     assert (total, all_spread) == (pytest.approx(2 * per_cpu, abs=0.11), pytest.approx(2 * spread, abs=0.11))
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
+@pytest.mark.parametrize(("name", "parameters"), [("resnet18", 11_689_512), once_more("resnet50", 25_557_032)])
 def test_the_residual_networks_are_the_published_ones(name: str, parameters: int) -> None:
     """They have as many parameters as torchvision states for its own, and give one score per class."""
     model = load("resnet", EXAMPLES).resnet(name)
@@ -224,7 +225,7 @@ def run_job(jobs: Runner, script: str, *words: str, **env: str) -> dict[int, str
     return {rank: "\n".join(line for of, line in said if int(of) == rank) for rank in range(2)}
 
 
-@pytest.mark.parametrize("script", ["tensorflow_horovod_basic.py", once_more("tensorflow_horovod.py")])
+@pytest.mark.parametrize("script", [once_more("tensorflow_horovod_basic.py"), once_more("tensorflow_horovod.py")])
 def test_the_session_in_tensorflow(script: str, jobs: Runner) -> None:
     """Both ranks print each epoch's time and the same result, over each test image once, better than a floor."""
     needs("tensorflow")
@@ -277,6 +278,7 @@ def test_keras_on_another_backend(backend: str, jobs: Runner, tmp_path: Path) ->
     assert [path.name for path in folder.iterdir()] == ["best.keras"]
 
 
+@pytest.mark.thorough
 def test_jax_trains_in_compiled_steps(jobs: Runner) -> None:
     """Every epoch is told once, over each test image once, and the last one is better than a floor."""
     needs("jax", "optax")
@@ -301,29 +303,21 @@ FAKE_TRAINING = FAKE + (
 )
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "code", "expected", "words"),
-    [
-        (
-            "0.9 - 0.015 * (size == 2)",
-            "0",
-            0,
-            r" 1 +9\.00 s +3\.00 s +1\.00 +100 % .*\n +2 +9\.00 s +1\.50 s +2\.00 +100 % "
-            r"[\s\S]*0\.0150 apart; up to 0\.02 is allowed: ok",
-        ),
-        ("0.9 - 0.05 * (size == 2)", "0", 1, r"0\.0500 apart; up to 0\.02 is allowed: FAILED"),
-        ("0.9 - 0.001 * rank", "0", 1, "The ranks disagree"),
-        ("0.9", "rank", 1, "with 2 ranks ended with code"),
-    ],
-    ids=["within", "beyond", "disagree", "fails"],
-)
-def test_practical_judges_accuracy_and_success_alone(
-    accuracy: str, code: str, expected: int, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_practical_judges_accuracy_and_success_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The exit code says whether scripts end well, ranks agree, and the accuracies lie within the tolerance."""
-    (tmp_path / "test_horovod.py").write_text(FAKE_PLACE)
-    (tmp_path / "pytorch_horovod.py").write_text(FAKE_TRAINING.format(accuracy=accuracy, code=code))
     practical = load("practical")
-    assert practical.main(["--deadline", "60"], tmp_path) == expected
-    captured = capfd.readouterr()
-    assert re.search(words, captured.out + captured.err), captured
+    (tmp_path / "test_horovod.py").write_text(FAKE_PLACE)
+    script = tmp_path / "pytorch_horovod.py"
+    script.write_text(FAKE_TRAINING.format(accuracy="0.9 - 0.015 * (size == 2)", code="0"))
+    assert practical.main(["--deadline", "60"], tmp_path) == 0
+    words = r" 1 +9\.00 s +3\.00 s +1\.00 +100 % .*\n +2 +9\.00 s +1\.50 s +2\.00 +100 % "
+    assert re.search(words + r"[\s\S]*0\.0150 apart; up to 0\.02 is allowed: ok", capfd.readouterr().out)
+    script.write_text(FAKE_TRAINING.format(accuracy="0.9", code="rank"))
+    assert practical.main(["--ranks", "2", "--deadline", "60"], tmp_path) == 1
+    assert "with 2 ranks ended with code" in capfd.readouterr().err
+    said = "Epoch: 1 9.00 sec.\nEpoch: 2 3.00 sec.\nLoss:  0.5  accuracy:  {}  (1 of 2 images)\n"
+    one, other = (practical.read(said.format(f"{accuracy:.6f}"), 1) for accuracy in (0.9, 0.85))
+    assert practical.judge("some", [one, other], 0.02) == 1
+    assert "0.0500 apart; up to 0.02 is allowed: FAILED" in capfd.readouterr().out
+    with pytest.raises(practical.PracticalError, match="The ranks disagree"):
+        practical.read(said.format("0.900000") + said.format("0.899000"), 2)

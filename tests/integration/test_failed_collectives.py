@@ -18,7 +18,7 @@ SCRIPT = str(Path(__file__).resolve().parent / "scripts" / "fails_while_another_
 
 
 @pytest.mark.parametrize(
-    ("way", "where"), [("shm", "own"), ("shm", "common"), once_more("mpi", "own"), once_more("gloo", "own")]
+    ("way", "where"), [("shm", "common"), once_more("shm", "own"), once_more("mpi", "own"), once_more("gloo", "own")]
 )
 def test_nobody_writes_into_an_array_whose_collective_failed(jobs: Runner, way: str, where: str) -> None:
     """Rank 0 got its error and refilled its tensor, and every element stays; the slow rank gets an error as well."""

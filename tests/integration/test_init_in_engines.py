@@ -18,11 +18,19 @@ N = 3
 LATEST_S = 60.0  # init()'s own deadline is twice as long
 
 
-@pytest.fixture
-def engines() -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def running() -> Iterator[Any]:
     """Three engines."""
     yield cluster.up(N, quiet=True)
     cluster.down()
+
+
+@pytest.fixture
+def engines(running: Any) -> Iterator[Any]:
+    """Three engines that are in no job."""
+    yield running
+    running.rescue(quiet=True)
+    running.view.apply_async(end).get(LATEST_S)
 
 
 @interactive

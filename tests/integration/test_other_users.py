@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout
 
 @pytest.fixture(scope="module")
 def engines() -> Iterator[cluster.Cluster]:
-    """Four engines."""
-    with cluster.up(4, quiet=True) as up:
+    """Two engines."""
+    with cluster.up(2, quiet=True) as up:
         yield up
 
 

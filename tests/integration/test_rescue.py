@@ -23,13 +23,22 @@ if rank == 1:
 AGAIN = "import workbench as hvd\nhvd.init()"
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[cluster.Cluster]:
+    """Four engines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORKBENCH_SHUTDOWN_TIMEOUT_S", "120")  # whoever leaves alone does not wait for that
+        with cluster.up(N, quiet=True) as up:
+            yield up
+
+
 @pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Cluster]:
-    """Four engines that have called init()."""
-    monkeypatch.setenv("WORKBENCH_SHUTDOWN_TIMEOUT_S", "120")  # whoever leaves alone does not wait for that
-    with cluster.up(N, quiet=True) as up:
-        assert run(up, START) == {}
-        yield up
+def engines(running: cluster.Cluster) -> Iterator[cluster.Cluster]:
+    """The same, which have called init()."""
+    assert run(running, START) == {}
+    yield running
+    running.rescue(quiet=True)
+    assert run(running, "import workbench as hvd\nhvd.shutdown()") == {}
 
 
 def test_one_rank_has_left_and_begins_again_alone(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,16 +75,6 @@ def test_one_rank_begins_alone(engines: cluster.Cluster) -> None:
     named = re.search(r"init\(\): ranks? ([\d, ]+) (?:is|are) idle", errors[3][1])
     assert named
     assert set(named[1].split(", ")) <= {"0", "1", "2"}
-
-
-def test_one_rank_has_left(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody hangs, but no collective works any more: that is something to rescue."""
-    assert run(engines, "if rank == 1:\n    hvd.shutdown()") == {}
-    engines.rescue()
-    assert "rank 1 is in no job" in capsys.readouterr().out
-    works(engines)
-    engines.rescue()
-    assert capsys.readouterr().out == "nothing to rescue\n"
 
 
 def test_workbench_was_deleted_on_one_rank(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:

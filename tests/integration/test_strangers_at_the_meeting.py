@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import socket
 import subprocess
@@ -79,11 +78,9 @@ SECRET = {"WORKBENCH_SECRET": "a secret that only the ranks know"}
     ("how", "env"),
     [
         ("overwrite", {}),
-        ("replay", {}),
-        once_more("be first", SECRET),
-        once_more("move", SECRET),
-        once_more("overwrite", SECRET),
+        once_more("replay", {}),
         once_more("be first", {}),
+        *(once_more(how, SECRET) for how in ("be first", "move", "overwrite")),
     ],
 )
 def test_a_stranger_at_the_store_runs_nothing(attack: Any, open_folder: Path, how: str, env: dict[str, str]) -> None:
@@ -102,18 +99,3 @@ def test_a_stranger_at_the_store_runs_nothing(attack: Any, open_folder: Path, ho
         # Of a rank that has found the lie, the other one may see only that it has ended.
         assert "LaunchError: " in job.err(rank) or "PeerLostError: " in job.err(rank), job.report()
     assert not wrong or any("LaunchError: " in job.err(rank) for rank in wrong), job.report()
-
-
-def test_run_without_mpi_listens_at_loopback_alone(jobs: Runner) -> None:
-    """While the ranks of ``workbench run --gloo`` work, no process of the job has a port that a network reaches."""
-    job = jobs.python(
-        *("-m", "workbench.cli.main", "run", "-np", "2", "--gloo", sys.executable, str(SCRIPTS / "listens.py")),
-        deadline_s=60,
-    )
-    assert job.code == 0, job.report()
-    found = [
-        ast.literal_eval(line.partition("listens: ")[2]) for line in job.out(0).splitlines() if "listens: " in line
-    ]
-    assert len(found) == 2, job.report()
-    for addresses in found:
-        assert {address for _, address in addresses} <= {"127.0.0.1", "::1"}, job.report()

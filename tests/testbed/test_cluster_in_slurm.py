@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hosts import Hosts
 from test_cluster_on_hosts import READY, SHOWN, Kernel, nothing_left
+from thorough import once_more
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
 
@@ -40,7 +41,7 @@ def queue(hosts: Hosts) -> list[str]:
     return hosts.run(0, "squeue", "-h", "-t", "PENDING,RUNNING", "-o", "%i").stdout.split()
 
 
-def until_queue(hosts: Hosts, jobs: list[str], limit_s: float = 20.0) -> None:
+def until_queue(hosts: Hosts, jobs: list[str], limit_s: float = 60.0) -> None:
     """Wait until these jobs are all."""
     until = time.monotonic() + limit_s
     while (found := queue(hosts)) != jobs:
@@ -69,11 +70,8 @@ def test_wait_start_and_keep(slurm: Hosts, kernel: Start) -> None:
         second = mine.process.stdout.readline()
     assert re.match(rf"job {number[1]}: pending, because of (Resources|Priority)", second)
     slurm.run(0, "scancel", other)
-    begun = time.monotonic()
     said = mine.hear()
-    took = time.monotonic() - begun
     assert re.search(rf"{READY}\n{HELD}$", said), said
-    assert took < 15 * 2, "twice the aim: this machine may be busy"
     assert mine.do("print(c.view['mpi_rank'], c.view.apply(lambda: __import__('socket').gethostname()))") == (
         "[0, 1, 2, 3] ['wb1', 'wb1', 'wb2', 'wb2']\n"
     )
@@ -142,11 +140,11 @@ def test_the_job_is_ended(slurm: Hosts, kernel: Start) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("node=2", "slurm: 'node' is not known. There are: nodes, tasks_per_node"),
-        ("nodes=0", "slurm: nodes=0, but it must be a whole number, 1 or more"),
-        ("partition='none'", "Slurm refuses sbatch"),
         ("nodes=9", "would wait forever: PartitionConfig"),
-        ("nodes=1), hosts=dict(a=1", "ValueError: hosts and slurm exclude each other"),
+        ("node=2", "slurm: 'node' is not known. There are: nodes, tasks_per_node"),
+        once_more("nodes=0", "slurm: nodes=0, but it must be a whole number, 1 or more"),
+        once_more("partition='none'", "Slurm refuses sbatch"),
+        once_more("nodes=1), hosts=dict(a=1", "ValueError: hosts and slurm exclude each other"),
     ],
 )
 def test_what_cannot_be_had(asked: str, said: str, slurm: Hosts, kernel: Start) -> None:
@@ -156,7 +154,7 @@ def test_what_cannot_be_had(asked: str, said: str, slurm: Hosts, kernel: Start) 
     assert queue(slurm) == []
 
 
-@pytest.mark.parametrize("way", ["slurm={}", "hosts=['wb1:2', 'wb2:2']"])
+@pytest.mark.parametrize("way", ["slurm={}", once_more("hosts=['wb1:2', 'wb2:2']")])
 def test_in_a_job(way: str, slurm: Hosts, kernel: Start) -> None:
     """A notebook that runs in a Slurm job takes its hosts, by srun, and asks for no others."""
     mine = kernel("salloc", "-Q", "-N2", "--ntasks-per-node=2")

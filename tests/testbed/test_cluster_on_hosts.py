@@ -22,16 +22,6 @@ from workbench.launch.ranks.watchdog import TAG
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
 
 READY = "4 engines ready, whose ids are the ranks: ranks 0, 1 on wb1, ranks 2, 3 on wb2"
-NOTEBOOK = """
-import sys, nbclient, nbformat
-cells = [nbformat.v4.new_code_cell(cell) for cell in {cells}]
-notebook = nbformat.v4.new_notebook(cells=cells)
-nbclient.NotebookClient(notebook, timeout=90, kernel_name="python3", allow_errors=True).execute()
-for cell in notebook.cells:
-    print("\\n--")
-    for output in cell.outputs:
-        print(output.get("text", "") or "\\n".join(output.get("traceback", [])), end="")
-"""
 # What stands for a notebook's kernel: it takes a statement a line, and says what it has printed.
 KERNEL = """
 import sys
@@ -72,7 +62,8 @@ class Kernel:
         for line in self.process.stdout:
             if line == "done\n":
                 return "".join(lines)
-            lines.append(line)
+            if not line.startswith("waiting for hosts since"):  # as on a busy machine
+                lines.append(line)
         return "".join([*lines, "(it has ended)"])
 
     def do(self, statement: str) -> str:
@@ -129,7 +120,7 @@ def folders(processes: list[psutil.Process]) -> set[Path]:
     return {Path(each[4]) for each in words if len(each) > 4 and each[1].endswith("watchdog.py")}
 
 
-def nothing_left(hosts: Hosts, ours: set[Path], limit_s: float = 15.0) -> None:
+def nothing_left(hosts: Hosts, ours: set[Path], limit_s: float = 60.0) -> None:
     """Wait until no process and no folder of a cluster is left on either host."""
     until = time.monotonic() + limit_s
     while (left := members(hosts)) or any(path.exists() for path in ours):
@@ -138,43 +129,19 @@ def nothing_left(hosts: Hosts, ours: set[Path], limit_s: float = 15.0) -> None:
 
 
 UP = "c = cluster.up(hosts=['wb1:2', 'wb2:2'])"
+WHERE = "print(c.view['mpi_rank'], c.view.apply(lambda: __import__('socket').gethostname()))"
+TWO_EACH = "[0, 1, 2, 3] ['wb1', 'wb1', 'wb2', 'wb2']\n"
 
 
-@pytest.mark.parametrize("backend", ["auto", once_more("mpi")])
-def test_cells_as_on_the_laptop(backend: str, hosts: Hosts) -> None:
-    """In a real notebook: %px on all ranks, engine id = rank, a sum over both hosts; an error names its rank."""
-    cells = [
-        f"import time; from workbench import cluster; begun = time.monotonic(); {UP}",
-        "print(time.monotonic() - begun)",
-        "%%px\nimport socket, workbench as hvd, numpy as np\nhvd.init()",
-        "%px print(mpi_rank, hvd.rank(), socket.gethostname())",
-        "%px print(hvd.allreduce(np.ones(3) * hvd.rank(), op=hvd.Sum))",
-        "%px if mpi_rank == 3: raise KeyError('lr')",
-        "cluster.status(); c.down(); cluster.status()",
-    ]
-    script = NOTEBOOK.format(cells=cells)
-    done = hosts.run(
-        0, "env", f"WORKBENCH_BACKEND={backend}", sys.executable, "-c", script, timeout_s=150, env=environment()
-    )
-    texts = [text.strip() for text in done.stdout.split("--\n")[1:]]
-    assert texts[0] == READY, done.stdout + done.stderr
-    assert float(texts[1]) < 15 * 2, "twice the aim: this machine may be busy"
-    each = [f"[stdout:{rank}] \n{rank} {rank} wb{rank // 2 + 1}\n" for rank in range(4)]
-    assert texts[3] == "".join(each).strip()
-    assert texts[4] == "".join(f"[stdout:{rank}] \n[6. 6. 6.]\n" for rank in range(4)).strip()
-    assert re.match(r"rank 3:\n.*KeyError", texts[5], re.DOTALL), texts[5]
-    assert texts[6] == READY.replace("ready", "running") + "\nno cluster is up in this kernel"
-    nothing_left(hosts, set())
-
-
-def test_who_listens_and_nothing_is_left(hosts: Hosts, kernel: Start) -> None:
+def test_start_work_death_and_end(hosts: Hosts, kernel: Start) -> None:
     """Every port is at loopback or at the address between the hosts, there within WORKBENCH_PORTS and encrypted.
 
-    ``up`` again gives the same cluster; after ``down`` nothing is left.
+    ``up`` again gives the same cluster. An engine that is only stopped is named, and so is one that is killed, by the
+    next cell; ``rescue`` starts all anew, each on its host. After ``down`` nothing is left.
     """
     mine = kernel(hosts, WORKBENCH_PORTS="40000-40200")
     assert mine.do(UP) == READY + "\n"
-    mine.do("c.view.execute('import numpy as np, workbench as hvd; hvd.init(); hvd.allreduce(np.ones(4))')")
+    mine.do("c.view.execute('import numpy as np, workbench as hvd; hvd.init(); y = hvd.allreduce(np.ones(4))')")
     listed = [hosts.run(i, "ss", "-Hltn").stdout.split("\n") for i in range(2)]
     places = {line.split()[3] for lines in listed for line in lines if line} - {"0.0.0.0:22", "[::]:22"}
     outside = [place.rpartition(":") for place in places if not place.startswith("127.0.0.1:")]
@@ -183,6 +150,19 @@ def test_who_listens_and_nothing_is_left(hosts: Hosts, kernel: Start) -> None:
     assert all(40000 <= int(port) <= 40200 for _, _, port in outside), places
     assert mine.do("import json; print(bool(json.load(open(c._engines._hub))['curve_serverkey']))") == "True\n"
     assert mine.do(f"print({UP[4:]} is c)") == READY.replace("ready", "already running") + "\nTrue\n"
+
+    mine.do("import os, signal, time; os.kill(c.pids()[3], signal.SIGSTOP); c.client[3].apply_async(time.sleep, 60)")
+    assert mine.process.stdout
+    said = mine.process.stdout.readline()
+    assert re.match(r"engine 3 does not run: on host wb2 its process \d+ is stopped", said), said
+    assert mine.do("os.kill(c.pids()[3], signal.SIGKILL)") == ""
+    mine.do("[time.sleep(0.05) for _ in range(1200) if c.healthy()]")
+    lost = "PeerLostError: engine 3 is gone: call engines.rescue() in a cell without %%px.\n"
+    assert mine.do("c.view.execute('1')") == lost
+    said = mine.do("c.rescue()")
+    assert re.match(r"rank 3 on wb2 is gone \(killed by signal 9\)\n4 engines started anew in \d+ s", said), said
+    assert mine.do(WHERE) == TWO_EACH
+
     ours = folders(members(hosts))
     assert len(ours) >= 3
     assert mine.do("c.down()") == ""
@@ -222,8 +202,7 @@ def test_from_a_host_that_has_no_rank(hosts: Hosts, kernel: Start) -> None:
     ("hosts_named", "said"),
     [
         ("['wb1:2', 'nowhere:2']", "nowhere: there is no host of this name"),
-        ("['wb1:2', 'wb2:0x']", "'wb2:0x' is not a host: write name:slots"),
-        ("['wb1:2', 'wb2:2'], n=5", "5 ranks do not fit the 4 slots of wb1, wb2"),
+        once_more("['wb1:2', 'wb2:0x']", "'wb2:0x' is not a host: write name:slots"),
     ],
 )
 def test_hosts_that_cannot_be_used(hosts_named: str, said: str, hosts: Hosts, kernel: Start) -> None:
@@ -246,27 +225,6 @@ def test_no_such_folder(hosts: Hosts, kernel: Start, tmp_path: Path) -> None:
 
 
 SHOWN = "print(*cells.message(cells.failures(error), c._engines.host_lost), sep=chr(10))"
-
-
-def test_an_engine_is_killed(hosts: Hosts, kernel: Start) -> None:
-    """The next cell names it; ``rescue`` starts all anew, each on its host. One that is only stopped is named, too."""
-    mine = kernel(hosts)
-    mine.do(UP)
-    mine.do("import os, signal, time; os.kill(c.pids()[3], signal.SIGSTOP); c.client[3].apply_async(time.sleep, 60)")
-    assert mine.process.stdout
-    said = mine.process.stdout.readline()
-    assert re.match(r"engine 3 does not run: on host wb2 its process \d+ is stopped", said), said
-    assert mine.do("import os, signal; os.kill(c.pids()[3], signal.SIGKILL)") == ""
-    mine.do("import time; [time.sleep(0.05) for _ in range(600) if c.healthy()]")
-    assert (
-        mine.do("c.view.execute('1')")
-        == "PeerLostError: engine 3 is gone: call engines.rescue() in a cell without %%px.\n"
-    )
-    said = mine.do("c.rescue()")
-    assert re.match(r"rank 3 on wb2 is gone \(killed by signal 9\)\n4 engines started anew in \d+ s", said), said
-    assert mine.do("print(c.view['mpi_rank'], c.view.apply(lambda: __import__('socket').gethostname()))") == (
-        "[0, 1, 2, 3] ['wb1', 'wb1', 'wb2', 'wb2']\n"
-    )
 
 
 @pytest.mark.thorough
@@ -295,7 +253,7 @@ def test_a_host_is_cut_off(hosts: Hosts, kernel: Start) -> None:
     )
     mine.do("c.down()")
     hosts.heal(1)
-    nothing_left(hosts, set(), limit_s=45.0)
+    nothing_left(hosts, set())
 
 
 @pytest.mark.thorough

@@ -46,8 +46,8 @@ def with_four() -> Iterator[Hosts]:
         once_more("--gpus-per-node=2", ALL_OF_TWO),
         once_more("--gres=gpu:2", ALL_OF_TWO),
         once_more("--gpus-per-node=2 --gpu-bind=single:1", OWN),
-        ("--gpus=8", ALL_OF_FOUR),
-        ("--ntasks-per-gpu=2 --gpus=2", SHARED),
+        once_more("--gpus=8", ALL_OF_FOUR),
+        once_more("--ntasks-per-gpu=2 --gpus=2", SHARED),
     ],
 )
 @pytest.mark.parametrize("way", [[], once_more(["--mpi"]), once_more(["--min-np", "4"])], ids=str)
@@ -70,7 +70,8 @@ def test_no_rank_is_without_one_or_shares_unasked(asked: str, with_four: Hosts) 
     assert lines(done.stdout)[2:] == ["2 wb2 0", "3 wb2 0"], done.stderr
 
 
-@pytest.mark.parametrize(("asked", "seen"), [("--gpus-per-task=1", ["0", "1"]), once_more("--gpus=2", ["0,1", "0,1"])])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("asked", "seen"), [("--gpus-per-task=1", ["0", "1"]), ("--gpus=2", ["0,1", "0,1"])])
 def test_on_one_host(asked: str, seen: list[str], with_four: Hosts, tmp_path: Path) -> None:
     """A job of one host deals out its GPUs likewise, and refuses likewise."""
     script = tmp_path / "job.sh"

@@ -36,16 +36,14 @@ def lines(text: str) -> list[str]:
     return sorted(line for *_, line in found)
 
 
-@pytest.mark.parametrize("way", [[], ["--mpi"]], ids=str)
-@pytest.mark.parametrize("ranks", [["-np", "4"], []], ids=["-np", "slots"])
+@pytest.mark.parametrize(("way", "ranks"), [([], []), (["--mpi"], ["-np", "4"])], ids=["tcp", "mpi"])
 def test_all_hosts_of_the_job(way: list[str], ranks: list[str], slurm: Hosts) -> None:
     """Without ``-H`` the ranks go to all hosts of the job around; without ``-np`` there is one for each task."""
     done = called(slurm, *SALLOC, WORKBENCH, "run", *way, *ranks, sys.executable, "-c", SCRIPT)
     assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("ranks", [["-np", "2"], []], ids=["-np", "tasks"])
-@pytest.mark.parametrize("host", ["wb1", "wb2"], ids=["here", "elsewhere"])
+@pytest.mark.parametrize(("host", "ranks"), [("wb1", ["-np", "2"]), ("wb2", [])], ids=["here", "elsewhere"])
 def test_a_job_of_one_host(host: str, ranks: list[str], slurm: Hosts) -> None:
     """The ranks are on the job's host, wherever the shell is; without ``-np`` there is one for each task."""
     show = ["sh", "-c", "echo $RANK $WORLD_SIZE $(hostname)"]
@@ -67,13 +65,6 @@ def test_tasks_that_the_job_does_not_name(slurm: Hosts) -> None:
     """More ranks than tasks are spread evenly."""
     done = called(slurm, "salloc", "-Q", "-N2", "-c2", WORKBENCH, "run", "-np", "4", sys.executable, "-c", SCRIPT)
     assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
-
-
-def test_gpus_are_those_of_the_job(slurm: Hosts) -> None:
-    """A rank sees the GPUs that Slurm gives to its host, or one of them."""
-    show = ["sh", "-c", "echo $RANK $(hostname) $CUDA_VISIBLE_DEVICES"]
-    done = called(slurm, *SALLOC, "--gres=gpu:2", WORKBENCH, "run", *show)
-    assert lines(done.stdout) == [f"{rank} wb{rank // 2 + 1} 0,1" for rank in range(4)], done.stderr
 
 
 def test_the_rest_of_the_job_goes_on(slurm: Hosts) -> None:
@@ -151,7 +142,7 @@ def folders(rank: psutil.Process) -> set[Path]:
 
 
 def _until(done: object, folder: Path) -> None:
-    until = time.monotonic() + 20.0
+    until = time.monotonic() + 45.0
     assert callable(done)
     while not done():
         assert time.monotonic() < until, (folder / "out").read_text()

@@ -46,6 +46,7 @@ workbench.shutdown()
 """
 
 
+@pytest.mark.thorough
 def test_strangers_find_it_hard_to_use_up_the_open_files_of_mpis_ranks(hosts: Hosts) -> None:
     """UCX listens to the end and keeps whoever connects: so each rank may open what its hard limit allows."""
     words = ["sh", "-c", 'ulimit -Sn 300; exec "$0" -c "$1"', sys.executable, FILES]
@@ -53,12 +54,12 @@ def test_strangers_find_it_hard_to_use_up_the_open_files_of_mpis_ranks(hosts: Ho
     assert [line.partition(":")[2] for line in done.stdout.splitlines()] == ["True"] * 4, done.stdout + done.stderr
 
 
-# Each verb with values of 4 KiB, which travel with their announcements, and of 16 MiB, which the data plane moves.
+# Each verb with values of 4 KiB, which travel with their announcements, and of 4 MiB, which the data plane moves.
 PATHS = """
 import sys, numpy as np, workbench as hvd
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
-for nbytes in (4096, 16 << 20):
+for nbytes in (4096, 4 << 20):
     count = nbytes // 8
     each = [np.arange(count, dtype=np.float64) * (one + 1) for one in range(size)]
     mine, whole = each[rank], np.concatenate(each)
@@ -80,7 +81,7 @@ def test_every_verb_in_two_sizes(family: str, hosts: Hosts) -> None:
     run = [WORKBENCH, "run", "-H", f"wb1{family}:2,wb2{family}:2", sys.executable, "-c", PATHS]
     done = called(hosts, *run)
     found = sorted(line.partition(":")[2] for line in done.stdout.splitlines())
-    right = sorted(f"{rank} {nbytes}" for rank in range(4) for nbytes in (4096, 16 << 20))
+    right = sorted(f"{rank} {nbytes}" for rank in range(4) for nbytes in (4096, 4 << 20))
     assert (done.returncode, found) == (0, right), done.stderr
 
 
@@ -89,14 +90,6 @@ def _keep(hosts: Hosts, family: str) -> None:
     for i in (0, 1):
         other = "-4" if family else "-6"
         assert hosts.run(i, "ip", other, "addr", "flush", "dev", "eth0").returncode == 0
-
-
-def test_ipv6(hosts: Hosts) -> None:
-    """Names with an IPv6 address alone are reached."""
-    words = [sys.executable, "-c", SCRIPT]
-    done = called(hosts, WORKBENCH, "run", "-H", "wb1-6:2,wb2-6:2", *words)
-    assert done.returncode == 0, done.stderr
-    assert [line.split(":", 1)[1] for line in sorted(done.stdout.splitlines())] == RIGHT
 
 
 def test_a_function_on_hosts(hosts: Hosts) -> None:
@@ -112,6 +105,7 @@ def test_a_function_on_hosts(hosts: Hosts) -> None:
     assert done.stdout.strip() == "[(0, 'wb2', 5), (1, 'wb2', 5), (2, 'wb1', 5)]", done.stderr
 
 
+@pytest.mark.thorough
 def test_hosts_that_a_script_finds(hosts: Hosts) -> None:
     """With fewer ranks than slots, the first hosts are filled. A program that is none of ours runs once on each."""
     words = ["--host-discovery-script", "printf 'wb2:1\nwb1\n'", "--slots-per-host", "4", "-np", "2", "--max-np", "2"]
@@ -154,14 +148,12 @@ def test_ranks_that_end_at_once(hosts: Hosts) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-H", "wb1:1,nowhere:1"], "nowhere: there is no host of this name"),
         (["-H", "wb1:1,wb2:1", "-p", "2"], "wb2: no sshd listens there. Start it"),
-        (["-H", "wb1:1,wb2:1", "-i", "/dev/null", "-p", "22"], ""),
-        (["-H", "wb1:1,wb2:1", "-i", "/nonexist"], "The key /nonexist does not exist or cannot be read"),
-        (["-H", "wb1:1,wb2:0"], "'wb2:0' has 0 slots"),
-        (["-H", "wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
         (["-H", "wb1:1,wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
         (["-H", "wb1:1,wb2:1", "--network-interface", "eth7"], "no single interface among eth7"),
+        once_more(["-H", "wb1:1,nowhere:1"], "nowhere: there is no host of this name"),
+        once_more(["-H", "wb1:1,wb2:1", "-i", "/dev/null", "-p", "22"], ""),
+        once_more(["-H", "wb1:1,wb2:1", "-i", "/nonexist"], "The key /nonexist does not exist or cannot be read"),
     ],
 )
 def test_hosts_that_cannot_be_used(words: list[str], said: str, hosts: Hosts) -> None:
@@ -170,6 +162,7 @@ def test_hosts_that_cannot_be_used(words: list[str], said: str, hosts: Hosts) ->
     assert (done.returncode, said in done.stderr) == (0 if not said else 1, True), done.stderr
 
 
+@pytest.mark.thorough
 def test_a_host_whose_python_starts_slowly(hosts: Hosts, tmp_path: Path) -> None:
     """It is waited for, visibly, to the start's deadline: on a cold file system Python takes long."""
     (tmp_path / "slow.pth").write_text("import time; time.sleep(7)\n")
@@ -184,7 +177,7 @@ def test_a_host_whose_python_starts_slowly(hosts: Hosts, tmp_path: Path) -> None
     ("rule", "said"),
     [
         ("OUTPUT -p tcp ! --sport 22 -m length --length 1400:65535 -j DROP", "small packets arrive, and large ones do"),
-        (f"{CALLED} REJECT --reject-with icmp-port-unreachable", "connection refused"),
+        once_more(f"{CALLED} REJECT --reject-with icmp-port-unreachable", "connection refused"),
         once_more(f"{CALLED} REJECT --reject-with icmp-host-prohibited", "no route to host"),
         once_more(f"{CALLED} REJECT --reject-with tcp-reset", "connection refused"),
         once_more(f"{CALLED} DROP", "no answer within"),
@@ -313,13 +306,12 @@ def ranks(job: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == words]
 
 
-def wait_until(done: Callable[[], bool], folder: Path, limit_s: float = 20.0) -> float:
-    """Until it is so; how long that took."""
+def wait_until(done: Callable[[], bool], folder: Path, limit_s: float = 60.0) -> None:
+    """Until it is so."""
     begun = time.monotonic()
     while not done():
         assert time.monotonic() < begun + limit_s, (folder / "err").read_text()
         time.sleep(0.02)
-    return time.monotonic() - begun
 
 
 def network(hosts: Hosts, i: int) -> str:
@@ -338,8 +330,13 @@ def agents(*networks: str) -> list[psutil.Process]:
     return found
 
 
-@WAYS
-@pytest.mark.parametrize("number", [once_more(signal.SIGINT), signal.SIGTERM, once_more(signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("way", "number"),
+    [
+        ([], signal.SIGTERM),
+        *(once_more(way, number) for way, number in ((["--mpi"], signal.SIGINT), ([], signal.SIGKILL))),
+    ],
+)
 def test_the_launcher_is_ended(
     way: list[str], number: int, hosts: Hosts, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -349,15 +346,16 @@ def test_the_launcher_is_ended(
     assert len(agents(*networks)) == 2
     ours = folders(ranks(running)[0])
     psutil.Process(running.pid).send_signal(number)
-    took = wait_until(lambda: not ranks(running) and not agents(*networks), tmp_path)
-    assert took < (10 if number == signal.SIGKILL else 6)
-    assert running.wait(10) == (128 + number if number != signal.SIGKILL else -number)
+    wait_until(lambda: not ranks(running) and not agents(*networks), tmp_path)
+    assert running.wait(60) == (128 + number if number != signal.SIGKILL else -number)
     assert len(ours) == 3, "the launcher's folder and one for each host were to be looked at"
     wait_until(lambda: not any(path.exists() for path in ours), tmp_path)
 
 
-@WAYS
-@pytest.mark.parametrize("fault", [once_more("cut"), "agent", "rank"])
+@pytest.mark.parametrize(
+    ("way", "fault"),
+    [([], "agent"), (["--mpi"], "rank"), *(once_more(way, "cut") for way in ([], ["--mpi"])), once_more([], "rank")],
+)
 def test_a_host_is_lost(
     way: list[str], fault: str, hosts: Hosts, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -379,7 +377,7 @@ def test_a_host_is_lost(
     text = (tmp_path / "err").read_text()
     assert (code, said in text) == (137, True), text
     hosts.heal(1)
-    wait_until(lambda: not ranks(running) and not agents(*networks), tmp_path, 45.0)
+    wait_until(lambda: not ranks(running) and not agents(*networks), tmp_path)
 
 
 @pytest.mark.thorough
@@ -424,8 +422,9 @@ def listeners(hosts: Hosts, *words: str) -> list[tuple[str, int, set[str]]]:
     return found
 
 
-@WAYS
-@pytest.mark.parametrize("family", ["", "-6"], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize(
+    ("family", "way"), [("-6", []), ("", ["--mpi"]), once_more("", []), once_more("-6", ["--mpi"])], ids=str
+)
 def test_who_listens(family: str, way: list[str], hosts: Hosts) -> None:
     """During a job all ports are open at the address between the hosts, but for one of mpiexec; all in the range."""
     _keep(hosts, family)
@@ -440,10 +439,3 @@ def test_who_listens(family: str, way: list[str], hosts: Hosts) -> None:
     assert len(wide) == len(way), found
     assert {address for address, port, _ in found if port not in wide} == between, found
     assert all(40000 <= port <= 40100 for _, port, _ in found), found
-
-
-@WAYS
-def test_who_listens_on_one_host(way: list[str], hosts: Hosts) -> None:
-    """Nobody beyond loopback."""
-    found = listeners(hosts, WORKBENCH, "run", "-np", "2", *way)
-    assert all(address in ("127.0.0.1", "[::1]") for address, _, _ in found), found

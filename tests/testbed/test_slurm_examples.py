@@ -46,8 +46,8 @@ def submitted(hosts: Hosts, folder: Path, tasks: int, *lines: str, limit_s: floa
     ("command", "cyclic"),
     [
         once_more("srun --mpi=pmi2 --distribution=cyclic python", True),
-        ("srun --mpi=none --distribution=cyclic python", True),
-        (f"{RUN} python", False),
+        once_more("srun --mpi=none --distribution=cyclic python", True),
+        once_more(f"{RUN} python", False),
         once_more(f"{RUN} --mpi python", False),
     ],
     ids=["srun with MPI", "srun", "workbench run", "workbench run --mpi"],
@@ -71,8 +71,8 @@ def test_mpirun_as_the_slides_type_it(slurm: Hosts, tmp_path: Path) -> None:
 
 HOROVOD = f"{RUN} --as-horovod python"
 SCRIPTS = [
-    ("pytorch_horovod.py --epochs 1 --limit 200", "srun --mpi=pmi2 python", "accuracy"),
-    ("pytorch_mnist.py --epochs 1 --limit 200", f"{RUN} python", "accuracy"),
+    once_more("pytorch_horovod.py --epochs 1 --limit 200", "srun --mpi=pmi2 python", "accuracy"),
+    once_more("pytorch_mnist.py --epochs 1 --limit 200", f"{RUN} python", "accuracy"),
     once_more("pytorch_adasum.py --steps 10", f"{RUN} python", "loss"),
     once_more(
         "pytorch_synthetic_benchmark.py --model resnet18 --batch-size 2 --image-size 32 --num-warmup-batches 1 "

@@ -8,6 +8,7 @@ import pytest
 from hosts import Hosts
 from test_run_in_slurm import called, lines
 from test_run_on_hosts import RUN
+from thorough import once_more
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
 
@@ -54,7 +55,7 @@ def test_the_folder_is_copied(project: Path, hosts: Hosts) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [("size=16k", "its disk is full"), ("ro", "this user may not make")],
+    [("size=16k", "its disk is full"), once_more("ro", "this user may not make")],
 )
 def test_what_hinders_a_copy(options: str, said: str, project: Path, hosts: Hosts) -> None:
     """The host, the reason and the cure; nothing is started."""
@@ -63,12 +64,6 @@ def test_what_hinders_a_copy(options: str, said: str, project: Path, hosts: Host
     done = called(hosts, *RUN, "--sync", "echo", "started", folder=project)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"--sync failed, and nothing was started:\n  wb2: {said}" in done.stderr, done.stderr
-
-
-def test_a_host_without_ssh(project: Path, hosts: Hosts) -> None:
-    """As the rehearsal names it."""
-    done = called(hosts, *RUN, "--sync", "-p", "2", "true", folder=project)
-    assert (done.returncode, "wb2: no sshd listens there. Start it" in done.stderr) == (1, True), done.stderr
 
 
 def test_hosts_of_one_machine(project: Path, hosts: Hosts) -> None:

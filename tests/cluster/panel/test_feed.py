@@ -24,9 +24,9 @@ from workbench.launch.ranks.job_folder import BEGINS
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engines() -> Iterator[Any]:
-    """Three ranks that have called ``init()``."""
+    """Three ranks that have called ``init()``; the last tests of this file take others in their place."""
     with cluster.up(3, quiet=True) as engines:
         engines.view.execute("import time, pathlib, numpy as np, workbench as hvd; hvd.init()", silent=False)
         yield engines
@@ -89,20 +89,6 @@ for step in range(3, 6):
     assert feed.sentence() == ""
 
 
-def test_a_stopped_engine_is_silent_and_a_dead_one_gone(engines: Any) -> None:
-    """Each shows as what it is, and the others as before."""
-    feed, pids = Feed(engines.client, range(3)), engines.pids()
-    until(feed, lambda rows: all(row["memory"] for row in rows))
-    os.kill(pids[1], signal.SIGSTOP)
-    rows = until(feed, lambda rows: rows[1]["state"] == "silent")
-    assert rows[1]["detail"].startswith("no answer for ")
-    assert (rows[0]["state"], rows[2]["state"]) == ("idle", "idle")
-    os.kill(pids[1], signal.SIGCONT)
-    until(feed, lambda rows: rows[1]["state"] == "idle")
-    os.kill(pids[2], signal.SIGKILL)
-    assert states(until(feed, lambda rows: rows[2]["state"] == "gone")) == ["idle", "idle", "gone"]
-
-
 def test_rates_and_history(engines: Any) -> None:
     """Bytes per second and cores in use are those of the work that is done; a minute of them is kept."""
     feed = Feed(engines.client, range(3))
@@ -114,36 +100,6 @@ def test_rates_and_history(engines: Any) -> None:
     until(feed, lambda rows: len(feed.history()["0"]["cpu"]) >= 2)
     engines.client.send_signal("SIGINT", block=True)
     running.wait(20)
-
-
-def test_the_panel_follows_its_cluster() -> None:
-    """One panel for a cluster; it shows engines that were started anew, and says so when the cluster is down."""
-    engines = cluster.up(2, quiet=True)
-    shown = panel(engines)
-    assert panel(engines) is shown
-    wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
-    os.kill(engines.pids()[1], signal.SIGKILL)
-    wait(lambda: shown.rows[1]["state"] == "gone")
-    engines.rescue(quiet=True)
-    wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
-    assert shown.history["1"]["cpu"]
-    beat = shown.beat
-    wait(lambda: shown.beat != beat)
-    engines.client.send_signal(signal.SIGKILL, block=False)
-    wait(lambda: not engines.client.ids)
-    engines.down()
-    wait(lambda: shown.ended)
-    assert "cluster is down" in shown.note
-    wait(lambda: not any(each.name == "workbench-watch" for each in threading.enumerate()))
-
-
-def test_an_elastic_cluster_that_grows() -> None:
-    """The new engine has a row."""
-    with cluster.up(1, min_np=1, quiet=True) as engines:
-        shown = panel(engines)
-        wait(lambda: [row["state"] for row in shown.rows] == ["idle"])
-        engines.resize(2, quiet=True)
-        wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
 
 
 def test_a_closed_panel_asks_no_more(engines: Any) -> None:
@@ -186,12 +142,6 @@ def test_sixty_four_ranks() -> None:
     assert "  97    7000  in the cell" in table[4]
 
 
-def test_without_a_cluster() -> None:
-    """It says what to do."""
-    with pytest.raises(cluster.LaunchError, match="start one with"):
-        cluster.watch()
-
-
 def test_the_command_shows_the_same(engines: Any) -> None:
     """Another process of the same user finds the cluster by its folder, and prints a row for each rank."""
     done = watched(engines, "--once")
@@ -200,3 +150,53 @@ def test_the_command_shows_the_same(engines: Any) -> None:
     wrong = subprocess.run([*WATCH, "nobody"], capture_output=True, text=True, timeout=50)
     assert wrong.returncode == 1
     assert "There is no cluster 'nobody'; there are: " in wrong.stderr
+
+
+def test_a_stopped_engine_is_silent_and_a_dead_one_gone(engines: Any) -> None:
+    """Each shows as what it is, and the others as before."""
+    feed, pids = Feed(engines.client, range(3)), engines.pids()
+    until(feed, lambda rows: all(row["memory"] for row in rows))
+    os.kill(pids[1], signal.SIGSTOP)
+    rows = until(feed, lambda rows: rows[1]["state"] == "silent")
+    assert rows[1]["detail"].startswith("no answer for ")
+    assert (rows[0]["state"], rows[2]["state"]) == ("idle", "idle")
+    os.kill(pids[1], signal.SIGCONT)
+    until(feed, lambda rows: rows[1]["state"] == "idle")
+    os.kill(pids[2], signal.SIGKILL)
+    assert states(until(feed, lambda rows: rows[2]["state"] == "gone")) == ["idle", "idle", "gone"]
+
+
+def test_the_panel_follows_its_cluster() -> None:
+    """One panel for a cluster; it shows engines that were started anew, and says so when the cluster is down."""
+    engines = cluster.up(2, quiet=True)
+    shown = panel(engines)
+    assert panel(engines) is shown
+    wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
+    os.kill(engines.pids()[1], signal.SIGKILL)
+    wait(lambda: shown.rows[1]["state"] == "gone")
+    engines.rescue(quiet=True)
+    wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
+    assert shown.history["1"]["cpu"]
+    beat = shown.beat
+    wait(lambda: shown.beat != beat)
+    engines.client.send_signal(signal.SIGKILL, block=False)
+    wait(lambda: not engines.client.ids)
+    engines.down()
+    wait(lambda: shown.ended)
+    assert "cluster is down" in shown.note
+    wait(lambda: not any(each.name == "workbench-watch" for each in threading.enumerate()))
+
+
+def test_an_elastic_cluster_that_grows() -> None:
+    """The new engine has a row."""
+    with cluster.up(1, min_np=1, quiet=True) as engines:
+        shown = panel(engines)
+        wait(lambda: [row["state"] for row in shown.rows] == ["idle"])
+        engines.resize(2, quiet=True)
+        wait(lambda: [row["state"] for row in shown.rows] == ["idle"] * 2)
+
+
+def test_without_a_cluster() -> None:
+    """It says what to do."""
+    with pytest.raises(cluster.LaunchError, match="start one with"):
+        cluster.watch()

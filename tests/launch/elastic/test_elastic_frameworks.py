@@ -81,6 +81,7 @@ FRAMEWORKS = [
 ]
 
 
+@pytest.mark.thorough
 def test_rank_0_dies(start: Start) -> None:
     """PyTorch's optimizer goes on with two ranks, and with three again; each epoch's timeline is whole."""
     job = start("pytorch", "--steps", "500", run=("-np", "3", "--min-np", "1", "--timeline-filename", "line.json"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import signal
 import time
@@ -70,7 +69,7 @@ def done(text: str) -> list[str]:
     return re.findall(r"<stdout>:done (.*) rank", text)
 
 
-@pytest.mark.parametrize("rank", [0, once_more(1), 2])
+@pytest.mark.parametrize("rank", [0, *map(once_more, (1, 2))])
 def test_a_rank_dies_and_the_training_does_not(start: Start, rank: int) -> None:
     """Any of them, rank 0 too: the others go on from the last commit, and one comes in its place."""
     job = start("-np", "3", "--min-np", "1", steps=400)
@@ -84,7 +83,7 @@ def test_a_rank_dies_and_the_training_does_not(start: Start, rank: int) -> None:
     assert f"worker {rank} (rank {rank}) was lost: it was killed by SIGKILL. 2 workers left." in text
 
 
-@pytest.mark.parametrize("backend", [once_more("gloo"), "sockets"])
+@pytest.mark.parametrize("backend", [once_more("gloo"), once_more("sockets")])
 def test_on_another_data_plane(start: Start, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gloo and TCP alone, without shared memory: the same."""
     monkeypatch.setenv("WORKBENCH_BACKEND", backend)
@@ -99,26 +98,13 @@ def test_on_another_data_plane(start: Start, backend: str, monkeypatch: pytest.M
     assert "300 300 [2, 3]" in done(text), text
 
 
-def test_all_but_one_die_at_once(start: Start) -> None:
-    """The one that is left has everything."""
-    job = start("-np", "4", "--min-np", "1", "--blacklist-cooldown-range", "60", "60")
-    job.wait_for("begins with 4 at 0")
-    time.sleep(0.3)
-    for worker, pid in job.ranks().items():
-        if worker != 2:
-            os.kill(pid, signal.SIGKILL)
-    text = job.end()
-    assert job.code == 0, text
-    assert done(text) == ["300 300 [1, 4]"], text
-
-
 def test_all_die_at_once(start: Start) -> None:
     """What was trained is lost, and the job says so; it does not begin anew unasked."""
     job = start("-np", "2", "--min-np", "1", steps=10_000)
     job.wait_for("begins with 2 at 0")
     for pid in job.ranks().values():
         os.kill(pid, signal.SIGKILL)
-    text = job.end(30)
+    text = job.end(60)
     assert job.code == 128 + signal.SIGKILL, text
     assert "were lost, and with them the trained state" in text
 
@@ -187,27 +173,11 @@ def test_hosts_join_and_leave(start: Start, tmp_path: Path) -> None:
     assert "2 workers will leave at a commit" in text
 
 
-@pytest.mark.parametrize("seed", [0, *map(once_more, range(1, 6))])
-def test_lists_that_change_while_workers_start(start: Start, tmp_path: Path, seed: int) -> None:
-    """Each second another one, also one whose hosts cannot be used: nothing that was trained is lost."""
-    lists = ["localhost:1", "127.0.0.1:1", "nosuch.invalid:1", "localhost:0", "localhost:1\n127.0.0.1:1"]
-    chosen = [lists[0], *random.Random(seed).choices(lists, k=7), lists[1]]
-    for i, text in enumerate(chosen):
-        (tmp_path / f"{i:02}.hosts").write_text(f"{text}\n")
-    script = tmp_path / "script"
-    script.write_text(f"#!/bin/sh\ncd {tmp_path} && set -- *.hosts && cat $1 && {{ [ $# = 1 ] || rm $1; }}\n")
-    script.chmod(0o755)
-    job = start("-np", "1", "--min-np", "1", "--host-discovery-script", str(script), steps=1200)
-    text = job.end(120)
-    assert job.code == 0, "\n".join([*chosen, text])
-    assert done(text)[0].startswith("1200 1200"), text
-
-
 def test_a_script_that_fails_or_prints_nonsense_changes_nothing(start: Start, tmp_path: Path) -> None:
     """It is complained about once, and the hosts stay as they were."""
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:2\n")
-    job = start("--min-np", "1", "--host-discovery-script", f"cat {hosts}", steps=400)
+    job = start("--min-np", "1", "--host-discovery-script", f"cat {hosts}", steps=300)
     job.wait_for("begins with 2 at 0")
     hosts.write_text("a b c d\n")
     job.wait_for("printed a line that is not a host.*stay as they were")
@@ -215,10 +185,11 @@ def test_a_script_that_fails_or_prints_nonsense_changes_nothing(start: Start, tm
     job.wait_for("No such file.*stay as they were")
     text = job.end()
     assert job.code == 0, text
-    assert done(text) == ["400 400 [2]"] * 2
+    assert done(text) == ["300 300 [2]"] * 2
     assert text.count("stay as they were") == 2
 
 
+@pytest.mark.thorough
 def test_other_code_is_refused(start: Start) -> None:
     """Who edits the script while it trains gets no ranks that train something else; the others go on."""
     second = 'state.step == 2 and print("one step is committed", flush=True)'
@@ -233,23 +204,13 @@ def test_other_code_is_refused(start: Start) -> None:
     assert "localhost is not used" in text
 
 
-def test_the_limit_of_resets(start: Start) -> None:
-    """With Horovod's words."""
-    job = start("-np", "2", "--min-np", "1", "--reset-limit", "0", steps=10_000)
-    job.wait_for("begins with 2 at 0")
-    job.kill(1)
-    text = job.end(30)
-    assert job.code != 0
-    assert "number of resets during elastic job exceeded limit: 0" in text
-
-
 def test_too_few_for_too_long(start: Start) -> None:
     """--elastic-timeout ends the wait, with its reason."""
     words = ["--min-np", "2", "--elastic-timeout", "3", "--blacklist-cooldown-range", "60", "60"]
     job = start("-np", "2", *words, steps=10_000)
     job.wait_for("begins with 2 at 0")
     job.kill(0)
-    text = job.end(30)
+    text = job.end(60)
     assert job.code != 0
     assert "waited longer than 3 s (--elastic-timeout): 1 worker of at least 2 (min-np)." in text
 
@@ -262,17 +223,18 @@ def test_ctrl_c_ends_it_and_leaves_nothing(start: Start) -> None:
     job.process.send_signal(signal.SIGINT)
     text = job.end(60)
     assert job.code == 130, text
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=40)
     assert alive == []
 
 
+@pytest.mark.thorough
 def test_the_launcher_is_killed(start: Start) -> None:
     """Its watchdog ends all workers."""
     job = start("-np", "2", "--min-np", "1", steps=10_000)
     job.wait_for("begins with 2 at 0")
     family = psutil.Process(job.process.pid).children(recursive=True)
     job.process.kill()
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=40)
     assert alive == []
 
 
@@ -341,12 +303,12 @@ def test_the_launcher_gets_sigterm(start: Start) -> None:
     time.sleep(0.5)
     family = psutil.Process(job.process.pid).children(recursive=True)
     job.process.terminate()
-    text = job.end(30)
+    text = job.end(60)
     assert job.code == 128 + signal.SIGTERM, text
     assert "The job was ended by SIGTERM." in text
     assert "Traceback" not in text
     assert text.count("leaves at its next commit") == 3
-    _, alive = psutil.wait_procs(family, timeout=5)
+    _, alive = psutil.wait_procs(family, timeout=40)
     assert alive == []
 
 
@@ -357,21 +319,7 @@ def test_all_ranks_get_sigterm(start: Start) -> None:
     time.sleep(0.3)
     for pid in job.ranks().values():
         os.kill(pid, signal.SIGTERM)
-    text = job.end(30)
+    text = job.end(60)
     assert job.code == 128 + signal.SIGTERM, text
     assert "All ranks have left the job" in text
     assert text.count("begins with") == 2, text
-
-
-@pytest.mark.thorough
-def test_all_hosts_are_exchanged(start: Start, tmp_path: Path) -> None:
-    """What was trained goes over to the new one before the old one leaves."""
-    hosts = tmp_path / "hosts"
-    hosts.write_text("localhost:1\n")
-    job = start("--min-np", "1", "--host-discovery-script", f"cat {hosts}", steps=700)
-    job.wait_for("begins with 1 at 0")
-    hosts.write_text("127.0.0.1:1\n")
-    text = job.end()
-    assert job.code == 0, text
-    assert re.search(r"\[1@127.0.0.1\]<stdout>:begins with 1 at (?!0)", text), text
-    assert done(text) == ["700 700 [1, 2]"], text

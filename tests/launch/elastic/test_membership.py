@@ -6,8 +6,6 @@ import itertools
 import random
 from typing import Any
 
-import pytest
-
 from workbench.launch.elastic.membership import ADDED, REMOVED, Membership, Out
 
 LIKE = {"like": {"version": 1}}
@@ -294,8 +292,7 @@ def test_who_counts_as_lost_is_sent_away() -> None:
     assert kinds(made.came(1, LIKE)) == [(1, "dismissed")]
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_whatever_happens_an_epoch_begins_with_all_that_live(seed: int) -> None:
+def one_story(seed: int) -> None:
     """Random starts, deaths and comings: whoever lives belongs, sizes and ranks are right, and nobody is forgotten."""
     chance = random.Random(seed)
     made, told = Membership(), dict[int, list[Any]]()
@@ -336,3 +333,10 @@ def test_whatever_happens_an_epoch_begins_with_all_that_live(seed: int) -> None:
         epoch = [message for message in told[worker] if message.kind == "epoch"][-1].fields
         assert (epoch["epoch"], epoch["size"]) == (made.epoch, len(living))
         assert made.ranks[epoch["rank"]] == worker
+
+
+def test_whatever_happens_an_epoch_begins_with_all_that_live() -> None:
+    """In two hundred stories; the last seed printed is that of a failing one."""
+    for seed in range(200):
+        print("seed", seed)  # of a failing one, the last
+        one_story(seed)

@@ -31,7 +31,7 @@ class Launcher:
         self.agent = psutil.Process(answers["here"].fields["pid"])
         self.folder = folder / "job"
         self.tell("start", "starting", self._order())
-        self.rank = self.receive("started", 20.0).fields["pid"]
+        self.rank = self.receive("started", 40.0).fields["pid"]
         if watch:
             self.connections.watch(SILENCE_S)
 
@@ -73,7 +73,7 @@ def launcher(tmp_path: Path, watches: bool) -> Iterator[Launcher]:
     made.processes.stop()
 
 
-def gone(pid: int, limit_s: float = 15.0) -> bool:
+def gone(pid: int, limit_s: float = 40.0) -> bool:
     """Has a process ended by now?"""
     until = time.monotonic() + limit_s
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
@@ -86,7 +86,7 @@ def gone(pid: int, limit_s: float = 15.0) -> bool:
 def test_an_agent_that_is_stopped_is_lost_and_its_ranks_are_ended(launcher: Launcher) -> None:
     """Its pipes are open still, so the silence alone tells; it is killed, and its watchdog ends the rank."""
     launcher.agent.suspend()
-    message = launcher.receive(GONE, 15.0)
+    message = launcher.receive(GONE, 40.0)
     assert f"its agent (process {launcher.agent.pid}) has said nothing for 3 s" in message.fields["what"]
     assert "SIGSTOP" in message.fields["cure"]
     assert launcher.connections.there() == set()
@@ -97,8 +97,8 @@ def test_an_agent_that_is_stopped_is_lost_and_its_ranks_are_ended(launcher: Laun
 
 def test_a_launcher_that_was_away_accuses_nobody(launcher: Launcher) -> None:
     """While nobody reads what it prints the agents go on, and it first takes what they have said meanwhile."""
-    time.sleep(2 * SILENCE_S)
-    until = time.monotonic() + 2 * SILENCE_S
+    time.sleep(1.4 * SILENCE_S)
+    until = time.monotonic() + 1.4 * SILENCE_S
     while time.monotonic() < until:
         assert [message.kind for _, message in launcher.connections.receive(0.05) if message.kind == GONE] == []
     assert not gone(launcher.rank, limit_s=0.0)
@@ -108,12 +108,12 @@ def test_an_agent_that_was_away_goes_on(launcher: Launcher) -> None:
     """It was stopped for longer than its launcher may be silent; what was said meanwhile waits in the pipe."""
     launcher.connections.watch(60.0)
     launcher.agent.suspend()
-    time.sleep(1.5 * SILENCE_S)
+    time.sleep(1.4 * SILENCE_S)
     launcher.connections.send("here", Message("still here", {}))
     launcher.agent.resume()
     launcher.connections.watch(SILENCE_S)
-    launcher.receive("still here", 10.0)
-    until = time.monotonic() + 2 * SILENCE_S
+    launcher.receive("still here", 40.0)
+    until = time.monotonic() + 1.4 * SILENCE_S
     while time.monotonic() < until:
         list(launcher.connections.receive(0.05))
     assert not gone(launcher.rank, limit_s=0.0)
@@ -123,12 +123,12 @@ def test_a_rank_that_is_stopped_is_reported(launcher: Launcher) -> None:
     """By its agent, which sees the process: once that it does not run and why, and once that it goes on."""
     rank = psutil.Process(launcher.rank)
     rank.suspend()
-    assert launcher.receive("stopped", 10.0).fields == {
+    assert launcher.receive("stopped", 40.0).fields == {
         "rank": 0,
         "why": f"its process {rank.pid} is stopped (Ctrl-Z, SIGSTOP); kill -CONT {rank.pid} lets it go on",
     }
     rank.resume()
-    assert launcher.receive("stopped", 10.0).fields == {"rank": 0, "why": ""}
+    assert launcher.receive("stopped", 40.0).fields == {"rank": 0, "why": ""}
 
 
 @pytest.mark.parametrize("watches", [False])

@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jupyter_client
-import nbclient
-import nbformat
 import numpy
 import psutil
 import pytest
 from running import open_to_others
+from thorough import once_more
 
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
 from workbench.launch.function import run
@@ -32,6 +31,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 MARK = "WORKBENCH_TEST_RUN"
 BOTH_WAYS = pytest.mark.parametrize("way", ["--mpi", "--gloo"])
+# Of the launcher's own part, which is the same for both.
+ONE_WAY = pytest.mark.parametrize("way", ["--gloo", once_more("--mpi")])
 
 WHO = """
 from workbench import config
@@ -41,7 +42,7 @@ rank, n = config.launch().rank, config.launch().size
 WAITS = WHO + "print('ready')\nimport time\ntime.sleep(60)\n"
 
 
-def eventually(done: Callable[[], object], timeout_s: float = 20.0) -> bool:
+def eventually(done: Callable[[], object], timeout_s: float = 45.0) -> bool:
     """Does it come true before the deadline?"""
     deadline = time.monotonic() + timeout_s
     while not done() and time.monotonic() < deadline:
@@ -84,7 +85,7 @@ class Launcher:
         """Send a signal to the launcher alone."""
         self.process.send_signal(number)
 
-    def finish(self, within_s: float = 30.0) -> tuple[int, float]:
+    def finish(self, within_s: float = 50.0) -> tuple[int, float]:
         """Its exit code, and for how long it went on from this call."""
         begun = time.monotonic()
         try:
@@ -112,7 +113,7 @@ class Launcher:
 
     def gone(self) -> bool:
         """Is nothing left, at the latest a moment later?"""
-        return eventually(lambda: not self.left(), 8.0)
+        return eventually(lambda: not self.left(), 40.0)
 
 
 Start = Callable[..., Launcher]
@@ -181,7 +182,7 @@ def test_ranks_are_one_job(launch: Start, way: str, tmp_path: Path) -> None:
     assert job.gone()
 
 
-@BOTH_WAYS
+@ONE_WAY
 def test_lines_stay_whole(launch: Start, way: str, tmp_path: Path) -> None:
     """Four ranks that print 2,000 lines each on both streams: every line is there, in order, behind its rank."""
     script = WHO + (
@@ -216,7 +217,7 @@ def test_lines_come_at_once_with_the_time(launch: Start, tmp_path: Path) -> None
     assert job.finish()[0] == 0
 
 
-@BOTH_WAYS
+@ONE_WAY
 def test_hosts_of_a_batch_job_that_cannot_be_reached(launch: Start, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not passed over in silence: an error; whoever names this machine means it alone."""
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
@@ -294,8 +295,14 @@ def test_a_line_is_shown_before_it_ends(launch: Start, tmp_path: Path) -> None:
         assert each.out == "[0]<stdout>:ready and over\n"
 
 
-@pytest.mark.parametrize("words", [(), ("--min-np", "1")], ids=["run", "elastic"])
-@pytest.mark.parametrize("text", ["'x' * 65536", "'y\\n' * 32768", "chr(13).join(map(str, range(9999))) + chr(10)"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("'x' * 65536", ()),
+        once_more("'y\\n' * 32768", ("--min-np", "1")),
+        once_more("chr(13).join(map(str, range(9999))) + chr(10)", ()),
+    ],
+)
 def test_a_signal_ends_a_job_whose_output_nobody_takes(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
     """``| less``, a stopped terminal: ranks print for ever, their launcher cannot, and SIGTERM still ends it."""
     script = tmp_path / "endless.py"
@@ -315,7 +322,7 @@ def test_without_an_output_the_job_runs(launch: Start, tmp_path: Path) -> None:
     script = f"from pathlib import Path\nprint('lost')\nPath({str(tmp_path)!r}, 'ran').touch()\n"
     (tmp_path / "script.py").write_text(script)
     line = f"{sys.executable} -m workbench.cli.main run -np 1 python script.py"
-    for closed in (">&-", "2>&-", "<&- >&- 2>&-"):
+    for closed in (">&-", "<&- >&- 2>&-"):
         job = launch(head=["bash", "-c", f"exec {line} {closed}"], command=[""])
         assert job.finish()[0] == 0, job.err
         assert "Traceback" not in job.err
@@ -348,7 +355,7 @@ open(f"ended{rank}", "w").close()
 
 
 @FULL
-@BOTH_WAYS
+@ONE_WAY
 def test_a_full_disk_for_a_ranks_file_costs_the_file_only(launch: Start, tmp_path: Path, way: str) -> None:
     """Where a rank's file takes nothing more, one line says so, and the job, the screen and other files go on."""
     for rank in (0, 1):
@@ -392,7 +399,7 @@ def test_files_that_cannot_be_made_are_said_before_the_start(launch: Start) -> N
     assert re.fullmatch(r"workbench: --output-dir: /dev/null/out\S* cannot be written: Not a directory.*\n", job.err)
 
 
-@BOTH_WAYS
+@ONE_WAY
 def test_many_ranks_get_the_files_that_they_need(launch: Start, tmp_path: Path, way: str) -> None:
     """Where the soft limit of open files is too low for the job's pipes it is raised; the ranks do their work."""
     line = f"ulimit -Sn 64; {sys.executable} -m workbench.cli.main run -np 40 {way} --output-filename out echo hello"
@@ -402,7 +409,7 @@ def test_many_ranks_get_the_files_that_they_need(launch: Start, tmp_path: Path, 
     assert len(list(tmp_path.glob("out/rank.*/stdout"))) == 40
 
 
-@BOTH_WAYS
+@ONE_WAY
 def test_too_few_files_for_the_ranks_are_said_before_the_start(launch: Start, way: str) -> None:
     """Where the hard limit is too low one line names the limit, the need and the command that raises it."""
     line = f"ulimit -n 64; {sys.executable} -m workbench.cli.main run -np 40 {way} echo hello"
@@ -603,8 +610,14 @@ def test_sigterm_leaves_no_shared_memory(launch: Start) -> None:
     assert shared or mpi.library_vendor() != "MPICH"
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    ("way", "number"),
+    [
+        ("--mpi", signal.SIGTERM),
+        ("--gloo", signal.SIGKILL),
+        *(once_more(way, number) for way, number in (("--gloo", signal.SIGHUP), ("--mpi", signal.SIGKILL))),
+    ],
+)
 def test_the_ranks_end_with_the_launcher(launch: Start, way: str, number: signal.Signals) -> None:
     """After SIGTERM, SIGHUP and even kill -9 of the launcher nothing is left, not even a daemon of a rank."""
     job = launch("-np", "2", way, script=DAEMON + WAITS)
@@ -618,8 +631,7 @@ def test_the_ranks_end_with_the_launcher(launch: Start, way: str, number: signal
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-@BOTH_WAYS
-def test_many_more_ranks_than_cores_are_only_slow(launch: Start, way: str) -> None:
+def test_many_more_ranks_than_cores_are_only_slow(launch: Start) -> None:
     """64 ranks, of which each waits for a core most of the time, find each other, reduce and end."""
     script = """
     import numpy as np, workbench as hvd
@@ -628,7 +640,7 @@ def test_many_more_ranks_than_cores_are_only_slow(launch: Start, way: str) -> No
         total = hvd.allreduce(np.full(1000, float(hvd.rank())), op=hvd.Sum, name="total")
     print(total.min(), total.max())
     """
-    job = launch("-np", "64", way, script=textwrap.dedent(script))
+    job = launch("-np", "64", "--gloo", script=textwrap.dedent(script))
     assert job.finish(500)[0] == 0, job.err[-3000:]
     assert sorted(line.partition(":")[2] for line in job.out.splitlines()) == ["2016.0 2016.0"] * 64
 
@@ -858,26 +870,6 @@ def test_a_script_with_a_module_beside_it_and_ctrl_c(launch: Start, tmp_path: Pa
     assert code == 0, job.err
     assert job.out.splitlines()[-1] == "interrupted: The job was ended by SIGINT."
     assert job.gone()
-
-
-def test_it_works_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a notebook's kernel a cell's function runs on the ranks, their lines are the cell's output, errors arrive."""
-    monkeypatch.setenv("PYTHONPATH", mpi.environment(1).get("PYTHONPATH", ""))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    cells = [
-        "from workbench.launch.function import run\nbase = 3",
-        "def f(x):\n    import os\n    print('hello')\n    assert x < 5, 'too large'\n    return base ** x",
-        "run(f, (2,), np=2)",
-        "try:\n    run(f, (7,), np=2)\nexcept RuntimeError as e:\n    print('AssertionError: too large' in str(e))",
-    ]
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
-    nbclient.NotebookClient(book, timeout=40).execute()
-    printed = [
-        "".join(out.get("text", "") for out in cell.outputs if out.get("name") == "stdout") for cell in book.cells
-    ]
-    assert sorted(printed[2].splitlines()) == ["[0]<stdout>:hello", "[1]<stdout>:hello"]
-    assert book.cells[2].outputs[-1]["data"]["text/plain"] == "[9, 9]"
-    assert printed[3].splitlines()[-1] == "True"
 
 
 def test_the_stop_button_of_a_notebook_ends_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

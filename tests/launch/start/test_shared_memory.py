@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from thorough import once_more
 
 from workbench.launch.start import gforker, mpi, shared_memory
 
@@ -31,7 +32,7 @@ def run(folder: Path, options: str, *words: str) -> subprocess.CompletedProcess[
 
 @ROOT
 @pytest.mark.parallel
-@pytest.mark.parametrize("options", ["size=1m", "ro"])
+@pytest.mark.parametrize("options", ["size=1m", once_more("ro")])
 def test_without_room_the_ranks_take_another_way(tmp_path: Path, options: str) -> None:
     """Where MPI was not asked for, they run without it, and a line says why."""
     done = run(tmp_path, options, "-np", "2")
@@ -43,7 +44,7 @@ def test_without_room_the_ranks_take_another_way(tmp_path: Path, options: str) -
 
 @ROOT
 @pytest.mark.parallel
-@pytest.mark.parametrize("options", ["size=1m", "ro"])
+@pytest.mark.parametrize("options", ["size=1m", once_more("ro")])
 def test_without_room_mpi_alone_is_refused(tmp_path: Path, options: str) -> None:
     """``--mpi``: one line names /dev/shm, the need, what is free, and the cure. No rank starts."""
     done = run(tmp_path, options, "-np", "4", "--mpi")

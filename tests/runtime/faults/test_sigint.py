@@ -174,7 +174,7 @@ def test_another_reader_is_left_alone() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_graph_that_waits_is_interrupted() -> None:
+def test_a_graph_that_waits_is_interrupted(warm_tensorflow: None) -> None:
     """Ctrl-C ends a wait within a graph of TensorFlow, whose main thread hears of nothing."""
     needs("tensorflow")
     child = subprocess.run([sys.executable, "-c", IN_A_GRAPH], capture_output=True, text=True, timeout=170, check=False)
