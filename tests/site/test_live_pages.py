@@ -320,7 +320,7 @@ def opened(visit: Callable[..., Any]) -> Callable[[str], Live]:
     return lambda name: Live(visit().open(name))
 
 
-def test_an_exercise_is_judged_in_the_page(opened: Callable[[str], Live], tmp_path: Path) -> None:
+def test_a_page_through_everything(opened: Callable[[str], Live], tmp_path: Path) -> None:
     """A wrong answer gets its cause, a right one passes; text and progress outlive a reload, and can be taken away."""
     live = opened(EXERCISES)
     cell = live.write(f"Exercise {NAME}", ANSWER.replace("(rank - step - 1)", "(rank - step - 2)"))
@@ -355,6 +355,19 @@ def test_an_exercise_is_judged_in_the_page(opened: Callable[[str], Live], tmp_pa
     assert json.loads((tmp_path / "progress.json").read_text(encoding="utf-8"))[NAME]["passed"]
     assert live.run(f"from workbench.course.exercise import BOARD\nBOARD.entry('{NAME}').attempts") == "2"
 
+    # What ranks and threads do in a page is what they do here; whatever a cell does, the next one is right.
+    seeds = f"for seed in {random.Random(7).sample(range(1000), 8)}:\n    print(told(seed))\n"
+    for text in (PROGRAMS + seeds, THREADS, HVD):
+        assert live.run(text) == here(text)
+    assert live.run("x = 1\nx / 0") == "cell 1, line 2: x / 0\nZeroDivisionError: division by zero"
+    assert "PyTorch is not there in a browser" in live.run("import torch\ntorch.ones(3)")
+    cell = live.write("Cell 1", "while True:\n    pass")
+    cell.get_by_role("button", name="Run").click()
+    cell.get_by_text("still running").wait_for()
+    live.page.get_by_role("button", name="Stop").click()
+    cell.get_by_text("your text is kept").wait_for()
+    assert live.run("1 + 1") == "2"
+
 
 def nobody_is_kept_out(page: Any) -> None:
     """axe-core finds nothing serious in what runs, light and dark."""
@@ -370,6 +383,7 @@ def nobody_is_kept_out(page: Any) -> None:
         assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in wrong] == []
 
 
+@pytest.mark.thorough
 def test_by_keyboard_alone(visit: Callable[..., Any]) -> None:
     """The button, an editor, Shift+Enter, and out of the editor again by Escape and Tab."""
     page = visit().open(EXERCISES)
@@ -385,6 +399,7 @@ def test_by_keyboard_alone(visit: Callable[..., Any]) -> None:
     assert page.evaluate("document.activeElement.textContent") == "Run"
 
 
+@pytest.mark.thorough
 def test_browsers_that_lack_something(visit: Callable[..., Any]) -> None:
     """Without WebAssembly the page says so; without storage it runs, and says what that means; an old cache goes."""
     page = visit().page
@@ -409,6 +424,7 @@ def test_browsers_that_lack_something(visit: Callable[..., Any]) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_whatever_a_cell_does_a_sentence_says_so(opened: Callable[[str], Live]) -> None:
     """Errors name the line of the cell, a flood is cut, a loop without end can be stopped; the next cell is right."""
     live = opened(EXERCISES)
@@ -433,6 +449,7 @@ def test_whatever_a_cell_does_a_sentence_says_so(opened: Callable[[str], Live]) 
     assert live.run("1 + 1") == "2"
 
 
+@pytest.mark.thorough
 def test_on_isolated_pages_stop_is_ctrl_c(visit: Callable[..., Any], served: str) -> None:
     """What cells had defined is still there; a loop that catches every Ctrl-C is ended with its worker."""
     live = Live(visit(address=served).open(EXERCISES))
@@ -450,28 +467,7 @@ def test_on_isolated_pages_stop_is_ctrl_c(visit: Callable[..., Any], served: str
         assert live.run("globals().get('x', 'gone')") in ([after] if after else ["7", "'gone'"])
 
 
-def test_ranks_do_in_a_page_what_they_do_here(opened: Callable[[str], Live]) -> None:
-    """The same results, messages and virtual times for random programs, deaths and deadlocks among them."""
-    text = PROGRAMS + f"for seed in {random.Random(7).sample(range(1000), 25)}:\n    print(told(seed))\n"
-    assert opened(EXERCISES).run(text) == here(text)
-
-
 @pytest.mark.thorough
-def test_64_ranks(opened: Callable[[str], Live]) -> None:
-    """As many messages as here."""
-    text = "from workbench.course.simulator import simulate\ndef ring(comm):\n    return sum(comm.sendrecv(i,"
-    text += "dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size) for i in range(126))\n"
-    text += "run = simulate(64, ring)\nlen(run.messages), run.time_s"
-    assert opened(EXERCISES).run(text) == here(text)
-
-
-def test_threads_and_hvd_do_in_a_page_what_they_do_here(opened: Callable[[str], Live]) -> None:
-    """Locks, queues, timers, pools, sockets; sums, and the errors of ranks that do not agree, to the letter."""
-    live = opened(EXERCISES)
-    for text in (THREADS, HVD):
-        assert live.run(text) == here(text)
-
-
 def test_a_loop_without_end_gets_its_verdict_in_a_page(opened: Callable[[str], Live]) -> None:
     """On ranks that are threads, and in a simulated one; the next cell is right."""
     live = opened(EXERCISES)
@@ -486,6 +482,7 @@ def test_a_loop_without_end_gets_its_verdict_in_a_page(opened: Callable[[str], L
     assert live.run(f"{text}simulate(2, lambda comm: comm.allreduce(comm.rank)).results") == "[1, 1]"
 
 
+@pytest.mark.thorough
 def test_without_stacks_simulated_ranks_are_run_again(open_in: Callable[..., Live]) -> None:
     """The same results, messages and times; a loop without end is ended; `hvd` says what the browser lacks."""
     live = open_in(stacks=False)
@@ -530,6 +527,7 @@ def judged_the_same(live: Live, lessons: list[str], hvd: bool = True) -> dict[st
     return found
 
 
+@pytest.mark.thorough
 def test_answers_get_the_same_verdicts(open_in: Callable[..., Live]) -> None:
     """Blank, wrong, right and official ones of a lesson, in the same words as here, though ranks are run again."""
     assert [*judged_the_same(open_in(stacks=False), ["02"])] == OF_02

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from right_answers import right_answers
 from submissions import graded, state
+from thorough import once_more
 from wrong_answers import as_a_cell, wrong_answers
 
 from workbench.course.grading.live import verdict
@@ -43,7 +44,7 @@ def head(name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", [LIVE[0], *(pytest.param(one, marks=pytest.mark.thorough) for one in LIVE[1:])])
+@pytest.mark.parametrize("name", [LIVE[0], *map(once_more, LIVE[1:])])
 def test_a_right_answer_passes_whatever_other_cells_have_done(name: str, tmp_path: Path) -> None:
     """What other cells replace is not there; imports, constants and helpers that the function names are."""
     sheet = graded(tmp_path / "kim.ipynb", IMPORTS, "np.isclose = None", task(name).cell(solved=True), step_s=50.0)
@@ -116,7 +117,7 @@ SERIAL = (
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "talk",
-    ["pass", pytest.param('hvd.allreduce(torch.ones(700), name="x")', marks=pytest.mark.thorough)],
+    ["pass", once_more('hvd.allreduce(torch.ones(700), name="x")')],
     ids=["silent", "noise"],
 )
 def test_who_says_what_he_has_not_done_is_found_out(talk: str, tmp_path: Path) -> None:
@@ -193,15 +194,19 @@ WAYS_OUT = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_ways_out_fail(tmp_path: Path) -> None:
-    """A function that ends its process, or writes to its connection, fails, and the text says why; so do loops."""
-    for i, (words, body) in enumerate(WAYS_OUT.items()):
-        (tmp_path / str(i)).mkdir()
-        found = judged(tmp_path / str(i), "10.convert", head("10.convert") + body)
-        assert found[0] == "failed"
-        assert words in found[1] or "without a verb" in found[1], found
-    (tmp_path / "loop").mkdir()
-    found = judged(tmp_path / "loop", "10.convert", head("10.convert") + "while True: pass", limit_s=3.0)
+@pytest.mark.parametrize("words", [next(iter(WAYS_OUT)), *map(once_more, [*WAYS_OUT][1:])])
+def test_ways_out_fail(words: str, tmp_path: Path) -> None:
+    """A function that ends its process, or writes to its connection, fails, and the text says why."""
+    found = judged(tmp_path, "10.convert", head("10.convert") + WAYS_OUT[words])
+    assert found[0] == "failed"
+    assert words in found[1] or "without a verb" in found[1], found
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_loop_fails(tmp_path: Path) -> None:
+    """As in any notebook, when its time is over."""
+    found = judged(tmp_path, "10.convert", head("10.convert") + "while True: pass", limit_s=3.0)
     assert found == ("failed", "runs: did not end within 3 s")
 
 
