@@ -56,32 +56,6 @@ def test_nothing_newer_is_used_unguarded(tmp_path: Path) -> None:
     assert {each for each in found if not any(f'module named "{name}"' in each for name in stand_ins)} == set()
 
 
-NEWER = """
-import contextlib, sys, tomllib
-from datetime import UTC
-from typing import Self
-
-if sys.version_info >= (3, 11):
-    from enum import StrEnum
-
-def use() -> None:
-    contextlib.chdir("/")
-    raise ExceptionGroup("", [])
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.timeout(120)
-def test_what_is_newer_is_found(tmp_path: Path) -> None:
-    """The check names each newer module, name, attribute and builtin, and leaves alone what is guarded."""
-    pytest.importorskip("mypy")
-    path = tmp_path / "newer.py"
-    path.write_text(NEWER)
-    found = newer_than_oldest(path, tmp_path / "cache")
-    named = {re.findall(r'"([^"]*)"', each)[-1] for each in found}
-    assert named == {"tomllib", "UTC", "Self", "chdir", "ExceptionGroup"}
-
-
 def older() -> list[str]:
     """Those that are installed here, and start."""
     there = [shutil.which(f"python3.{minor}") for minor in (7, 8, 9)]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from durations import reasons, table
+from durations import reasons
 
 INNER = """
 import os, subprocess, sys, threading
@@ -40,20 +40,6 @@ def test_the_first_ring_starts_no_process(tmp_path: Path) -> None:
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(HELPERS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert "1 passed, 2 skipped, 1 deselected" in done.stdout, done.stdout + done.stderr
-
-
-def test_the_table_adds_up_and_asks_for_reasons() -> None:
-    """Files by their sums, the slowest first; a slow test has its reason beside it, or is said to have none."""
-    seconds = {
-        "tests/a/test_x.py::test_one[1]": 6.0,
-        "tests/a/test_x.py::test_two": 2.0,
-        "tests/test_y.py::test_z": 9.0,
-    }
-    lines = table(seconds, {"test_x.py::test_one": "trains"})
-    assert lines[0].endswith("(17 s of 3 tests, one after the other)")
-    assert lines[3:5] == ["| tests/test_y.py | 9 | 1 |", "| tests/a/test_x.py | 8 | 2 |"]
-    assert lines[-1] == "| tests/a/test_x.py::test_one[1] | 6 | trains |"
-    assert "no reason in tests/slow.toml" in lines[-2]
 
 
 def test_reasons_are_of_tests_that_there_are() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import csv
 import faulthandler
 import importlib.util
 import json
@@ -19,7 +17,7 @@ import pytest
 from wrong_answers import FOLDER, as_a_cell
 
 from workbench.course.browser.session import Session
-from workbench.course.tasks import names, task
+from workbench.course.tasks import names
 
 pytestmark = [pytest.mark.course, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -50,10 +48,6 @@ def blank(name):
     return space[task(name).short]
 """
 OF_02, OF_03 = ([name for name in names() if name.startswith(f"{lesson}.")] for lesson in ("02", "03"))
-FOCUSED = """(() => {
-  const at = document.activeElement, editor = at.closest(".cell")?.querySelector(".cm-content");
-  return [at.ariaLabel ?? at.textContent.trim(), editor && editor !== at ? editor.ariaLabel : ""];
-})()"""
 VERSION = "fetch('../_static/live/runtime/files.json').then(each => each.json()).then(each => each.version)"
 ANSWER = """@exercise("03.ring_allreduce")
 def ring_allreduce(comm, x):
@@ -542,98 +536,3 @@ def test_all_answers_get_the_same_verdicts(open_in: Callable[..., Live], stacks:
     left_out = TORCH | (set() if stacks else WITH_HVD)
     assert set(found) == set(names()) - left_out
     assert sum(found.values()) > 500
-
-
-class Keys:
-    """Somebody who has a keyboard alone.
-
-    Args:
-        page: playwright's.
-    """
-
-    def __init__(self, page: Any) -> None:
-        self.page = page
-
-    def press(self, name: str, within: str = "") -> None:
-        """Press a button; of a cell, if its editor's name is given."""
-        self.go_to(name, within)
-        self.page.keyboard.press("Enter")
-
-    def go_to(self, name: str, within: str = "") -> None:
-        """Tab until what has this name has the focus, out of an editor by Escape."""
-        for _ in range(400):
-            self.page.keyboard.press("Escape")
-            self.page.keyboard.press("Tab")
-            if self.page.evaluate(FOCUSED) == [name, within]:
-                return
-        pytest.fail(f"Tab never comes to {name} {within}")
-
-    def write(self, label: str, text: str) -> None:
-        """Type a text into an editor, in place of what is there."""
-        self.go_to(label)
-        self.page.keyboard.press("ControlOrMeta+a")
-        for line in text.splitlines():
-            self.page.keyboard.type(line)
-            self.page.keyboard.press("Enter")
-            self.page.keyboard.press("Shift+Home")  # over what the editor has indented
-
-
-def without_docstring(text: str) -> str:
-    """A function as somebody writes it who is in a hurry."""
-    (function,) = ast.parse(text).body
-    assert isinstance(function, ast.FunctionDef)
-    del function.body[0]
-    return ast.unparse(function)
-
-
-@pytest.mark.thorough
-def test_a_learner_s_hour(visit: Callable[..., Any], tmp_path: Path) -> None:
-    """Lessons 02 and 03 and their exercises; the latter by keyboard alone; what is taken away has all points."""
-    page = visit().page
-    for name in ("notebooks/02_collectives_by_hand", "notebooks/03_ring_allreduce"):
-        page.goto(f"{visit().address}/{name}.html")
-        live = Live(page)
-        page.get_by_role("button", name="Run", exact=True).last.click()
-        live.ended()
-        assert page.get_by_role("alert").all_inner_texts() == []
-
-    page.goto(f"{visit().address}/exercises/02_collectives_by_hand.html")
-    live = Live(page)
-    for name in OF_02:
-        cell = live.write(f"Exercise {name}", task(name).cell(solved=True))
-        cell.get_by_role("button", name="Check").click()
-        live.ended()
-        assert is_green(cell)
-    with page.expect_download() as got:
-        page.get_by_role("button", name="Download my notebook").click()
-    got.value.save_as(tmp_path / "02.ipynb")
-
-    page.goto(f"{visit().address}/{EXERCISES}.html")
-    keys = Keys(page)
-    keys.press("Run this page in your browser")
-    live.ready()
-    for name in OF_03:
-        keys.write(f"Exercise {name}", without_docstring(task(name).cell(solved=True)))
-        keys.press("Check", f"Exercise {name}")
-        live.ended()
-        assert is_green(live.cell(f"Exercise {name}"))
-    for button, file in (("Download my notebook", "03.ipynb"), ("Download my progress", "progress.json")):
-        with page.expect_download() as got:
-            keys.press(button)
-        got.value.save_as(tmp_path / file)
-
-    progress = json.loads((tmp_path / "progress.json").read_text(encoding="utf-8"))
-    assert {name: progress[name]["passed"] for name in OF_02 + OF_03} == dict.fromkeys(OF_02 + OF_03, True)
-    command = [sys.executable, "-m", "workbench.cli.main", "grade", "--as-root", "--csv", "marks.csv"]
-    files = ["02.ipynb", "03.ipynb"]
-    graded = subprocess.run([*command, *files], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert graded.returncode == 0, graded.stderr
-    with (tmp_path / "marks.csv").open(encoding="utf-8", newline="") as file:
-        points = {row["exercise"]: (row["points"], row["of"]) for row in csv.DictReader(file)}
-    assert points == {name: (str(task(name).points),) * 2 for name in OF_02 + OF_03}
-
-
-def is_green(cell: Any) -> bool:
-    """Have all stages passed?"""
-    text = cell.locator(".wb-live-out").inner_text()
-    return "✓" in text and "✗" not in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from workbench.collectives.ring import ring_allreduce
 from workbench.course.simulator import ALPHA_S, BETA_S, DeadlockError, simulate
 from workbench.course.simulator.topology import BETWEEN, INSIDE, Topology, pinned, ring_among
 from workbench.course.tasks.t12_gpus_and_nodes import hierarchical, local_ranks
-from workbench.course.topology_picture import picture
 from workbench.job.context import place
 
 
@@ -100,23 +98,3 @@ def test_pinning() -> None:
     assert len(set(pinned(nodes, lambda me: me.local_rank))) == 4
     assert pinned(nodes, lambda me: me.rank).count("invalid device ordinal") == 2
     assert len(set(pinned(nodes, lambda me: 0))) == 2
-
-
-def test_the_picture_is_the_same_bytes() -> None:
-    """Drawn twice it is one and the same, and its text counts the links."""
-    topology = Topology(["a", "a", "b", "b"])
-    first, second = (picture(topology, simulate(4, flat, 1000, link=topology), "Ring") for _ in range(2))
-    assert first.svg == second.svg
-    assert "2 links inside nodes, 2 between" in first.alt
-
-
-def test_the_picture_says_what_its_lines_are() -> None:
-    """Both kinds of links are in the legend, below the boxes and inside the frame."""
-    topology = Topology(["a", "a", "b"])
-    svg = picture(topology, simulate(3, flat, 1000, link=topology), "Ring").svg
-    height = float(re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', svg)[0])
-    bottom = max(float(y) + float(tall) for y, tall in re.findall(r'y="([\d.]+)" width="150" height="([\d.]+)"', svg))
-    for words in ("link inside a node", "between nodes, slow"):
-        (y,) = map(float, re.findall(rf'y="([\d.]+)"[^>]*>{words}<', svg))
-        assert bottom < y - 8, words
-        assert y + 4 < height, words
