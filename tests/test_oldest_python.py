@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -16,19 +15,6 @@ from project import PROJECT, ROOT
 
 OLDEST = PROJECT["requires-python"].removeprefix(">=")
 NEWEST = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))[-1]
-SOURCES = [
-    path for folder in ("workbench", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
-]
-
-
-@pytest.mark.thorough
-@pytest.mark.long
-def test_every_file_keeps_to_the_oldest_grammar() -> None:
-    """Each file parses with the oldest Python's grammar. What the parser lets pass, ruff's target-version finds."""
-    oldest = tuple(map(int, OLDEST.split(".")))
-    assert len(SOURCES) > 400
-    for path in SOURCES:
-        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=oldest)
 
 
 def complaints(python: str, path: Path, cache: Path) -> set[str]:

@@ -61,11 +61,13 @@ def test_a_solved_notebook_gets_full_points(tmp_path: Path) -> None:
 
 
 def test_a_wrong_answer_is_told_with_its_first_red_line(tmp_path: Path) -> None:
-    """One is wrong, the cell of one is no Python, and that of one was deleted: it still counts, by its check."""
+    """One is wrong, one blank, the cell of one no Python, and one deleted: it counts, by its check."""
     wrong = '@exercise("03.ring_allreduce")\ndef mine(comm, x):\n    return x'
     broken = SOLVED["03.reduce_scatter"].replace("):", ")", 1)
-    sheet = graded(write(tmp_path / "kim.ipynb", SETUP, wrong, broken, 'check("02.shift_right")'))
-    assert states(sheet) == {"03.ring_allreduce": "✗", "03.reduce_scatter": "✗", "02.shift_right": "–"}
+    blank = task("02.tree_broadcast").cell(solved=False)
+    sheet = graded(write(tmp_path / "kim.ipynb", SETUP, wrong, broken, blank, 'check("02.shift_right")'))
+    blanks = {"02.tree_broadcast": "–", "02.shift_right": "–"}
+    assert states(sheet) == {"03.ring_allreduce": "✗", "03.reduce_scatter": "✗", **blanks}
     said = {name: mark.text for name, mark in sheet.exercises.items()}
     assert said["03.ring_allreduce"].startswith("right: n = 2: rank 0, chunk 0: your result = rank 0; rank 1 missing")
     assert said["03.reduce_scatter"].startswith("SyntaxError")

@@ -522,12 +522,6 @@ def judged_the_same(live: Live, lessons: list[str], hvd: bool = True) -> dict[st
 
 
 @pytest.mark.thorough
-def test_answers_get_the_same_verdicts(open_in: Callable[..., Live]) -> None:
-    """Blank, wrong, right and official ones of a lesson, in the same words as here, though ranks are run again."""
-    assert [*judged_the_same(open_in(stacks=False), ["02"])] == OF_02
-
-
-@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("stacks", [True, False])
 def test_all_answers_get_the_same_verdicts(open_in: Callable[..., Live], stacks: bool) -> None:
