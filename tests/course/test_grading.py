@@ -18,6 +18,8 @@ from workbench.course import build
 from workbench.course.grading.cells import exercises_in
 from workbench.course.tasks import names, task
 
+pytestmark = pytest.mark.timeout(300)  # on a busy machine, too
+
 LESSON = next((build.ROOT / "lessons").glob("03_*.py"))
 SETUP = """import os, sys, time
 import numpy as np
@@ -37,7 +39,7 @@ def built(path: Path, kind: str, change: Callable[[list[Any]], None] = lambda ce
     return str(path)
 
 
-def graded(path: str, deadline_s: float = 50.0, step_s: float = 20.0) -> NotebookResult:
+def graded(path: str, deadline_s: float = 250.0, step_s: float = 60.0) -> NotebookResult:
     """The sheet of one notebook."""
     return Grading(read(path), How(deadline_s, step_s)).run()
 
@@ -151,7 +153,6 @@ BAD_CELLS = [
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_bad_cells_cost_themselves_only(tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:
     """Loops, exits, crashes, forks, megabytes: the exercise after all of them is judged, and no process is left."""
     sheet = graded(write(tmp_path / "kim.ipynb", SETUP, *BAD_CELLS, SOLVED["03.ring_allreduce"]), 100, 4)
@@ -168,7 +169,6 @@ def test_bad_cells_cost_themselves_only(tmp_path: Path, new_children: Callable[[
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_bad_exercises_cost_themselves_only(tmp_path: Path) -> None:
     """A function that loops, or ends the process, fails; the others of the same notebook get their marks."""
     ends = '@exercise("02.shift_right")\ndef g(comm, x):\n    os._exit(1)'

@@ -24,6 +24,8 @@ from workbench.course.grading.sheet import first_red
 from workbench.course.judging import judge
 from workbench.course.tasks import names, task
 
+pytestmark = pytest.mark.timeout(300)  # on a busy machine, too
+
 WRONG = [one for one in wrong_answers() if not task(one[0]).live]
 LESSONS = sorted({name[:2] for name, *_ in WRONG})
 
@@ -131,7 +133,6 @@ LONG = {"07.best_threshold", "16.schedule"}  # several seconds each; test_wrong_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("every", [False, once_more(True)])
 def test_every_task_says_whether_it_is_live(every: bool, tmp_path: Path) -> None:
     """Every solution passes from another process, but for those that say that they need the judge's own objects.

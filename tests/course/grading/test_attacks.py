@@ -19,6 +19,8 @@ from workbench.cli.grade.submissions import read
 from workbench.course.grading.apart.confine import landlock_abi
 from workbench.course.tasks import task
 
+pytestmark = pytest.mark.timeout(300)  # on a busy machine, too
+
 ROW = '{"exercise": "03.ring_allreduce", "state": "passed", "text": "", "seconds": 0.1, "flags": []}'
 needs_landlock = pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
 
@@ -56,7 +58,6 @@ TOGETHER = "\n".join(text for name, text in FORGERIES.items() if name not in ("b
 @pytest.mark.parametrize(
     "attack", [TOGETHER, *(once_more(text) for text in FORGERIES.values())], ids=["together", *FORGERIES]
 )
-@pytest.mark.timeout(120)
 def test_a_wrong_answer_does_not_pass(attack: str, tmp_path: Path) -> None:
     """Whatever a cell replaces or writes, a wrong ring has no points, and the points are the task's."""
     sheet = graded(tmp_path / "kim.ipynb", WRONG, attack)
@@ -189,7 +190,6 @@ def test_each_attack_costs_its_cell_alone(tmp_path: Path, new_children: Callable
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(120)
 def test_nothing_outside_is_killed(tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:
     """A cell that kills its group costs itself; the answer after it is judged."""
     sheet = graded(tmp_path / "kim.ipynb", "os.killpg(0, 9)", RIGHT)
@@ -203,7 +203,6 @@ def _asleep(judge: psutil.Process) -> bool:
     return any(one.name() == "sleep" for one in judge.children(recursive=True))
 
 
-@pytest.mark.timeout(120)
 def test_a_judge_that_is_killed_costs_one_statement(tmp_path: Path) -> None:
     """Where a kernel lets a notebook kill its judge, the next judge goes on without that statement."""
     own = psutil.Process()
@@ -228,7 +227,6 @@ def test_a_judge_that_is_killed_costs_one_statement(tmp_path: Path) -> None:
     assert sheet.notes == {2: "ended the process that grades it"}
 
 
-@pytest.mark.timeout(120)
 def test_a_fork_bomb_is_bounded(tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:
     """More processes than allowed end the statement, and nothing of it is left."""
     bomb = "for i in range(7):\n    os.fork()\ntime.sleep(5)"  # 128 at most, should the bound fail
@@ -251,12 +249,11 @@ WAYS_OUT = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_function_s_ways_out_fail(tmp_path: Path) -> None:
     """A function that ends the process, answers with too much or reaches behind ``comm`` fails, and says why."""
     cells = [f'@exercise("{name}")\ndef f(comm, *x):\n    {body}' for name, (body, _) in WAYS_OUT.items()]
     cells.append(task("07.plan_buckets").cell(solved=True))
-    sheet = graded(tmp_path / "kim.ipynb", *cells, step_s=10.0, deadline_s=110.0)
+    sheet = graded(tmp_path / "kim.ipynb", *cells, step_s=30.0)
     assert state(sheet, "07.plan_buckets") == "✓"
     for name, (_, words) in WAYS_OUT.items():
         assert state(sheet, name) == "✗"

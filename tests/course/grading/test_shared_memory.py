@@ -14,6 +14,8 @@ from workbench.course.grading import fresh
 from workbench.course.judging.task import CommTask
 from workbench.course.tasks import names, task
 
+pytestmark = pytest.mark.timeout(300)  # on a busy machine, too
+
 # Every rank leaves its arguments in a global, and sends zeros as the right answer would send numbers.
 GLOBALS = """
 LEFT = {}
@@ -87,7 +89,6 @@ for letter in "abcd": cause("11.validate", letter)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_what_lies_in_a_global_is_no_message(tmp_path: Path) -> None:
     """What is not sent is not known.
 
@@ -131,7 +132,6 @@ def passed_on(kind: str, taken: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_an_object_travels_as_its_pickle(tmp_path: Path) -> None:
     """A message brings what is in an object; what it only points to stays where it was."""
     assert state(graded(tmp_path / "kim.ipynb", BOXES, passed_on("Box", "value")), "02.tree_broadcast") == "✓"
@@ -154,7 +154,6 @@ SMUGGLED = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("way", [next(iter(SMUGGLED)), *map(once_more, [*SMUGGLED][1:])])
 def test_all_bytes_count(way: str, tmp_path: Path) -> None:
     """Whoever sends all he has to everybody sends too many bytes, whatever he puts them in."""
