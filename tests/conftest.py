@@ -18,8 +18,8 @@ import pytest
 from fork_server import TENSORFLOW, TORCH, ForkServer
 from running import Runner
 
-# jsonschema, which nbformat imports, compiles 38 grammars with it, for addresses that nothing here checks. That takes
-# each of five processes seconds; without it there is no such check.
+# jsonschema, which nbformat imports, compiles 38 grammars with it, for addresses that nothing here checks: seconds, in
+# each of five processes. Without it there is no such check.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # A fork server takes each process that starts engines two seconds of a core; tests that are about it say so.

@@ -80,20 +80,12 @@ def test_every_horovod_name_is_of_a_setting() -> None:
     assert set(HOROVOD_NAMES) <= {field.name for field in fields(Settings)}
 
 
-@pytest.mark.parametrize("name", [field.name for field in NUMBERS])
-@pytest.mark.parametrize("text", ["", "many", "1,5", "-1", "nan", "-inf"])
-def test_what_is_no_number_is_refused(name: str, text: str) -> None:
-    """The error names the variable and the text that it held."""
-    with pytest.raises(ValueError, match=f"{own(name)}={text!r}"):
-        settings({own(name): text})
-
-
-@pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("text", ["inf", "1e999"])
-def test_no_endless_count(name: str, text: str) -> None:
-    """An infinite count is refused with ValueError, naming the variable."""
-    with pytest.raises(ValueError, match=f"{own(name)}={text!r}"):
-        settings({own(name): text})
+def test_what_is_no_number_is_refused() -> None:
+    """The error names the variable and the text that it held; an infinite count is no number either."""
+    for name in (field.name for field in NUMBERS):
+        for text in ["", "many", "1,5", "-1", "nan", "-inf", *(["inf", "1e999"] if name in WHOLE else [])]:
+            with pytest.raises(ValueError, match=f"{own(name)}={text!r}"):
+                settings({own(name): text})
 
 
 def test_the_error_names_horovods_variable_where_that_was_read() -> None:
@@ -146,9 +138,9 @@ BATCH = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLU
 SRUN = BATCH | {"SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NODELIST": "gpu[03-05,9]"}
 
 
-@pytest.mark.parametrize(
-    ("env", "expected"),
-    [
+def test_the_launcher_is_recognised() -> None:
+    """Each launcher's variables give its name, the four numbers and the meeting point."""
+    for env, expected in [
         ({}, Launch("none")),
         (OPENMPI, Launch("openmpi", 3, 8, 1, 2)),
         (MPICH, Launch("mpich", 3, 8, 1, 2)),
@@ -168,11 +160,8 @@ SRUN = BATCH | {"SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_N
         (MPICH | TORCHRUN | OPENMPI, Launch("mpich", 3, 8, 1, 2)),
         (TORCHRUN | OPENMPI, Launch("torchrun", 3, 8, 1, 2, "node7", 1234)),
         ({"PMI_RANK": "0"} | OPENMPI | {"PMIX_RANK": "3"}, Launch("openmpi", 3, 8, 1, 2)),
-    ],
-)
-def test_the_launcher_is_recognised(env: dict[str, str], expected: Launch) -> None:
-    """Each launcher's variables give its name, the four numbers and the meeting point."""
-    assert launch(env) == expected
+    ]:
+        assert launch(env) == expected
 
 
 def test_slurm_ranks_agree_about_the_meeting_point() -> None:
@@ -187,19 +176,16 @@ def test_slurm_ranks_agree_about_the_meeting_point() -> None:
     assert all(1024 < port < 65536 for port in [*ports, *others])
 
 
-@pytest.mark.parametrize(
-    ("env", "name"),
-    [
+def test_a_launchers_nonsense_is_named() -> None:
+    """A variable that is no whole number is named in a LaunchError."""
+    for env, name in [
         (MPICH | {"PMI_RANK": "three"}, "PMI_RANK"),
         (OPENMPI | {"OMPI_COMM_WORLD_SIZE": "8.0"}, "OMPI_COMM_WORLD_SIZE"),
         (TORCHRUN | {"MASTER_PORT": "http"}, "MASTER_PORT"),
         (SRUN | {"SLURM_JOB_ID": "x"}, "SLURM_JOB_ID"),
-    ],
-)
-def test_a_launchers_nonsense_is_named(env: dict[str, str], name: str) -> None:
-    """A variable that is no whole number is named in a LaunchError."""
-    with pytest.raises(LaunchError, match=f"{name}="):
-        launch(env)
+    ]:
+        with pytest.raises(LaunchError, match=f"{name}="):
+            launch(env)
 
 
 HOST = st.from_regex(r"[a-z]{1,5}(-[a-z]{1,3})?", fullmatch=True)

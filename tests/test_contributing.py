@@ -61,12 +61,6 @@ def test_the_minutes_of_a_target_are_the_same_everywhere() -> None:
         assert named == [(target, minutes.get(target)) for target, _ in named]
 
 
-def test_what_is_missing_is_found() -> None:
-    """A path, a file at the root, a folder with a place holder, and a target."""
-    text = "`workbench/none.py`, `NONE.md`, `none/<name>/ops.py`, `make none`; `workbench/<name>/`, `make test`"
-    assert missing(text) == {"workbench/none.py", "NONE.md", "none", "make none"}
-
-
 def test_ci_runs_what_exists() -> None:
     """Each command of the workflow is a program of the runner, of this repository or of its environment."""
     commands = [step["run"] for step in steps() if "run" in step]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_blocks import ROOT, Block, blocks, check_command, check_names, check_options, commands, found
+from doc_blocks import ROOT, blocks, check_command, check_names, check_options, commands, found
 
 import workbench
 from workbench.cli import main as cli
@@ -105,27 +105,26 @@ def test_each_page_with_python_is_run_or_says_why_not() -> None:
 NAMES = [block for page, found in PYTHON.items() if page not in FRAMEWORKS for block in found]
 
 
-@pytest.mark.parametrize("block", NAMES, ids=lambda block: block.page)
-def test_what_python_names_exists(block: Block) -> None:
+def test_what_python_names_exists() -> None:
     """Each block is valid Python, and takes of the workbench only what it has, with arguments that it takes."""
     pytest.importorskip("torch")
-    check_names(block, EXPLAINED)
+    for block in NAMES:
+        check_names(block, EXPLAINED)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_commands_are_understood(path: Path) -> None:
+def test_commands_are_understood() -> None:
     """Each sub-command, option, target of make and extra exists; those within sentences, too."""
-    for command in commands(path):
-        check_command(command, ELSEWHERE)
-    for words in re.findall(r"`workbench ([a-z][^`]*)`", path.read_text(encoding="utf-8")):
-        check_options(words)
+    for path in PAGES:
+        for command in commands(path):
+            check_command(command, ELSEWHERE)
+        for words in re.findall(r"`workbench ([a-z][^`]*)`", path.read_text(encoding="utf-8")):
+            check_options(words)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_names_within_sentences_exist(path: Path) -> None:
+def test_names_within_sentences_exist() -> None:
     """Such as `hvd.barrier()`, `cluster.status()` and `engines.rescue()`."""
     pytest.importorskip("torch")
-    text = path.read_text(encoding="utf-8")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
     for name in re.findall(r"`(?:workbench|cluster)\.([a-z]\w*(?:\.\w+)*)\(", text):
         found(f"workbench.{name}" if f"`workbench.{name}(" in text else f"workbench.cluster.{name}")
     for name in re.findall(r"`hvd\.([a-zA-Z]\w*(?:\.\w+)*)", text):

@@ -103,19 +103,3 @@ def test_examples_of_large_frameworks_are_true() -> None:
     words = [sys.executable, "-c", code]
     child = subprocess.run(words, capture_output=True, text=True, timeout=170, cwd=Path(__file__).parent, env=env)
     assert child.returncode == 0, child.stdout[-3000:] + child.stderr[-6000:]
-
-
-def test_a_false_example_is_found() -> None:
-    """The runner used here reports an example that is not true."""
-    test = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "false", None, None)
-    assert doctest.DocTestRunner().run(test, out=lambda text: None).failed == 1
-
-
-def test_the_public_verbs_have_examples() -> None:
-    """The modules that users read first are among those whose examples are run."""
-    assert {
-        "workbench.job.api",
-        "workbench.config.variables",
-        "workbench.collectives.ring",
-        "workbench.core.handle",
-    } <= set(FILES)

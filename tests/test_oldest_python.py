@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -16,19 +15,6 @@ from project import PROJECT, ROOT
 
 OLDEST = PROJECT["requires-python"].removeprefix(">=")
 NEWEST = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))[-1]
-SOURCES = [
-    path for folder in ("workbench", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
-]
-
-
-@pytest.mark.thorough
-@pytest.mark.long
-def test_every_file_keeps_to_the_oldest_grammar() -> None:
-    """Each file parses with the oldest Python's grammar. What the parser lets pass, ruff's target-version finds."""
-    oldest = tuple(map(int, OLDEST.split(".")))
-    assert len(SOURCES) > 400
-    for path in SOURCES:
-        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=oldest)
 
 
 def complaints(python: str, path: Path, cache: Path) -> set[str]:
@@ -54,32 +40,6 @@ def test_nothing_newer_is_used_unguarded(tmp_path: Path) -> None:
     stand_ins = [Requirement(each).name for each in PROJECT["dependencies"] if "python_version <" in each]
     found = newer_than_oldest(ROOT / "workbench", tmp_path)
     assert {each for each in found if not any(f'module named "{name}"' in each for name in stand_ins)} == set()
-
-
-NEWER = """
-import contextlib, sys, tomllib
-from datetime import UTC
-from typing import Self
-
-if sys.version_info >= (3, 11):
-    from enum import StrEnum
-
-def use() -> None:
-    contextlib.chdir("/")
-    raise ExceptionGroup("", [])
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.timeout(120)
-def test_what_is_newer_is_found(tmp_path: Path) -> None:
-    """The check names each newer module, name, attribute and builtin, and leaves alone what is guarded."""
-    pytest.importorskip("mypy")
-    path = tmp_path / "newer.py"
-    path.write_text(NEWER)
-    found = newer_than_oldest(path, tmp_path / "cache")
-    named = {re.findall(r'"([^"]*)"', each)[-1] for each in found}
-    assert named == {"tomllib", "UTC", "Self", "chdir", "ExceptionGroup"}
 
 
 def older() -> list[str]:

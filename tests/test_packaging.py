@@ -86,23 +86,27 @@ def conda_variant(extra: str) -> dict[str, SpecifierSet]:
     return conda_specs(yaml.safe_load(block[1].replace("#   ", "")))
 
 
-@pytest.mark.parametrize("platform", ["linux", "darwin"])
-@pytest.mark.parametrize("python", PYTHONS)
-def test_every_dependency_is_locked_within_its_range(python: str, platform: str) -> None:
+def test_every_dependency_is_locked_within_its_range() -> None:
     """On every Python and system each dependency has exactly one pin, and it lies in the range of pyproject.toml."""
-    environment = marker_environment(python, platform)
-    pins: dict[str, list[Requirement]] = {}
-    for pin in PINS:
-        if applies(pin, environment):
-            pins.setdefault(canonicalize_name(pin.name), []).append(pin)
-    assert {name: [str(each) for each in found] for name, found in pins.items() if len(found) > 1} == {}
-    needed = [each for each in REQUIREMENTS if applies(each, environment) and not TORCH_DECIDES.match(each.name)]
-    assert len(needed) > 20
-    for requirement in needed:
-        found = pins.get(canonicalize_name(requirement.name))
-        assert found, f"{requirement.name} is not in requirements.lock for Python {python} on {platform}: make lock"
-        (version,) = (each.version for each in found[0].specifier)
-        assert requirement.specifier.contains(version), f"{requirement} is locked at {version}: make lock"
+    for python in PYTHONS:
+        for platform in ["linux", "darwin"]:
+            environment = marker_environment(python, platform)
+            pins: dict[str, list[Requirement]] = {}
+            for pin in PINS:
+                if applies(pin, environment):
+                    pins.setdefault(canonicalize_name(pin.name), []).append(pin)
+            assert {name: [str(each) for each in found] for name, found in pins.items() if len(found) > 1} == {}
+            needed = [
+                each for each in REQUIREMENTS if applies(each, environment) and not TORCH_DECIDES.match(each.name)
+            ]
+            assert len(needed) > 20
+            for requirement in needed:
+                found = pins.get(canonicalize_name(requirement.name))
+                assert found, (
+                    f"{requirement.name} is not in requirements.lock for Python {python} on {platform}: make lock"
+                )
+                (version,) = (each.version for each in found[0].specifier)
+                assert requirement.specifier.contains(version), f"{requirement} is locked at {version}: make lock"
 
 
 def test_lock_holds_exact_public_versions_only() -> None:
@@ -206,13 +210,13 @@ INSTALLERS = ["pyproject.toml", "requirements.lock", "requirements.hashes", "env
 INSTALLERS += [f".ci/{name}" for name in ("setup", "setup-legacy", "sizes.py", "installer.sh", "legacy.txt")]
 
 
-@pytest.mark.parametrize("name", INSTALLERS)
-def test_no_address_of_one_machine(name: str) -> None:
+def test_no_address_of_one_machine() -> None:
     """What installs the project names no host and no absolute path, so it installs the same anywhere."""
-    text = (ROOT / name).read_text().replace("#!/usr/bin/env bash", "").replace("/dev/null", "")
-    assert re.findall(r"\w+://\S+", text) == []
-    assert re.findall(r"(?<![\w.)}\]~*$\\/-])/(?:[a-z][\w.-]+/)+[\w.-]*", text.replace("=/lab ", "")) == []
-    assert re.findall(r"\b(?!127\.0\.0\.1\b)(?:\d{1,3}\.){3}\d{1,3}\b", re.sub(r"==\S+", "", text)) == []
+    for name in INSTALLERS:
+        text = (ROOT / name).read_text().replace("#!/usr/bin/env bash", "").replace("/dev/null", "")
+        assert re.findall(r"\w+://\S+", text) == []
+        assert re.findall(r"(?<![\w.)}\]~*$\\/-])/(?:[a-z][\w.-]+/)+[\w.-]*", text.replace("=/lab ", "")) == []
+        assert re.findall(r"\b(?!127\.0\.0\.1\b)(?:\d{1,3}\.){3}\d{1,3}\b", re.sub(r"==\S+", "", text)) == []
 
 
 # ---- .ci/setup, with a Python that only writes down what it is told ------------------------------------------------

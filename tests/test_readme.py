@@ -8,13 +8,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from doc_blocks import ROOT, blocks, commands, unknown_extras
 from loading import load
-
-from workbench.course.links import course
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 ONE_LINE = " ".join(TEXT.split())
@@ -101,23 +98,6 @@ def test_each_link_leads_somewhere() -> None:
     }
     assert len(found) > 30
     assert [each for each in found if each not in headings and not (ROOT / each.partition("#")[0]).exists()] == []
-
-
-def minutes(lesson: Any) -> int:
-    """What its head says: to read, and to do."""
-    head = re.sub(r"\s*\n# ?", " ", (ROOT / "lessons" / f"{lesson.stem}.py").read_text(encoding="utf-8")[:5000])
-    found = re.search(r"\*\*Takes\*\* (?:about )?(\d+) minutes to read(?: and try)?,? ?(\d+)?", head)
-    assert found, lesson.stem
-    return int(found[1]) + int(found[2] or 0)
-
-
-def test_the_course_is_listed_with_its_minutes() -> None:
-    """Each lesson with its title and the minutes of its head; and what a class does in two hours."""
-    rows = re.findall(r"^\| (\d\d) \| \[(.+)\]\(notebooks/(.+)\.ipynb\) \| (\d+) \|$", TEXT, re.MULTILINE)
-    expected = [(each.stem[:2], each.title, each.stem, str(minutes(each))) for each in course(ROOT / "lessons")]
-    assert rows == expected
-    total = sum(int(row[3]) for row in rows[1:5]) + int(rows[11][3]) * 4 // 12  # four of twelve cards
-    assert f"lessons 01 to 04 and four cards of 11; with all of their text these take {total} minutes" in ONE_LINE
 
 
 def test_the_figures_are_those_of_the_results() -> None:

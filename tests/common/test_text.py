@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from workbench.common.text import columns, count, first_line, numbered, plural
 
 
-@pytest.mark.parametrize(
-    ("n", "noun", "text"),
-    [
+def test_a_number_and_its_noun() -> None:
+    """English, for the nouns that messages have."""
+    for n, noun, text in [
         (0, "rank", "0 ranks"),
         (1, "GPU", "1 GPU"),
         (2, "GPU", "2 GPUs"),
@@ -17,12 +15,9 @@ from workbench.common.text import columns, count, first_line, numbered, plural
         (1, "batch", "1 batch"),
         (2, "loss", "2 losses"),
         (2, "exercise", "2 exercises"),
-    ],
-)
-def test_a_number_and_its_noun(n: int, noun: str, text: str) -> None:
-    """English, for the nouns that messages have."""
-    assert count(n, noun) == text
-    assert text.endswith(plural(noun, n))
+    ]:
+        assert count(n, noun) == text
+        assert text.endswith(plural(noun, n))
 
 
 def test_numbers_with_their_noun() -> None:

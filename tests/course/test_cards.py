@@ -51,12 +51,6 @@ def run_cell(name: str, solved: bool = False) -> None:
     exec(compile(source, place, "exec"), {"np": np, "exercise": exercise.exercise})
 
 
-def test_each_has_words_to_be_said_of_it() -> None:
-    """All exercises of the lesson are cards, and beside the wrong answers stands what is said of the program itself."""
-    assert set(CARDS) == set(SAID)
-    assert all(isinstance(task(name), Card) for name in CARDS)
-
-
 @pytest.mark.parametrize("name", CARDS)
 def test_a_broken_program_is_diagnosed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Its check says what is wrong, in the words from which the cause can be found, within seconds."""

@@ -14,7 +14,7 @@ import pytest
 from verdicts import bare
 from wrong_answers import wrong_answers
 
-from workbench.course import build, exercise, progress_file
+from workbench.course import exercise, progress_file
 from workbench.course.judging import judge
 from workbench.course.judging.task import CommTask, PlainTask
 from workbench.course.tasks import NoSuchExerciseError, names, task
@@ -23,8 +23,6 @@ SECONDS = 10.0
 
 
 WRONG = wrong_answers()
-TOLD: dict[tuple[str, Any], str] = {}
-"""What the wrong answers that were judged so far were told: it takes half a minute for all, so it is done once."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,59 +40,52 @@ def judged(name: str, function: Callable[..., Any], capsys: pytest.CaptureFixtur
     return capsys.readouterr().out
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", names())
-def test_the_solution_passes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every line of the reference solution's verdict is green, or was left out for want of real ranks."""
+def test_known_answers(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer that is known gets its verdict.
+
+    1. Every line of the reference solution's is green, or was left out for want of real ranks.
+    2. The learner's cell as it comes says that it is not done, or what is wrong with it, without a traceback.
+    3. A wrong solution, of which there are at least three, gets the words that tell what is wrong with it, in the first
+       line, and a hint about that.
+    4. No hint waits for words that no verdict has, or that always come behind the cause of a known wrong version.
+    """
+    import numpy as np
+
+    entry = exercise.BOARD.entry(name)
     told = judged(name, task(name).reference, capsys)
     assert "✗" not in told, told
     assert "not done" not in told
     assert told.count("✓") >= 1
-    assert exercise.BOARD.entry(name).passed
+    assert entry.passed
 
-
-@pytest.mark.parametrize("name", names())
-def test_a_blank_is_told_politely(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The learner's cell as it comes says that it is not done, or what is wrong with it, without a traceback."""
-    import numpy as np
-
+    entry.passed = False
     space: dict[str, Any] = {"np": np, "exercise": exercise.exercise}
     exec(compile(task(name).cell(solved=False), f"<{name}>", "exec"), space)
     exercise.check(name)
     told = capsys.readouterr().out
     assert "not done yet" in told or "✗" in told, told
     assert "Traceback" not in told
-    assert not exercise.BOARD.entry(name).passed
-
-
-@pytest.mark.parametrize(
-    ("name", "function", "words"), WRONG, ids=[f"{name}-{function.__name__}" for name, function, _ in WRONG]
-)
-def test_a_wrong_solution_is_rejected(
-    name: str, function: Callable[..., Any], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A wrong solution gets the words that tell what is wrong with it, in the first line, and a hint about that."""
-    told = TOLD[name, function] = judged(name, function, capsys)
-    assert words in told, told
-    assert re.search("^ +✗", told, re.MULTILINE), told
-    entry = exercise.BOARD.entry(name)
     assert not entry.passed
-    assert not bare(entry.verdict.splitlines()[0]), entry.verdict
-    exercise.hint(name)
-    assert "About what check() found: " in capsys.readouterr().out, entry.verdict
 
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_every_declared_mistake_is_made_by_a_wrong_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    """No hint waits for words that no verdict has, or that always come behind the cause of a known wrong version."""
-    unseen = {(name, one) for name in names() for one in task(name).mistakes}
-    for name, function, _ in WRONG:
-        if not any(other == name for other, _ in unseen):
-            continue
-        told = TOLD.get((name, function)) or judged(name, function, capsys)  # or this test is run by itself
+    wrong = [(function, words) for other, function, words in WRONG if other == name]
+    assert len(wrong) >= 3
+    unseen = set(task(name).mistakes)
+    for function, words in wrong:
+        progress_file.FILE.unlink(missing_ok=True)
+        monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())  # nobody has seen a hint
+        told, entry = judged(name, function, capsys), exercise.BOARD.entry(name)
+        said = f"{function.__name__}: {told}"
+        assert words in told, said
+        assert re.search("^ +✗", told, re.MULTILINE), said
+        assert not entry.passed, said
+        assert not bare(entry.verdict.splitlines()[0]), said
+        exercise.hint(name)
+        assert "About what check() found: " in capsys.readouterr().out, said
         red = "\n".join(line for line in told.splitlines() if not line.lstrip().startswith("✓"))
-        unseen -= {(other, one) for other, one in unseen if other == name and any(map(red.__contains__, one.verdict))}
-    assert {(name, one.hint) for name, one in unseen if not task(name).slips} == set()
+        unseen -= {one for one in unseen if any(map(red.__contains__, one.verdict))}
+    assert task(name).slips or {one.hint for one in unseen} == set()
 
 
 @pytest.mark.parametrize("call", ["check", "show", "hint", "solution", "exercise"])
@@ -155,14 +146,10 @@ def test_an_endless_loop_is_ended(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert threading.active_count() == before
 
 
-def test_every_exercise_has_wrong_solutions() -> None:
-    """Each check has been seen to reject at least three of them."""
-    counts = {name: sum(name == wrong[0] for wrong in WRONG) for name in names()}
-    assert {name: count for name, count in counts.items() if count < 3} == {}
-
-
 def test_every_exercise_stands_in_its_lesson() -> None:
     """Once as a cell to fill in, and with a check; and no lesson asks for one that is not there."""
+    from workbench.course import build
+
     for lesson in build.lessons([]):
         text, number = lesson.read_text(encoding="utf-8"), lesson.stem[:2]
         mine = [name for name in names() if name.startswith(f"{number}.")]
@@ -170,16 +157,14 @@ def test_every_exercise_stands_in_its_lesson() -> None:
         assert set(mine) <= set(re.findall(r"^check\(\"(\S+)\"\)", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", [name for name in names() if isinstance(task(name), CommTask)])
-def test_show_never_judges(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_never_judges(capsys: pytest.CaptureFixture[str]) -> None:
     """A solution is drawn, with a text that says what is to be seen; nothing is counted."""
-    exercise.exercise(name)(task(name).reference)
-    figure = exercise.show(name)
-    if task(name).shown is None:
-        assert figure is None
-        return
-    assert figure is not None
-    assert f"{task(name).shown.n}" in figure.alt
-    assert figure.svg.startswith("<svg")
-    assert "✓" not in capsys.readouterr().out
-    assert exercise.BOARD.entry(name).attempts == 0
+    for name in [name for name in names() if isinstance(task(name), CommTask)]:
+        exercise.exercise(name)(task(name).reference)
+        figure = exercise.show(name)
+        assert (figure is None) == (task(name).shown is None), name
+        if figure is not None:
+            assert f"{task(name).shown.n}" in figure.alt
+            assert figure.svg.startswith("<svg")
+        assert "✓" not in capsys.readouterr().out
+        assert exercise.BOARD.entry(name).attempts == 0

@@ -31,16 +31,6 @@ def test_curves_can_be_read_on_a_dark_page() -> None:
         assert any(asked in one for one in styles), asked
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_a_long_title_is_whole(epochs: int) -> None:
-    """In two lines where one has no room for it; nothing is cut off."""
-    figure = drawing.coverage([[range(24)]] * epochs, 24, "Sample × epoch, one rank")
-    root = ElementTree.fromstring(figure.svg)
-    lines = [each.text or "" for each in root.iter(f"{SVG}text") if float(each.get("y", "99")) < 40]
-    assert len(lines) == (1 if epochs == 1 else 2)
-    assert " ".join(lines) == figure.alt
-
-
 def test_an_early_irecv_does_not_wait() -> None:
     """Who has asked in advance computes on: no wait is drawn at the receiver. Who calls recv() does wait."""
 
@@ -89,42 +79,6 @@ def test_an_irecv_waits_where_its_wait_does(matched: str) -> None:
     assert not late or went.held == pytest.approx(came.end + 1e-3)
 
 
-@pytest.mark.parametrize("value", [86.3, 70.0, 88.9])
-def test_the_line_at_the_best_crosses_no_number(value: float) -> None:
-    """A number that would lie on the line is written into its bar."""
-    root = ElementTree.fromstring(drawing.bars({"mine": value}, "%", "Efficiency", best=88.9).svg)
-    (words,) = [each for each in root.iter(f"{SVG}text") if each.text == f"{value:g}"]
-    (line,) = [each for each in root.iter(f"{SVG}line") if each.get("stroke-dasharray")]
-    x, at, long = float(words.get("x") or 0), float(line.get("x1") or 0), 7.5 * len(words.text or "")
-    begin = x - long if words.get("text-anchor") == "end" else x
-    assert not begin < at < begin + long
-
-
-def test_names_of_bars_lie_above_the_arrows() -> None:
-    """An arrow that crosses a bar does not cross the letters on it: they are drawn later, with a rim."""
-    run = simulate(4, lambda comm: comm.bcast(np.ones(100_000)))
-    root = ElementTree.fromstring(drawing.space_time(run).svg)
-    kinds = [each.get("class") for each in root if each.get("class") in ("wbt-message", "wbt-name")]
-    assert kinds == sorted(kinds)
-    assert {"wbt-message", "wbt-name"} == set(kinds)
-    for name in root.iter(f"{SVG}g"):
-        if name.get("class") == "wbt-name":
-            assert name.get("paint-order") == "stroke"
-
-
-def test_a_long_title_of_a_space_time_picture_is_whole() -> None:
-    """It has a second line, and all else lies lower."""
-    figure = drawing.space_time(
-        simulate(4, lambda comm: comm.bcast(1.0)), "A title that needs more room than one line " * 2
-    )
-    root = ElementTree.fromstring(figure.svg)
-    lines = [each.text or "" for each in root if each.tag == f"{SVG}text" and each.get("font-size") == "12"]
-    assert " ".join(" ".join(lines).split()) == " ".join(figure.alt.split())
-    assert len(lines) == 2
-    legend = [float(each.get("y", "0")) for each in root if each.tag == f"{SVG}rect" and each.get("rx") == "2"]
-    assert min(legend) > 18 + 14
-
-
 def test_the_rows_of_a_coverage_are_epochs_or_what_they_are_named() -> None:
     """Rows that are no epochs say so, in the picture and in its text."""
     figure = drawing.coverage([[[0], [1]], [[0], [1, 1]]], samples=2, rows=("drop", "pad"))
@@ -142,12 +96,3 @@ def test_each_colour_of_a_coverage_is_explained() -> None:
         assert name in words
     fills = [each.get("fill") for each in root.iter(f"{SVG}rect")]
     assert all(fills.count(fill) >= 2 for fill in drawing_kit.INKS[:2])
-
-
-def test_values_that_double_have_their_labels() -> None:
-    """Each has its own, as a reader writes it, and neighbours are equally far apart."""
-    drawn = figures.curves({"a": [3, 2, 1]}, "kB", "ms", "Doubled", x=[256, 512, 1024], doubling=True)
-    texts = list(ElementTree.fromstring(drawn.svg).iter(f"{SVG}text"))
-    places = [float(each.get("x", "0")) for label in ("256", "512", "1,024") for each in texts if each.text == label]
-    assert len(places) == 3
-    assert places[1] - places[0] == pytest.approx(places[2] - places[1])

@@ -8,12 +8,10 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from changed import ALWAYS, run_now
 from fork_server import ForkServer
@@ -177,14 +175,6 @@ def nbval_environment(ipython: Path, **env: str) -> dict[str, str]:
     return {**os.environ, **ours, **env}
 
 
-def eventually(done: Callable[[], bool], timeout_s: float = 40.0) -> bool:
-    """Does it come true before the deadline?"""
-    until = time.monotonic() + timeout_s
-    while not done() and time.monotonic() < until:
-        time.sleep(0.02)
-    return done()
-
-
 # Notebooks that a change concerns, and some; the solutions, whose code test_checks.py judges, of such a change alone.
 NOTEBOOKS = [each for each in RUN if each[0] == "notebooks"]
 SOLUTIONS = [each for each in RUN if each[0] == "solutions"]
@@ -223,40 +213,6 @@ def test_two_engines_are_enough(kind: str, lesson: Path, forks: ForkServer, tmp_
     site.write_text("most_engines = 2\n")
     done = run_nbval(forks, committed(lesson, kind), tmp_path, lax=True, WORKBENCH_SITE=str(site))
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-
-
-@pytest.mark.course
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_a_wrong_output_is_noticed(forks: ForkServer, tmp_path: Path) -> None:
-    """The check can fail: text that differs from the stored output by one letter is a failure."""
-    import nbformat
-
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print('right')", execution_count=1)])
-    notebook.cells[0].outputs = [nbformat.v4.new_output("stream", name="stdout", text="wrong\n")]
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    path = tmp_path / "wrong.ipynb"
-    nbformat.write(notebook, path)
-    done = run_nbval(forks, path, tmp_path)
-    assert done.returncode == 1, done.stdout
-    assert "1 failed" in done.stdout
-
-
-@pytest.mark.course
-@pytest.mark.slow
-def test_a_run_that_is_given_up_leaves_no_kernel(forks: ForkServer, tmp_path: Path) -> None:
-    """Its kernel, in the middle of a cell, ends with it: nothing of a notebook that hangs outlives its test."""
-    import nbformat
-
-    told = f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))"
-    source = f"import os, pathlib, time\n{told}\ntime.sleep(1000)"
-    path = tmp_path / "hangs.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), path)
-    fork = forks.fork("nbval", nbval_words(path, lax=True), nbval_environment(tmp_path), ROOT)
-    assert eventually(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
-    kernel = psutil.Process(int((tmp_path / "pid").read_text()))
-    fork.close()
-    assert eventually(lambda: not kernel.is_running())
 
 
 INTERRUPTED = """

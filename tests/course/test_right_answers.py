@@ -63,17 +63,14 @@ def test_a_wrong_plan_does_not_make_a_threshold_right() -> None:
 RIGHT = right_answers()
 
 
-@pytest.mark.parametrize(("name", "function"), RIGHT, ids=[f"{name}-{answer.__name__}" for name, answer in RIGHT])
-def test_another_way_is_right(name: str, function: Callable[..., Any]) -> None:
-    """Every stage of the verdict is green, or was left out for want of real ranks."""
-    assert verdict(name, function) == []
-
-
-def test_every_exercise_has_right_answers_unlike_the_official() -> None:
-    """At least four; none has the official one's code."""
-    counts = {name: sum(name == right[0] for right in RIGHT) for name in names()}
-    assert {name: count for name, count in counts.items() if count < 4} == {}
-    assert set(counts) >= {name for name, _ in RIGHT}
-    for name, answer in RIGHT:
-        mine, official = answer.__code__, task(name).reference.__code__
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", names())
+def test_other_ways_are_right(name: str) -> None:
+    """Of four at least, none with the official one's code, every stage is green, or left out for want of real ranks."""
+    answers = [answer for other, answer in RIGHT if other == name]
+    assert len(answers) >= 4
+    official = task(name).reference.__code__
+    for answer in answers:
+        mine = answer.__code__
         assert (mine.co_code, mine.co_consts[1:]) != (official.co_code, official.co_consts[1:]), answer.__name__
+        assert verdict(name, answer) == [], answer.__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -34,11 +35,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return str(crashed)
 
         def _reschedule(self, node: Any) -> None:
-            super()._reschedule(node)
-            while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
-                if self.workqueue:
-                    self._assign_work_unit(node)
-                else:
-                    node.shutdown()
+            with suppress(OSError):  # a worker that has ended: what it was to get is left
+                super()._reschedule(node)
+                while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+                    if self.workqueue:
+                        self._assign_work_unit(node)
+                    else:
+                        node.shutdown()
 
     return Files(config, log) if config.getoption("dist") == "loadfile" else None

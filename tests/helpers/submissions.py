@@ -24,7 +24,7 @@ def write(path: Path, *cells: str) -> str:
     return str(path)
 
 
-def graded(path: Path, *cells: str, step_s: float = 10.0, deadline_s: float = 60.0, **limits: int) -> NotebookResult:
+def graded(path: Path, *cells: str, step_s: float = 30.0, deadline_s: float = 240.0, **limits: int) -> NotebookResult:
     """The sheet of a notebook of these cells."""
     return Grading(read(write(path, SETUP, *cells)), How(deadline_s, step_s, limits=limits)).run()
 

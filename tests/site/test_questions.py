@@ -68,9 +68,3 @@ def test_each_question_is_answered_in_the_first_three_hits(visit: Callable[..., 
         if not {*answers} & {*(hits := found(page, address, words)[:3])}:
             wrong[words] = hits
     assert wrong == {}
-
-
-@pytest.mark.thorough
-def test_a_question_of_no_page_finds_nothing(visit: Callable[..., Any], address: str) -> None:
-    """The test above looks at what was found for its own words."""
-    assert found(visit().page, address, "xylophone quintet") == []

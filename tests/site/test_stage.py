@@ -217,14 +217,6 @@ def test_the_summary_names_every_page(tmp_path: Path) -> None:
     assert "](" not in "".join(lines.values())
 
 
-def test_every_text_says_first_what_it_is_for() -> None:
-    """Each page begins with a title and a paragraph of prose; none has a link without words, which a forge hides."""
-    for path in (ROOT / "docs").rglob("*.md"):
-        text = path.read_text(encoding="utf-8")
-        assert re.match(r"# .+\n\n[A-Z`]", text), path
-        assert "[](" not in text, path
-
-
 def test_each_setting_is_on_its_page() -> None:
     """And no other."""
     page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")

@@ -71,6 +71,7 @@ def test_a_cell_that_does_not_end_is_named(lessons: Written, monkeypatch: pytest
     assert played.learners[0].first_verdict_s
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_an_exercise_that_was_not_passed_is_a_failure(lessons: Written) -> None:
     """Though no cell has raised: here nobody calls check."""
@@ -81,6 +82,7 @@ def test_an_exercise_that_was_not_passed_is_a_failure(lessons: Written) -> None:
     assert played.failed()
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_learners_are_not_added_where_memory_runs_out(lessons: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so, and how many it was."""

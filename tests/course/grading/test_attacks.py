@@ -12,11 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 from submissions import RIGHT, SETUP, WRONG, graded, living, state, write
+from thorough import once_more
 
 from workbench.cli.grade.grade import Grading, How
 from workbench.cli.grade.submissions import read
 from workbench.course.grading.apart.confine import landlock_abi
 from workbench.course.tasks import task
+
+pytestmark = pytest.mark.timeout(300)  # on a busy machine, too
 
 ROW = '{"exercise": "03.ring_allreduce", "state": "passed", "text": "", "seconds": 0.1, "flags": []}'
 needs_landlock = pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
@@ -49,14 +52,12 @@ FORGERIES = {
 }
 
 
-RARE = ("builtins", "sys.modules", "the rows through /proc")  # each takes 2 seconds: these for `make test-all`
+TOGETHER = "\n".join(text for name, text in FORGERIES.items() if name not in ("builtins", "sys.modules"))
 
 
 @pytest.mark.parametrize(
-    "attack",
-    [pytest.param(text, id=name, marks=[pytest.mark.thorough] * (name in RARE)) for name, text in FORGERIES.items()],
+    "attack", [TOGETHER, *(once_more(text) for text in FORGERIES.values())], ids=["together", *FORGERIES]
 )
-@pytest.mark.timeout(120)
 def test_a_wrong_answer_does_not_pass(attack: str, tmp_path: Path) -> None:
     """Whatever a cell replaces or writes, a wrong ring has no points, and the points are the task's."""
     sheet = graded(tmp_path / "kim.ipynb", WRONG, attack)
@@ -80,12 +81,6 @@ def test_frames_of_the_judge_s_protocol_do_not_help(tmp_path: Path) -> None:
         "        except OSError: pass"
     )
     assert state(graded(tmp_path / "kim.ipynb", WRONG, attack)) in "✗–"
-
-
-def test_a_cell_that_is_nested_deeply_is_no_obstacle(tmp_path: Path) -> None:
-    """Names of 2,000 parts are not read, and the answer is judged all the same."""
-    sheet = graded(tmp_path / "kim.ipynb", f"def g(): a{'.b' * 2000}", RIGHT)
-    assert state(sheet) == "✓", sheet
 
 
 def test_the_reference_found_in_memory_is_flagged_or_fails(tmp_path: Path) -> None:
@@ -166,33 +161,43 @@ for _ in range(2):
 """
 
 
-def test_orphans_without_an_environment_end(tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:
-    """Daemons in sessions of their own, with nothing in their environment, end with the sheet."""
-    sheet = graded(tmp_path / "kim.ipynb", ORPHAN, "time.sleep(0.3)", RIGHT)
-    assert state(sheet) == "✓"
+def test_each_attack_costs_its_cell_alone(tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:
+    """A notebook of attacks, with a right answer at its end.
+
+    1. Daemons in sessions of their own, with nothing in their environment, end with the sheet.
+    2. Whoever runs `workbench grade` cannot be signalled, not even by root's notebook.
+    3. 10 GB and an endless file are errors of their cells; names of 2,000 parts are not read.
+    4. A cell that kills its parent costs itself.
+    """
+    cells = {
+        "orphans": ORPHAN,
+        "sleeps": "time.sleep(0.3)",
+        "signal": f"os.kill({os.getpid()}, 18)",  # SIGCONT: harmless if it comes
+        "memory": "x = bytearray(10 << 30)",
+        "file": "f = open('f', 'wb')\nfor i in range(40): f.write(bytes(1 << 20))",
+        "nested": f"def g(): a{'.b' * 2000}",
+        "parent": "os.kill(os.getppid(), 9)",
+    }
+    sheet = graded(tmp_path / "kim.ipynb", *cells.values(), RIGHT, memory=4 << 30, file=16 << 20)
+    assert state(sheet) == "✓", sheet
+    notes = {name: sheet.notes[number] for number, name in enumerate(cells, 2) if number in sheet.notes}
+    assert set(notes) - {"nested"} == {"signal", "memory", "file", "parent"} - (
+        {"signal"} if landlock_abi() < 6 else set()
+    )
+    assert notes.get("signal", "PermissionError").startswith("PermissionError")
+    assert notes["memory"].startswith("MemoryError")
+    assert "File too large" in notes["file"]
     assert living("876543") == []
     assert new_children() == []
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    "kill",
-    ["os.kill(os.getppid(), 9)", pytest.param("os.killpg(0, 9)", marks=pytest.mark.thorough)],
-)
-def test_nothing_outside_is_killed(kill: str, tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:
-    """A cell that kills its parent, its group or itself costs itself; the answer after it is judged."""
-    sheet = graded(tmp_path / "kim.ipynb", kill, RIGHT)
+@pytest.mark.thorough
+def test_nothing_outside_is_killed(tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:
+    """A cell that kills its group costs itself; the answer after it is judged."""
+    sheet = graded(tmp_path / "kim.ipynb", "os.killpg(0, 9)", RIGHT)
     assert state(sheet) == "✓", sheet
     assert list(sheet.notes) == [2]
     assert new_children() == []
-
-
-@pytest.mark.skipif(landlock_abi() < 6, reason="this kernel's Landlock does not bound signals")
-def test_no_signal_leaves(tmp_path: Path) -> None:
-    """Whoever runs `workbench grade` cannot be signalled, not even by root's notebook."""
-    sheet = graded(tmp_path / "kim.ipynb", f"os.kill({os.getpid()}, 18)", RIGHT)  # SIGCONT: harmless if it comes
-    assert sheet.notes[2].startswith("PermissionError")
-    assert state(sheet) == "✓"
 
 
 def _asleep(judge: psutil.Process) -> bool:
@@ -200,7 +205,6 @@ def _asleep(judge: psutil.Process) -> bool:
     return any(one.name() == "sleep" for one in judge.children(recursive=True))
 
 
-@pytest.mark.timeout(120)
 def test_a_judge_that_is_killed_costs_one_statement(tmp_path: Path) -> None:
     """Where a kernel lets a notebook kill its judge, the next judge goes on without that statement."""
     own = psutil.Process()
@@ -225,7 +229,6 @@ def test_a_judge_that_is_killed_costs_one_statement(tmp_path: Path) -> None:
     assert sheet.notes == {2: "ended the process that grades it"}
 
 
-@pytest.mark.timeout(120)
 def test_a_fork_bomb_is_bounded(tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:
     """More processes than allowed end the statement, and nothing of it is left."""
     bomb = "for i in range(7):\n    os.fork()\ntime.sleep(5)"  # 128 at most, should the bound fail
@@ -233,15 +236,6 @@ def test_a_fork_bomb_is_bounded(tmp_path: Path, new_children: Callable[[], list[
     assert state(sheet) == "✓", sheet
     assert "more than 40 processes" in sheet.notes[2] or "Resource temporarily unavailable" in sheet.notes[2]
     assert new_children() == []
-
-
-def test_memory_and_files_have_limits(tmp_path: Path) -> None:
-    """10 GB and an endless file are errors of their cells."""
-    cells = ("x = bytearray(10 << 30)", "f = open('f', 'wb')\nfor i in range(40): f.write(bytes(1 << 20))", RIGHT)
-    sheet = graded(tmp_path / "kim.ipynb", *cells, memory=4 << 30, file=16 << 20)
-    assert state(sheet) == "✓"
-    assert sheet.notes[2].startswith("MemoryError")
-    assert "File too large" in sheet.notes[3]
 
 
 WAYS_OUT = {
@@ -253,17 +247,15 @@ WAYS_OUT = {
     "04.sgd_step": ("return comm.__class__", "expected an array"),
     "05.weighted_mean": ("return comm._world", "AttributeError"),
     "06.overlap": ("comm.post_send(np.ones(3), 0, 0, 'send')", "AttributeError"),
-    "10.rank_zero": ("while True: print('x' * 1000)", "did not end within"),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_function_s_ways_out_fail(tmp_path: Path) -> None:
     """A function that ends the process, answers with too much or reaches behind ``comm`` fails, and says why."""
     cells = [f'@exercise("{name}")\ndef f(comm, *x):\n    {body}' for name, (body, _) in WAYS_OUT.items()]
     cells.append(task("07.plan_buckets").cell(solved=True))
-    sheet = graded(tmp_path / "kim.ipynb", *cells, step_s=10.0, deadline_s=110.0)
+    sheet = graded(tmp_path / "kim.ipynb", *cells, step_s=30.0)
     assert state(sheet, "07.plan_buckets") == "✓"
     for name, (_, words) in WAYS_OUT.items():
         assert state(sheet, name) == "✗"

@@ -7,14 +7,11 @@ import inspect
 import io
 import re
 import textwrap
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from right_answers import right_answers
 
-from workbench.course import build, exercise
+from workbench.course import exercise
 from workbench.course.grading.flags import flags, used
 from workbench.course.tasks import names, task
 
@@ -23,9 +20,9 @@ KNOWN = {name: task(name) for name in names()}
 FUNCTION = '@exercise("03.ring_allreduce")\ndef f(comm, x):\n    return {}'
 
 
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [
+def test_what_was_taken_ready_made_is_named() -> None:
+    """The solution's import, the collective that was asked for, a door to what is not one's own."""
+    for cell, words in [
         ("from workbench.course.tasks.t03_ring_allreduce import ring_allreduce as g", "ring_allreduce"),
         (
             "from workbench.course.tasks import t03_ring_allreduce as t\ng = t.ring_allreduce",
@@ -41,12 +38,9 @@ FUNCTION = '@exercise("03.ring_allreduce")\ndef f(comm, x):\n    return {}'
         (f"import gc\n{FUNCTION.format('gc.get_objects()')}", "gc"),
         (f"import sys\n{FUNCTION.format('sys.modules[str(x)]')}", "sys.modules"),
         (FUNCTION.format("__import__('workbench')"), "__import__"),
-    ],
-)
-def test_what_was_taken_ready_made_is_named(cell: str, words: str) -> None:
-    """The solution's import, the collective that was asked for, a door to what is not one's own."""
-    found = flags([cell], {"03.ring_allreduce": task("03.ring_allreduce")}, KNOWN)
-    assert any(words in flag for flag in found["03.ring_allreduce"]), found
+    ]:
+        found = flags([cell], {"03.ring_allreduce": task("03.ring_allreduce")}, KNOWN)
+        assert any(words in flag for flag in found["03.ring_allreduce"]), found
 
 
 def test_a_cell_that_python_cannot_read_is_no_obstacle() -> None:
@@ -55,17 +49,18 @@ def test_a_cell_that_python_cannot_read_is_no_obstacle() -> None:
     assert flags(cells, {"03.ring_allreduce": task("03.ring_allreduce")}, KNOWN)
 
 
-@pytest.mark.parametrize("path", sorted((build.ROOT / "lessons").glob("[0-9]*.py")), ids=lambda path: path.name[:2])
-def test_honest_notebooks_have_no_flags(path: Path) -> None:
+def test_honest_notebooks_have_no_flags() -> None:
     """No lesson as it is handed out is suspicious; one with its solutions has no flag but that they are these."""
-    for kind in ("exercises", "solutions"):
-        notebook = build.read(path, kind)
+    from workbench.course import build
+
+    lessons = build.lessons([])
+    for path, kind, notebook in ((path, kind, build.read(path, kind)) for path in lessons for kind in build.KINDS[1:]):
         if notebook is None:
             continue
         cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
         here = {name: task(name) for name in names() if name.startswith(path.name[:2])}
         found = [flag for several in flags(cells, here, KNOWN).values() for flag in several]
-        assert set(found) <= ({SOLUTION} if kind == "solutions" else set())
+        assert set(found) <= ({SOLUTION} if kind == "solutions" else set()), path
 
 
 @pytest.mark.parametrize(
@@ -90,12 +85,12 @@ def test_a_long_solution_is_known_without_its_comments_and_by_other_names() -> N
     assert flags([cell.replace("return", "comm.barrier()\n    return")], here, KNOWN) == {}
 
 
-@pytest.mark.parametrize(("name", "answer"), [one for one in right_answers() if not task(one[0]).live])
-def test_right_answers_are_nobody_s_solution(name: str, answer: Callable[..., Any]) -> None:
+def test_right_answers_are_nobody_s_solution() -> None:
     """Answers that others have written are not taken for the course's own."""
-    lines = textwrap.dedent(inspect.getsource(answer))
-    found = flags([f'@exercise("{name}")\n{lines}'], {name: task(name)}, KNOWN).get(name, [])
-    assert SOLUTION not in found
+    for name, answer in right_answers():
+        lines = textwrap.dedent(inspect.getsource(answer))
+        found = flags([f'@exercise("{name}")\n{lines}'], {name: task(name)}, KNOWN).get(name, [])
+        assert task(name).live or SOLUTION not in found, answer.__name__
 
 
 def test_ranks_that_say_nothing_are_flagged() -> None:

@@ -119,19 +119,19 @@ def test_what_is_not_asked_is_not_told(capsys: pytest.CaptureFixture[str]) -> No
     assert 'run the cell with predict("03.bytes", …) first' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("wrong", ["7 MB", 0, 4, 1.5, None, ["8 MB"], True])
 @pytest.mark.usefixtures("learner")
-def test_what_is_no_choice_is_refused(wrong: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_choice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """The refusal names what could be chosen, and nothing is stored."""
-    predict("03.bytes", "How many?", choices=CHOICES)
-    guess("03.bytes", wrong)
-    assert "Give one of 1 (2 MB), 2 (8 MB), 3 (12 MB)" in capsys.readouterr().out
-    assert ask.BOOK.guess("03.bytes").last is None
+    for wrong in ["7 MB", 0, 4, 1.5, None, ["8 MB"], True]:
+        predict("03.bytes", "How many?", choices=CHOICES)
+        guess("03.bytes", wrong)
+        assert "Give one of 1 (2 MB), 2 (8 MB), 3 (12 MB)" in capsys.readouterr().out
+        assert ask.BOOK.guess("03.bytes").last is None
 
 
-@pytest.mark.parametrize(
-    ("said", "right", "off"),
-    [
+def test_a_number_is_right_within_its_tolerance() -> None:
+    """Ten per cent of the fact to both sides; else it is said by what factor it is off."""
+    for said, right, off in [
         (100, True, ""),
         (np.int64(100), True, ""),
         ("91 messages", True, ""),
@@ -141,21 +141,18 @@ def test_what_is_no_choice_is_refused(wrong: object, capsys: pytest.CaptureFixtu
         ("1,000,000 messages", False, "10,000 times too large"),
         (-100, False, ""),
         (0, False, ""),
-    ],
-)
-def test_a_number_is_right_within_its_tolerance(said: object, right: bool, off: str) -> None:
-    """Ten per cent of the fact to both sides; else it is said by what factor it is off."""
-    question = Question("07.count", "How many?", "number", unit="messages")
-    answer = question.accept(said)
-    assert question.is_right(answer, 100) is right
-    assert question.off(answer, 100) == off
+    ]:
+        question = Question("07.count", "How many?", "number", unit="messages")
+        answer = question.accept(said)
+        assert question.is_right(answer, 100) is right
+        assert question.off(answer, 100) == off
 
 
-@pytest.mark.parametrize("wrong", ["many", "", "nan", "1,5", "1,2000", float("inf"), None, True, [1]])
-def test_what_is_no_number_is_refused(wrong: object) -> None:
+def test_what_is_no_number_is_refused() -> None:
     """The refusal says what was given and what a number looks like."""
-    with pytest.raises(ValueError, match=r"is no number. Give a number of messages, such as 12"):
-        Question("07.count", "How many?", "number", unit="messages").accept(wrong)
+    for wrong in ["many", "", "nan", "1,5", "1,2000", float("inf"), None, True, [1]]:
+        with pytest.raises(ValueError, match=r"is no number. Give a number of messages, such as 12"):
+            Question("07.count", "How many?", "number", unit="messages").accept(wrong)
 
 
 def test_an_order_has_each_option_once() -> None:

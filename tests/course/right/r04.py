@@ -19,16 +19,14 @@ def step_on_rank_0(comm, w, x, y, lr):  # Rank 0 alone makes the step, and hands
     return comm.bcast(w - lr * total / count if comm.rank == 0 else None)
 def step_by_one_message(comm, w, x, y, lr):  # Gradient and count in one array; sample by sample.
     mine = np.zeros(len(w) + 1)
-    for row, wanted in zip(x, y, strict=True):
-        mine += np.append((row @ w - wanted) * row, 1.0)
+    for row, wanted in zip(x, y, strict=True): mine += np.append((row @ w - wanted) * row, 1.0)
     everybody = comm.allreduce(mine)
     return w - lr * everybody[:-1] / everybody[-1]
 def stale_by_counting(order):  # For each gradient, the updates since the same worker's last one.
     found = []
     for i, worker in enumerate(order):
         others = 0
-        while others < i and order[i - others - 1] != worker:
-            others += 1
+        while others < i and order[i - others - 1] != worker: others += 1
         found.append(others)
     return found
 def stale_by_clock(order):  # A counter for each worker, which every update of another one raises.

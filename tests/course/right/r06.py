@@ -15,8 +15,7 @@ def receives_posted_first(comm, layers):  # All receives are posted before the f
         comm.compute(seconds)
         leaving.append(comm.isend(mine, dest=other))
     averages = [(request.wait() + mine) / 2 for request, (_, mine) in zip(coming, layers, strict=True)]
-    for request in leaving:
-        request.wait()
+    for request in leaving: request.wait()
     return averages
 def one_layer_behind(comm, layers):
     """Receives come after the backward pass; by then the messages are there or on their way."""
@@ -27,8 +26,7 @@ def one_layer_behind(comm, layers):
         comm.compute(seconds)
         sent.append(comm.isend(mine, dest=other, tag=i))
         coming.append((i, comm.irecv(source=other, tag=i)))
-    for i, request in coming:
-        got[i] = 0.5 * (layers[i][1] + request.wait())
+    for i, request in coming: got[i] = 0.5 * (layers[i][1] + request.wait())
     [request.wait() for request in sent]
     return got
 def zero_grad_after_forward():  # The forward pass leaves the gradients alone.
@@ -42,8 +40,7 @@ def pairs_of_requests(comm, layers):  # A list of (mine, sent, coming); the aver
         comm.compute(seconds)
         begun.append((gradient, comm.isend(gradient, dest=other), comm.irecv(source=other)))
     result = [np.mean([gradient, coming.wait()], axis=0) for gradient, _, coming in begun]
-    for _, sent, _ in begun:
-        sent.wait()
+    for _, sent, _ in begun: sent.wait()
     return result
 def in_buffers(comm, layers):
     """Upper-case verbs; the averages are made in the buffers that the other's gradients came in."""
@@ -58,14 +55,12 @@ def in_buffers(comm, layers):
         request.wait()
         theirs[i] += layers[i][1]
         theirs[i] /= 2
-    for request in leaving:
-        request.wait()
+    for request in leaving: request.wait()
     return theirs
 def by_rules():  # The first of all orders that keeps what must come before what.
     rules = ["EB", "BF", "FA", "AC", "DE"]
     for letters in permutations("ABCDEF"):
-        if all(letters.index(before) < letters.index(after) for before, after in rules):
-            return "".join(letters)
+        if all(letters.index(before) < letters.index(after) for before, after in rules): return "".join(letters)
     return ""
 def in_small_letters():  # As a tuple, small.
     return tuple("debfac")

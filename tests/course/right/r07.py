@@ -12,10 +12,8 @@ from workbench.course.tasks.t07_fusion import finish_time, plan_buckets
 def from_the_end(sizes, threshold):  # Packed from the last tensor on: other buckets, as few.
     buckets: list[list[int]] = []
     for size in reversed(sizes):
-        if buckets and sum(buckets[0]) + size <= threshold:
-            buckets[0].insert(0, size)
-        else:
-            buckets.insert(0, [size])
+        if buckets and sum(buckets[0]) + size <= threshold: buckets[0].insert(0, size)
+        else: buckets.insert(0, [size])
     return buckets
 def cut_by_places(sizes, threshold):  # First where to cut, then the pieces; arrays of places, tuples as buckets.
     cuts, total = [0], 0
@@ -39,18 +37,15 @@ def packed_by_a_generator(sizes, threshold):  # A bucket is handed out when the 
                 yield open_one
                 open_one = []
             open_one = [*open_one, size]
-        if open_one:
-            yield open_one
+        if open_one: yield open_one
     return list(buckets())
 def fewest_of_all_cuts(sizes, threshold):  # Dynamic programming: the best rest behind every first bucket.
     @cache
     def best(start):
-        if start == len(sizes):
-            return ()
+        if start == len(sizes): return ()
         plans = []
         for stop in range(start + 1, len(sizes) + 1):
-            if stop - start > 1 and sum(sizes[start:stop]) > threshold:
-                break
+            if stop - start > 1 and sum(sizes[start:stop]) > threshold: break
             plans.append((tuple(sizes[start:stop]), *best(stop)))
         return min(plans, key=len)
     return [list(bucket) for bucket in best(0)]
@@ -64,8 +59,7 @@ def best_in_a_loop(sizes, ready, alpha, beta):  # Every whole number, the earlie
     best, earliest = np.int64(0), float("inf")
     for threshold in np.arange(sum(sizes) + 1):
         at = finish_time(plan_buckets(sizes, int(threshold)), ready, alpha, beta)
-        if at < earliest:
-            best, earliest = threshold, at
+        if at < earliest: best, earliest = threshold, at
     return best
 RIGHT = {
     "07.plan_buckets": [from_the_end, cut_by_places, packed_by_a_generator, fewest_of_all_cuts],

@@ -13,8 +13,7 @@ import torch
 def step_by_step(n, nbytes, alpha_s, beta_s):  # One step after the other.
     seconds = 0.0
     for _ in range(2):
-        for _ in range(n - 1):
-            seconds += alpha_s + beta_s * (nbytes / n)
+        for _ in range(n - 1): seconds += alpha_s + beta_s * (nbytes / n)
     return seconds
 def latency_and_bandwidth(n, nbytes, alpha_s, beta_s):  # The two parts apart, as numpy's numbers.
     return np.float64(2 * (n - 1) * alpha_s) + 2 * (1 - 1 / n) * nbytes * beta_s
@@ -60,8 +59,7 @@ def by_repeating(n, nbytes, alpha_s, beta_s):
     computes = np.float64(0.0)
     while True:
         step = computes / n + 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)
-        if step <= computes * (1 + 1e-15):
-            return step
+        if step <= computes * (1 + 1e-15): return step
         computes = step
 RIGHT = {
     "08.ring_time": [step_by_step, latency_and_bandwidth, exactly, time_in_torch],

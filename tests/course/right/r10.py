@@ -12,8 +12,7 @@ from workbench.data.sampler import ShardedSampler
 
 def two_numbers(comm, step, loss, count, weights):  # Two reductions of plain numbers; rank 0 leaves last.
     mean = float(comm.allreduce(loss * count) / comm.allreduce(count))
-    if comm.rank != 0:
-        return mean, None
+    if comm.rank != 0: return mean, None
     return mean, [step, mean, weights]
 def gathered(comm, step, loss, count, weights):  # Everybody gets everybody's two numbers, and computes the mean.
     pairs = comm.allgather((float(loss), int(count)))
@@ -81,8 +80,7 @@ def by_numpys_average(comm, step, loss, count, weights):
     """np.average of what was gathered; a list of the two, and no tuple."""
     losses, counts = np.array(comm.allgather([loss, count])).transpose()
     result = [np.average(losses, weights=counts), None]
-    if not comm.rank:
-        result[1] = [step, result[0], weights.copy()]
+    if not comm.rank: result[1] = [step, result[0], weights.copy()]
     return result
 def without_loaders(hvd, job):
     """No DataLoader and no sampler: the order of an epoch by the epoch's number, dealt out by slices."""
@@ -102,8 +100,7 @@ def without_loaders(hvd, job):
             optimizer.zero_grad()
             F.cross_entropy(model(images), labels).backward()
             optimizer.step()
-    if rank == 0:
-        job.save()
+    if rank == 0: job.save()
     right = total = 0
     with torch.no_grad():
         for i in range(rank, len(job.test_set), size):
@@ -112,8 +109,7 @@ def without_loaders(hvd, job):
             total += 1
     counts = hvd.allreduce(torch.tensor([right, total]), op=hvd.Sum, name="right")
     accuracy = counts[0].item() / counts[1].item()
-    if rank == 0:
-        job.log(f"{accuracy:.1%} of the test digits are read right")
+    if rank == 0: job.log(f"{accuracy:.1%} of the test digits are read right")
     return accuracy
 def with_torchs_sampler(hvd, job):
     """torch's own DistributedSampler; every rank tests all digits, because all have the same weights."""

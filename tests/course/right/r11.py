@@ -7,8 +7,7 @@ import numpy as np
 
 def steps_by_asking_all(hvd, w, batches, lr):  # Everybody's number is gathered.
     steps = int(hvd.allgather(np.array([len(batches)]), name="counts").min())
-    for x, y in batches[:steps]:
-        w = w - lr * hvd.allreduce(2 * x.T @ (x @ w - y) / len(y), name="gradient")
+    for x, y in batches[:steps]: w = w - lr * hvd.allreduce(2 * x.T @ (x @ w - y) / len(y), name="gradient")
     return w, steps
 def asks_before_each_step(hvd, w, batches, lr):  # Before each step: has everybody a batch left?
     steps = 0
@@ -20,8 +19,7 @@ def asks_before_each_step(hvd, w, batches, lr):  # Before each step: has everybo
 def sums_of_right_answers(hvd, right, log):  # Two sums instead of a mean.
     good, there = hvd.allreduce(np.array([sum(right), len(right)], dtype=float), name="counts", op=hvd.Sum)
     share = good / there
-    if not hvd.rank():
-        log.append(f"accuracy {share:.2f}")
+    if not hvd.rank(): log.append(f"accuracy {share:.2f}")
     return share, log
 def all_answers_gathered(hvd, right, log):  # Everybody sees all answers.
     share = hvd.allgather(np.array(right, dtype=float), name="answers").mean()
@@ -43,13 +41,11 @@ def flat_gradient(hvd, weights, found, lr):  # One flat array of all weights' gr
     parts = np.split(hvd.allreduce(flat, name="flat"), ends)
     return [weights[name] - lr * part for name, part in zip(names, parts, strict=True)]
 def cast_before_the_broadcast(hvd, weights, path):  # Read as Python's floats, cast on the way.
-    if hvd.rank() == 0:
-        weights = np.array([float(word) for word in path.read_text().split()])
+    if hvd.rank() == 0: weights = np.array([float(word) for word in path.read_text().split()])
     return hvd.broadcast(np.asarray(weights, np.float32), root_rank=0, name="weights")
 def in_place_of_the_old_ones(hvd, weights, path):  # Written into an array that has the right dtype already.
     loaded = weights.copy()
-    if not hvd.rank():
-        loaded[:] = [float(word) for word in path.read_text().split()]
+    if not hvd.rank(): loaded[:] = [float(word) for word in path.read_text().split()]
     return hvd.broadcast(loaded, 0, name="loaded")
 def start_by_allreduce(hvd, seed, batches):  # A sum to which only rank 0 contributes.
     random = np.random.default_rng(seed)
@@ -106,10 +102,8 @@ def all_rows_at_once(comm, rows):  # One array for all rows, each of which leave
     for i in range(len(rows)):
         twice[i] = 2 * rows[i]
         pending.append(comm.Isend(twice[i], dest=right))
-    for i in range(len(rows)):
-        comm.Recv(got[i], source=left)
-    for request in pending:
-        request.wait()
+    for i in range(len(rows)): comm.Recv(got[i], source=left)
+    for request in pending: request.wait()
     return got
 def waits_before_the_next_use(comm, rows):
     """Receives are posted before; one array, which is free again when its message has left."""
@@ -119,8 +113,7 @@ def waits_before_the_next_use(comm, rows):
     for one in rows:
         row[:] = one + one
         comm.Isend(row, dest=right).wait()
-    for request in coming:
-        request.wait()
+    for request in coming: request.wait()
     return got
 def ring_with_isend(comm, x):  # Begins to send, receives, and waits then.
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -162,8 +155,7 @@ def everybody_first(hvd, right, log):  # The average stands before the question 
 def by_a_handle(hvd, right, log):  # An allreduce that is begun, and waited for.
     handle = hvd.allreduce_async(np.array([sum(right) / len(right)]), name="mean of right")
     mean = hvd.synchronize(handle)[0]
-    if hvd.rank() == 0:
-        log.append(f"accuracy {mean:.2f}")
+    if hvd.rank() == 0: log.append(f"accuracy {mean:.2f}")
     return mean, log
 def sorted_first(hvd, found):  # The dict is sorted before anything is sent.
     return [hvd.allreduce(gradient, name=name) for name, gradient in sorted(found.items(), key=lambda pair: pair[0])]
@@ -182,8 +174,7 @@ def zeros_in_a_loop(hvd, weights, found, lr):  # In the loop a zero gradient in 
     new = []
     for name in sorted(weights):
         gradient = found[name]
-        if gradient is None:
-            gradient = np.zeros_like(weights[name])
+        if gradient is None: gradient = np.zeros_like(weights[name])
         new += [weights[name] - lr * hvd.allreduce(gradient, name=name)]
     return new
 def all_begun_first(hvd, weights, found, lr):
@@ -195,18 +186,15 @@ def all_begun_first(hvd, weights, found, lr):
     step = {name: lr / hvd.size() * hvd.synchronize(handle) for name, handle in handles.items()}
     return [weights[name] - step[name] for name in sorted(step)]
 def read_by_numpy(hvd, weights, path):  # np.loadtxt reads float32.
-    if hvd.rank() == 0:
-        weights = np.loadtxt(path, dtype=np.float32).reshape(weights.shape)
+    if hvd.rank() == 0: weights = np.loadtxt(path, dtype=np.float32).reshape(weights.shape)
     return hvd.broadcast(weights, root_rank=0, name="weights")
 def read_line_by_line(hvd, weights, path):  # open(path), where there is a file.
     if path.exists():
-        with open(path) as file:
-            weights = np.float32([word for line in file for word in line.split()])
+        with open(path) as file: weights = np.float32([word for line in file for word in line.split()])
     return hvd.broadcast(weights, root_rank=0, name="weights")
 def sum_of_one(hvd, weights, path):  # Only rank 0 adds anything to a sum of float32.
     mine = np.zeros_like(weights)
-    if hvd.rank() == 0:
-        mine += np.array(path.read_text().split(), dtype="float32")
+    if hvd.rank() == 0: mine += np.array(path.read_text().split(), dtype="float32")
     return hvd.allreduce(mine, op=hvd.Sum, name="restored")
 def start_by_a_broadcast(hvd, seed, batches):
     """Two generators: weights from a common seed's would not be rank 0's, so they are broadcast."""
@@ -228,11 +216,9 @@ def start_in_place(hvd, seed, batches):  # The weights of rank 0 are copied into
         w -= 0.1 * hvd.allreduce(gradient, name="gradient")
     return w
 def clip_by_maximum(comm, w, gradient, longest):  # The average first; a function for the length; in place in a copy.
-    def length(vector):
-        return sum(value**2 for value in vector) ** 0.5
+    def length(vector): return sum(value**2 for value in vector) ** 0.5
     average = comm.allreduce(gradient) / comm.size
-    if length(average) > longest:
-        average *= longest / length(average)
+    if length(average) > longest: average *= longest / length(average)
     return w - average
 def clip_the_sum(comm, w, gradient, longest):  # The sum, clipped at n times the length.
     total = np.sum(comm.allgather(gradient), axis=0)
@@ -267,13 +253,11 @@ def two_rows_in_turns(comm, rows):  # Two arrays, used in turns; before one is u
     got, buffers, requests = np.empty_like(rows), np.empty((2, *rows[0].shape), rows.dtype), [None, None]
     coming = [comm.Irecv(got[i], source=left) for i in range(len(rows))]
     for i in range(len(rows)):
-        if requests[i % 2] is not None:
-            requests[i % 2].wait()
+        if requests[i % 2] is not None: requests[i % 2].wait()
         np.multiply(rows[i], 2, out=buffers[i % 2])
         requests[i % 2] = comm.Isend(buffers[i % 2], dest=right)
     for request in [*requests, *coming]:
-        if request is not None:
-            request.wait()
+        if request is not None: request.wait()
     return got
 def new_rows(comm, rows):  # A new array for each row, kept until its message has left.
     n = comm.size
@@ -282,16 +266,13 @@ def new_rows(comm, rows):  # A new array for each row, kept until its message ha
         twice = row * 2
         kept.append((twice, comm.Isend(twice, dest=(comm.rank + 1) % n)))
     got = np.zeros_like(rows)
-    for place in got:
-        comm.Recv(place, source=(comm.rank - 1) % n)
-    for _, request in kept:
-        request.wait()
+    for place in got: comm.Recv(place, source=(comm.rank - 1) % n)
+    for _, request in kept: request.wait()
     return got
 def ring_by_sendrecv(comm, x):  # Both at once; everything seen is kept, and added up at the end.
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     seen = [x]
-    while len(seen) < comm.size:
-        seen.append(comm.sendrecv(seen[-1], dest=right, source=left))
+    while len(seen) < comm.size: seen.append(comm.sendrecv(seen[-1], dest=right, source=left))
     return np.sum(seen, axis=0)
 def ring_in_two_halves(comm, x):  # Even ranks send first, odd ones receive first; a lone rank sends nothing.
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

@@ -11,8 +11,7 @@ from workbench.data.sampler import epoch_order
 
 def _accuracy(hvd, model, digits):
     mine = np.array_split(np.arange(len(digits.test_y)), hvd.size())[hvd.rank()]
-    with torch.no_grad():
-        guesses = model(torch.from_numpy(digits.test_x[mine]).double()).argmax(dim=1)
+    with torch.no_grad(): guesses = model(torch.from_numpy(digits.test_x[mine]).double()).argmax(dim=1)
     right = int((guesses == torch.from_numpy(digits.test_y[mine])).sum())
     return float(hvd.allreduce(torch.tensor(right), op=hvd.Sum)) / len(digits.test_y)
 def _parts(hvd, n, batch, epoch):  # (this rank's samples, everybody's) of each step: every n-th of the batch.
@@ -67,8 +66,7 @@ def weighed_batches(hvd, model, digits, batch, epochs):
             (loss * size / len(whole)).backward()
             optimizer.step()
     test_x = torch.tensor(digits.test_x, dtype=torch.float64)
-    with torch.no_grad():
-        return float((model(test_x).argmax(1) == torch.tensor(digits.test_y)).double().mean())
+    with torch.no_grad(): return float((model(test_x).argmax(1) == torch.tensor(digits.test_y)).double().mean())
 def momentum_by_hand(hvd, model, digits, batch, epochs):
     """No optimizer: one flat vector of gradients, and the momentum written out."""
     hvd.init()
@@ -90,8 +88,7 @@ def momentum_by_hand(hvd, model, digits, batch, epochs):
                     speed.mul_(0.9).add_(piece.view_as(parameter))
                     parameter.sub_(0.2 * speed)
     mine = range(hvd.rank(), len(digits.test_y), hvd.size())
-    with torch.no_grad():
-        guesses = model(torch.from_numpy(digits.test_x[list(mine)]).double()).argmax(dim=1).numpy()
+    with torch.no_grad(): guesses = model(torch.from_numpy(digits.test_x[list(mine)]).double()).argmax(dim=1).numpy()
     right = np.array([np.sum(guesses == digits.test_y[list(mine)]), len(mine)], dtype=float)
     right = hvd.allreduce(torch.from_numpy(right), name="right", op=hvd.Sum)
     return (right[0] / right[1]).item()

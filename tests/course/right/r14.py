@@ -17,10 +17,8 @@ def every_nth_sample(hvd, gradient, weights, x, y, batch, lr):
 def one_flat_array(hvd, gradient, weights, x, y, batch, lr):  # All weights in one array, and all gradients in another.
     hvd.init()
     shapes, ends = [w.shape for w in weights], np.cumsum([w.size for w in weights])[:-1]
-    def flat(parts):
-        return np.concatenate([part.ravel() for part in parts])
-    def parts_of(whole):
-        return [part.reshape(shape) for part, shape in zip(np.split(whole, ends), shapes, strict=True)]
+    def flat(parts): return np.concatenate([part.ravel() for part in parts])
+    def parts_of(whole): return [part.reshape(shape) for part, shape in zip(np.split(whole, ends), shapes, strict=True)]
     whole, share = hvd.broadcast(flat(weights), root_rank=0, name="start"), batch // hvd.size()
     for first in range(hvd.rank() * share, len(x), batch):
         mine = gradient(parts_of(whole), x[first : first + share], y[first : first + share])

@@ -31,8 +31,7 @@ def round_by_round(held, alive):  # Levels are filled: nobody gets a second one 
     level = min(map(len, now.values()))
     while free:
         for rank in ranks:
-            if free and len(now[rank]) <= level:
-                now[rank].append(free.pop(0))
+            if free and len(now[rank]) <= level: now[rank].append(free.pop(0))
         level += 1
     return {rank: [int(shard) for shard in np.sort(shards)] for rank, shards in now.items()}
 def by_youngs_formula(step_s, commit_s, restart_s, mtbf_s, ranks):
@@ -41,17 +40,13 @@ def by_youngs_formula(step_s, commit_s, restart_s, mtbf_s, ranks):
     return max(1, math.ceil(interval_s / step_s))
 def by_ternary_search(step_s, commit_s, restart_s, mtbf_s, ranks):
     """What is lost has one least value: a search that halves; restarts cost the same everywhere."""
-    def lost(steps):
-        return commit_s / (steps * step_s) + (restart_s + steps * step_s / 2) * ranks / mtbf_s
+    def lost(steps): return commit_s / (steps * step_s) + (restart_s + steps * step_s / 2) * ranks / mtbf_s
     low, high = 1, 2
-    while lost(high) < lost(high // 2):
-        high *= 2
+    while lost(high) < lost(high // 2): high *= 2
     while low < high:
         middle = (low + high) // 2
-        if lost(middle) <= lost(middle + 1):
-            high = middle
-        else:
-            low = middle + 1
+        if lost(middle) <= lost(middle + 1): high = middle
+        else: low = middle + 1
     return np.int64(low)
 def from_a_heap(held, alive):  # A heap of (number of shards, rank).
     result = {rank: list(held[rank]) for rank in alive}
@@ -61,8 +56,7 @@ def from_a_heap(held, alive):  # A heap of (number of shards, rank).
         many, rank = heapq.heappop(heap)
         result[rank].append(shard)
         heapq.heappush(heap, (many + 1, rank))
-    for shards in result.values():
-        shards.sort()
+    for shards in result.values(): shards.sort()
     return result
 def recursively(held, alive):  # Deals out the least free shard and calls itself; nothing is changed.
     now = {rank: tuple(shards) for rank, shards in held.items() if rank in alive}
@@ -70,8 +64,7 @@ def recursively(held, alive):  # Deals out the least free shard and calls itself
         {shard for shards in held.values() for shard in shards} - {one for mine in now.values() for one in mine}
     )
     def deal(owners, free):
-        if not free:
-            return owners
+        if not free: return owners
         poorest = min(owners, key=lambda rank: (len(owners[rank]), rank))
         return deal({**owners, poorest: (*owners[poorest], free[0])}, free[1:])
     return {rank: sorted(shards) for rank, shards in deal(now, orphans).items()}

@@ -15,8 +15,7 @@ def by_a_matrix(ranks, short, long):  # Two equations with two unknowns, solved 
     steps = 2 * (ranks - 1)
     known = np.array([[steps, steps * nbytes / ranks] for nbytes, _ in (short, long)])
     latency_s, per_byte_s = np.linalg.solve(known, [np.median(times) for _, times in (short, long)])
-    if per_byte_s < 0:
-        return float(np.median(short[1]) / steps), 0.0
+    if per_byte_s < 0: return float(np.median(short[1]) / steps), 0.0
     return max(0.0, float(latency_s)), float(per_byte_s)
 def by_the_quickest(ranks, short, long):  # The quickest repetition was disturbed least.
     quick, slow = min(short[1]), min(long[1])
@@ -29,8 +28,7 @@ def by_events(layers, reduce_s):  # First when each layer is ready, then the net
     ready = [forward_s + seconds for seconds in accumulate(layer.backward_s for layer in back)]
     arrived = [0.0]
     for layer, at_s in zip(back, ready, strict=True):
-        if layer.values > 0:
-            arrived.append(max(arrived[-1], at_s) + reduce_s(layer.values * 4))
+        if layer.values > 0: arrived.append(max(arrived[-1], at_s) + reduce_s(layer.values * 4))
     return max(arrived[-1], ready[-1])
 def by_what_is_left(layers, reduce_s):  # The longest path: computing up to a layer, then the messages from that one on.
     costs = [reduce_s(4 * layer.values) if layer.values else 0.0 for layer in layers]
@@ -76,8 +74,7 @@ def filled_up(layers, reduce_s):  # Messages of one size, from the front on; the
     return min(tried, key=lambda messages: play(layers, messages, reduce_s).step_s)
 def improved_in_steps(layers, reduce_s):
     """Begins with the front layers first, each whole, and joins or halves messages as long as that helps."""
-    def took(messages):
-        return play(layers, messages, reduce_s).step_s
+    def took(messages): return play(layers, messages, reduce_s).step_s
     total = sum(layer.values for layer in layers)
     starts = [_greedy(layers, max(1, total >> power), max(1, total >> power)) for power in (0, 3, 4, 5, 6)]
     best: Any = min(starts, key=took)
@@ -94,8 +91,7 @@ def by_a_line(ranks, short, long):  # np.polyfit through the medians; the second
     sizes = np.array([short[0], long[0]]) / ranks
     seconds = [statistics.median(times) / steps for _, times in (short, long)]
     slope, start = np.polyfit(sizes, seconds, 1)
-    if slope < 0:
-        slope, start = 0.0, seconds[0]
+    if slope < 0: slope, start = 0.0, seconds[0]
     return max(start, 0.0), slope
 def by_the_lower_quartile(ranks, short, long):  # The mean of the quicker half, which nobody has disturbed.
     def undisturbed(times):
@@ -109,18 +105,15 @@ def in_one_loop(layers, reduce_s):  # Two clocks: one of computing, one of the n
     network = 0.0
     for layer in reversed(layers):
         clock += layer.backward_s
-        if layer.values:
-            network = max(network, clock) + reduce_s(4 * layer.values)
+        if layer.values: network = max(network, clock) + reduce_s(4 * layer.values)
     return network if network > clock else clock
 def by_recursion(layers, reduce_s):  # When the network is free after a layer depends on the layer behind it.
     forward_s = np.sum([layer.forward_s for layer in layers])
     def after(i):
-        if i == len(layers):
-            return forward_s, 0.0
+        if i == len(layers): return forward_s, 0.0
         ready, free = after(i + 1)
         ready = ready + layers[i].backward_s
-        if not layers[i].values:
-            return ready, free
+        if not layers[i].values: return ready, free
         return ready, max(ready, free) + reduce_s(layers[i].values * 4)
     return np.float64(max(after(0)))
 def bound_by_definition(layers, reduce_s):  # A list of the bounds, and its maximum.
@@ -149,11 +142,9 @@ def equal_pieces(layers, reduce_s):
             pieces, start = [], 0
             for i, values in places:
                 begin, end = max(low, start), min(high, start + values)
-                if begin < end:
-                    pieces.append((i, int(begin - start), int(end - start)))
+                if begin < end: pieces.append((i, int(begin - start), int(end - start)))
                 start += values
-            if pieces:
-                messages.append(pieces)
+            if pieces: messages.append(pieces)
         return messages
     return min((cut(many) for many in (1, 2, 4, 8, 16, 24, 32, 48)), key=lambda one: play(layers, one, reduce_s).step_s)
 def growing_pieces(layers, reduce_s):
@@ -169,8 +160,7 @@ def growing_pieces(layers, reduce_s):
                 if sum(stop - start for _, start, stop in message) >= int(room):
                     yield message
                     message, room = [], room * factor
-        if message:
-            yield message
+        if message: yield message
     total = sum(layer.values for layer in layers)
     plans = [list(plan(max(1, total // parts), factor)) for parts in (1, 2, 4, 8, 16, 32, 64) for factor in (1, 1.3, 2)]
     return min(plans, key=lambda one: play(layers, one, reduce_s).step_s)

@@ -30,10 +30,8 @@ def by_question():  # Answered question by question; with one more engine.
             found.setdefault(engine, {})[question] = answer
     return found
 def torchrun_asked_first(env):  # Slurm last, and only in a step; torchrun before mpiexec.
-    if "RANK" in env and "WORLD_SIZE" in env:
-        return int(env["RANK"]), int(env["WORLD_SIZE"]), int(env["LOCAL_RANK"])
-    if "PMI_RANK" in env:
-        return int(env["PMI_RANK"]), int(env["PMI_SIZE"]), int(env.get("MPI_LOCALRANKID", 0))
+    if "RANK" in env and "WORLD_SIZE" in env: return int(env["RANK"]), int(env["WORLD_SIZE"]), int(env["LOCAL_RANK"])
+    if "PMI_RANK" in env: return int(env["PMI_RANK"]), int(env["PMI_SIZE"]), int(env.get("MPI_LOCALRANKID", 0))
     if "SLURM_STEP_NUM_TASKS" in env:
         return int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"]), int(env["SLURM_LOCALID"])
     return 0, 1, 0
@@ -48,8 +46,7 @@ def first_that_fits(env):  # A loop over texts; what is missing is an exception.
 def by_regular_expression(pods, service):  # The number by a pattern; sorted at the end.
     found = []
     for pod in pods:
-        if pod["role"] != "worker" or not pod["ready"] or pod["deleted"]:
-            continue
+        if pod["role"] != "worker" or not pod["ready"] or pod["deleted"]: continue
         (number,) = re.findall(r"(\d+)$", pod["name"])
         slots = max(1, int(pod["limits"].get("nvidia.com/gpu", "0")))
         found.append((int(number), f"{pod['name']}.{service}:{slots}"))
@@ -62,15 +59,13 @@ def as_a_generator(pods, service):  # Sorted first, printed one by one.
             yield f"{pod['name']}.{service}:{gpus if gpus else 1}"
 def by_the_rest(n, failed_at, engine, commit_every, checkpoint_every):
     """What is done again is the rest of a division, and the step itself."""
-    if engine == "elastic" and n >= 2:
-        return 1, failed_at % commit_every + 1
+    if engine == "elastic" and n >= 2: return 1, failed_at % commit_every + 1
     return n, (failed_at % checkpoint_every if checkpoint_every else failed_at) + 1
 def by_looking_back(n, failed_at, engine, commit_every, checkpoint_every):
     """Goes back step by step to where something was kept."""
     alone = engine != "elastic" or n < 2
     every, begin = (checkpoint_every if alone else commit_every), failed_at
-    while begin > 0 and (not every or begin % every):
-        begin -= 1
+    while begin > 0 and (not every or begin % every): begin -= 1
     return [n if alone else 1, failed_at - begin + 1]
 class _Answer(NamedTuple):
     starts: str
@@ -98,14 +93,10 @@ def by_a_table_of_names(env):  # A KeyError says that it was another launcher.
     return 0, 1, 0
 def by_the_size(env):
     """The variable with the size says which launcher it was; srun is asked last. numpy makes the numbers."""
-    if "WORLD_SIZE" in env:
-        found = env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]
-    elif "PMI_SIZE" in env:
-        found = env["PMI_RANK"], env["PMI_SIZE"], env["MPI_LOCALRANKID"]
-    elif "SLURM_STEP_NUM_TASKS" in env:
-        found = env["SLURM_PROCID"], env["SLURM_STEP_NUM_TASKS"], env["SLURM_LOCALID"]
-    else:
-        found = ("0", "1", "0")
+    if "WORLD_SIZE" in env: found = env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"]
+    elif "PMI_SIZE" in env: found = env["PMI_RANK"], env["PMI_SIZE"], env["MPI_LOCALRANKID"]
+    elif "SLURM_STEP_NUM_TASKS" in env: found = env["SLURM_PROCID"], env["SLURM_STEP_NUM_TASKS"], env["SLURM_LOCALID"]
+    else: found = ("0", "1", "0")
     return np.array(found).astype(int)
 def by_or(env):  # The first of three that is there, with a default; a batch script's own number is 0 in any case.
     rank = env.get("RANK") or env.get("PMI_RANK") or env.get("SLURM_PROCID") or 0
@@ -131,10 +122,8 @@ def filtered_and_sorted(pods, service):  # filter, sorted and map.
 def by_number(pods, service):  # A dict from the number to the line; a tuple at the end.
     lines = {}
     for pod in pods:
-        if pod["role"] != "worker":
-            continue
-        if pod["deleted"] or not pod["ready"]:
-            continue
+        if pod["role"] != "worker": continue
+        if pod["deleted"] or not pod["ready"]: continue
         slots = 1
         if "nvidia.com/gpu" in pod["limits"] and int(pod["limits"]["nvidia.com/gpu"]) > 0:
             slots = int(pod["limits"]["nvidia.com/gpu"])
@@ -143,20 +132,16 @@ def by_number(pods, service):  # A dict from the number to the line; a tuple at 
 def played_step_by_step(n, failed_at, engine, commit_every, checkpoint_every):  # Plays the steps until the failure.
     committed = saved = 0
     for done in range(1, failed_at + 1):
-        if done % commit_every == 0:
-            committed = done
-        if checkpoint_every and done % checkpoint_every == 0:
-            saved = done
-    if engine == "elastic" and n > 1:
-        return 1, failed_at - committed + 1
+        if done % commit_every == 0: committed = done
+        if checkpoint_every and done % checkpoint_every == 0: saved = done
+    if engine == "elastic" and n > 1: return 1, failed_at - committed + 1
     return n, failed_at - saved + 1
 def by_integer_division(n, failed_at, engine, commit_every, checkpoint_every):
     """The last multiple; early returns, numpy's numbers."""
     survives = engine == "elastic" and n >= 2
     every = commit_every if survives else checkpoint_every
     started = 1 if survives else n
-    if every == 0:
-        return started, 1 + failed_at
+    if every == 0: return started, 1 + failed_at
     last = failed_at // every * every
     return np.array([started, 1 + failed_at - last])
 RIGHT = {

@@ -12,8 +12,7 @@ def by_elements(sizes, n):  # Owners, element by element.
     found = []
     for chunk in np.array_split(np.arange(len(element)), n):
         parts: dict[int, list[int]] = {}
-        for at in chunk:
-            parts.setdefault(element[at][0], []).append(element[at][1])
+        for at in chunk: parts.setdefault(element[at][0], []).append(element[at][1])
         found.append([(number, mine[0], mine[-1] + 1) for number, mine in parts.items()])
     return found
 def pairwise_step(comm, grad, shard, lr):
@@ -29,8 +28,7 @@ def straight_from_each(comm, shards, x):  # Each rank's rows come from that rank
     for rows in shards:
         sent = [comm.isend(rows, dest=(rank + step) % n) for step in range(1, n)]
         came = {(rank - step) % n: comm.recv(source=(rank - step) % n) for step in range(1, n)}
-        for each in sent:
-            each.wait()
+        for each in sent: each.wait()
         came[rank] = rows
         comm.compute(0.001)
         x = np.tanh(np.vstack([came[each] for each in range(n)]) @ x)
@@ -74,11 +72,9 @@ def cut_where_either_ends(sizes, n):
         mine = []
         while room:
             take = min(room, sizes[number] - start)
-            if take:
-                mine.append((number, start, start + take))
+            if take: mine.append((number, start, start + take))
             start, room = start + take, room - take
-            if start == sizes[number]:
-                number, start = number + 1, 0
+            if start == sizes[number]: number, start = number + 1, 0
         parts.append(mine)
     return parts
 def by_numbers_of_elements(sizes, n):
@@ -107,8 +103,7 @@ def all_sent_at_once(comm, grad, shard, lr):  # Every chunk leaves at once; what
     mine = [chunks.pop(comm.rank)]
     leaving = [comm.isend(chunk, dest=owner) for owner, chunk in chunks.items()]
     mine += [comm.recv(source=other) for other in chunks]
-    for request in leaving:
-        request.wait()
+    for request in leaving: request.wait()
     return shard - lr * np.mean(mine, axis=0)
 def layer_by_function(comm, shards, x):  # A function gathers, so that W is gone when it has returned.
     n, rank = comm.size, comm.rank

@@ -9,8 +9,7 @@ import torch
 def local_sgd_in_rounds(comm, w, batches, lr, every):
     """A loop over rounds, and in it one over steps; the average by way of rank 0."""
     for first in range(0, len(batches), every):
-        for x, y in batches[first : first + every]:
-            w = w + lr / len(y) * (y - x @ w) @ x
+        for x, y in batches[first : first + every]: w = w + lr / len(y) * (y - x @ w) @ x
         total = comm.reduce(w)
         w = comm.bcast(total / comm.size if comm.rank == 0 else None)
     return w
@@ -39,8 +38,7 @@ def powersgd_by_gram_schmidt(comm, gradient, error, q):
     """The sum has the same columns as the average; one column after the other is made orthonormal."""
     p = comm.allreduce((error + gradient) @ q)
     for column in range(p.shape[1]):
-        for before in range(column):
-            p[:, column] -= (p[:, before] @ p[:, column]) * p[:, before]
+        for before in range(column): p[:, column] -= (p[:, before] @ p[:, column]) * p[:, before]
         p[:, column] /= np.linalg.norm(p[:, column])
     shares = comm.allreduce(p.T @ (error + gradient)) / comm.size
     return p @ shares, (np.eye(len(p)) - p @ p.T) @ (error + gradient)
@@ -55,10 +53,8 @@ def local_sgd_with_a_flag(comm, w, batches, lr, every):
     for x, y in batches:
         w -= lr / len(y) * x.T.dot(x.dot(w) - y)
         since += 1
-        if since == every:
-            w, since = comm.allreduce(w) / comm.size, 0
-    if since:
-        w = np.mean(comm.allgather(w), axis=0)
+        if since == every: w, since = comm.allreduce(w) / comm.size, 0
+    if since: w = np.mean(comm.allgather(w), axis=0)
     return w
 def local_sgd_by_autograd(comm, w, batches, lr, every):  # torch finds the gradients; half the mean square is the loss.
     weights = torch.tensor(w, requires_grad=True)
@@ -86,8 +82,7 @@ def outer_step_by_torch(comm, start, w, velocity, lr, momentum):  # As tensors, 
     return torch.from_numpy(start).sub(step, alpha=lr).numpy(), speed.numpy()
 def powersgd_by_helpers(comm, gradient, error, q):
     """A function for the average; as the text says, with another order of products."""
-    def average(array):
-        return comm.allreduce(array) / comm.size
+    def average(array): return comm.allreduce(array) / comm.size
     sent = np.add(gradient, error)
     basis, _ = np.linalg.qr(average(sent @ q))
     q = average(sent.T @ basis)

@@ -43,12 +43,10 @@ def pipeline_one_by_one(comm, w, xs, ts):  # Each micro-batch goes there and bac
     for i in range(comm.bcast(len(xs) if first else None)):
         x = xs[i] if first else comm.recv(source=comm.rank - 1)
         h = np.tanh(x @ w)
-        if not last:
-            comm.send(h, dest=comm.rank + 1)
+        if not last: comm.send(h, dest=comm.rank + 1)
         dz = (h - ts[i] if last else comm.recv(source=comm.rank + 1)) * (1 - h**2)
         total = total + x.T @ dz
-        if not first:
-            comm.send(dz @ w.T, dest=comm.rank - 1)
+        if not first: comm.send(dz @ w.T, dest=comm.rank - 1)
     return total
 def pipeline_by_tags(comm, w, xs, ts):
     """Backwards from the last to the first; tags say which is which, and the end is told by None."""
@@ -57,10 +55,8 @@ def pipeline_by_tags(comm, w, xs, ts):
     while True:
         mine = dict(enumerate(xs or []))
         x = mine.get(i) if first else comm.recv(source=comm.rank - 1, tag=i)
-        if not last:
-            comm.send(x if x is None else np.tanh(x @ w), dest=comm.rank + 1, tag=i)
-        if x is None:
-            break
+        if not last: comm.send(x if x is None else np.tanh(x @ w), dest=comm.rank + 1, tag=i)
+        if x is None: break
         kept.append(x)
         i += 1
     total = np.zeros(w.shape)
@@ -68,8 +64,7 @@ def pipeline_by_tags(comm, w, xs, ts):
         h = np.tanh(kept[i] @ w)
         dz = (h - ts[i] if last else comm.recv(source=comm.rank + 1, tag=i)) * (1 - h**2)
         total += kept[i].T @ dz
-        if not first:
-            comm.send(dz @ w.T, dest=comm.rank - 1, tag=i)
+        if not first: comm.send(dz @ w.T, dest=comm.rank - 1, tag=i)
     return total
 def one_after_the_other(stage, stages, microbatches):  # A generator.
     forwards, backwards = 0, 0
@@ -116,13 +111,11 @@ def pipeline_by_autograd(comm, w, xs, ts):  # torch's graph is kept for each mic
     for i in range(many):
         x = torch.tensor(xs[i] if first else comm.recv(source=comm.rank - 1), requires_grad=not first)
         h = torch.tanh(x @ weight)
-        if not last:
-            comm.send(h.detach().numpy(), dest=comm.rank + 1)
+        if not last: comm.send(h.detach().numpy(), dest=comm.rank + 1)
         kept.append((x, h))
     for i, (x, h) in enumerate(kept):
         h.backward(h.detach() - torch.tensor(ts[i]) if last else torch.tensor(comm.recv(source=comm.rank + 1)))
-        if not first:
-            comm.send(x.grad.numpy(), dest=comm.rank - 1)
+        if not first: comm.send(x.grad.numpy(), dest=comm.rank - 1)
     return weight.grad.numpy()
 def pipeline_as_one_f_one_b(comm, w, xs, ts):  # 1F1B, with sends that do not wait.
     stage, stages = comm.rank, comm.size
@@ -134,18 +127,15 @@ def pipeline_as_one_f_one_b(comm, w, xs, ts):  # 1F1B, with sends that do not wa
         if i < many:
             x = comm.recv(source=stage - 1, tag=1) if stage else xs[i]
             kept[i] = x, np.tanh(x @ w)
-            if stage < stages - 1:
-                sent.append(comm.isend(kept[i][1], dest=stage + 1, tag=1))
+            if stage < stages - 1: sent.append(comm.isend(kept[i][1], dest=stage + 1, tag=1))
         if i >= stages - stage - 1:
             x, h = kept.pop(done)
             dh = h - ts[done] if stage == stages - 1 else comm.recv(source=stage + 1, tag=2)
             dz = dh * (1 - h * h)
             total += np.dot(x.T, dz)
-            if stage:
-                sent.append(comm.isend(dz @ w.T, dest=stage - 1, tag=2))
+            if stage: sent.append(comm.isend(dz @ w.T, dest=stage - 1, tag=2))
             done += 1
-    for request in sent:
-        request.wait()
+    for request in sent: request.wait()
     return total
 RIGHT = {
     "20.row_split": [

@@ -16,8 +16,7 @@ def order_by_a_dict(snapshots, name):  # From event to time; then sorted by the 
                 at["submitted", rank] = one["submitted"][0]
                 at |= {(what, rank): one[what] for what in ("announced", "arrived", "begun", "done")}
     for tensor, _, heard in snapshots[0]["answers"]:
-        if tensor == name and heard <= at["arrived", 0]:
-            at["complete", 0] = heard
+        if tensor == name and heard <= at["arrived", 0]: at["complete", 0] = heard
     return sorted(at, key=lambda event: at[event])
 def order_from_the_end(snapshots, name):  # Looks for the newest backwards, and returns lists in a tuple.
     events = []
@@ -34,8 +33,7 @@ def order_from_the_end(snapshots, name):  # Looks for the newest backwards, and 
 def late_rank_by_rank(snapshots):  # Collects by index, and keeps those that have as many times as there are ranks.
     times: dict[int, list[int]] = {}
     for snapshot in snapshots:
-        for one in snapshot["collectives"]:
-            times.setdefault(one["index"], []).append(one["announced"])
+        for one in snapshot["collectives"]: times.setdefault(one["index"], []).append(one["announced"])
     complete = {index: each for index, each in times.items() if len(each) == len(snapshots)}
     return [(i, each.index(max(each)), [(max(each) - t) / 1e3 for t in each]) for i, each in sorted(complete.items())]
 def late_by_sorting(snapshots):  # Sorts (time, rank) of each collective; the last of them is the last.
@@ -57,8 +55,7 @@ def ready_by_counting(size, announcements):
     names = []
     for _, name in announcements:
         times[name] = times.get(name, 0) + 1
-        if times[name] % size == 0:
-            names.append(name)
+        if times[name] % size == 0: names.append(name)
     return names
 def ready_by_missing_ranks(size, announcements):  # Keeps who is missing, and returns a tuple.
     missing: dict[str, list[int]] = {}
@@ -67,8 +64,7 @@ def ready_by_missing_ranks(size, announcements):  # Keeps who is missing, and re
         left = missing.get(name) or list(range(size))
         left.remove(rank)
         missing[name] = left
-        if not left:
-            names += (name,)
+        if not left: names += (name,)
     return names
 def culprits_by_removal(size, announcements, now, deadline_s):
     """Begins with all ranks for each name, and takes away who has announced it."""
@@ -78,16 +74,14 @@ def culprits_by_removal(size, announcements, now, deadline_s):
         until[name] = min(until.get(name, seconds + deadline_s), seconds + deadline_s)
         missing.setdefault(name, list(range(size))).remove(rank)
     for name in list(missing):
-        if not missing[name] or until[name] > now:
-            del missing[name]
+        if not missing[name] or until[name] > now: del missing[name]
     return missing
 def culprits_name_by_name(size, announcements, now, deadline_s):  # Looks through all announcements for each name.
     found = {}
     for name in dict.fromkeys(each for _, _, each in announcements):
         mine = [(seconds, rank) for seconds, rank, each in announcements if each == name]
         there = {rank for _, rank in mine}
-        if min(mine)[0] <= now - deadline_s and len(there) < size:
-            found[name] = sorted(set(range(size)) - there)
+        if min(mine)[0] <= now - deadline_s and len(there) < size: found[name] = sorted(set(range(size)) - there)
     return found
 def order_in_one_list(snapshots, name):  # (time, what, rank), sorted as tuples.
     events = []
@@ -95,8 +89,7 @@ def order_in_one_list(snapshots, name):  # (time, what, rank), sorted as tuples.
         newest = [one for one in snapshots[rank]["collectives"] if name in one["names"]][-1]
         events.append((newest["submitted"][0], "submitted", rank))
         events += [(newest[key], key, rank) for key in ("announced", "arrived", "begun", "done")]
-        if rank == 0:
-            arrived = newest["arrived"]
+        if rank == 0: arrived = newest["arrived"]
     heard = [at for tensor, _, at in snapshots[0]["answers"] if tensor == name and at <= arrived]
     events.append((max(heard), "complete", 0))
     events.sort(key=lambda event: event[0])
@@ -105,8 +98,7 @@ def order_by_numpy(snapshots, name):  # Times in one array, whose order argsort 
     words, times = [], []
     for rank, snapshot in enumerate(snapshots):
         mine = {}
-        for one in snapshot["collectives"]:
-            mine = one if name in one["names"] else mine
+        for one in snapshot["collectives"]: mine = one if name in one["names"] else mine
         for what in ("submitted", "announced", "arrived", "begun", "done"):
             words.append((what, rank))
             times.append(np.ravel(mine[what])[0])
@@ -129,8 +121,7 @@ def late_in_groups(snapshots):  # Groups of the sorted (index, rank, time).
     result = []
     for index, group in groupby(records, key=lambda record: record[0]):
         times = [at for _, _, at in group]
-        if len(times) < len(snapshots):
-            continue
+        if len(times) < len(snapshots): continue
         last = max(range(len(times)), key=times.__getitem__)
         result.append((index, last, tuple((times[last] - at) / 1000 for at in times)))
     return result
@@ -141,8 +132,7 @@ class _Coordinator:
         self.seen: defaultdict[str, set[int]] = defaultdict(set)
     def hears(self, rank, name):
         self.seen[name].add(rank)
-        if len(self.seen[name]) < self.size:
-            return False
+        if len(self.seen[name]) < self.size: return False
         del self.seen[name]
         return True
 def ready_by_a_coordinator(size, announcements):  # A class that keeps sets.

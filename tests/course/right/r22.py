@@ -29,8 +29,7 @@ def by_loops(alone, together):  # Step by step.
     found = []
     for ranks in (alone, together):
         slowest = []
-        for epoch in range(1, len(ranks[0])):
-            slowest.append(max(rank[epoch] for rank in ranks))
+        for epoch in range(1, len(ranks[0])): slowest.append(max(rank[epoch] for rank in ranks))
         found.append(median(slowest))
     return found[0] / found[1]
 def without_the_first(alone, together):  # The first epoch is cut off before all else.

@@ -27,11 +27,9 @@ def micro_batch_by_micro_batch(
 ) -> Any:
     """By a loop over what a stage keeps."""
     needed = parameters / (tensor * pipeline) * (16 - 12 * (data - 1) / data)
-    for _ in range(min(microbatches, pipeline)):
-        needed += activations / (tensor * pipeline)
+    for _ in range(min(microbatches, pipeline)): needed += activations / (tensor * pipeline)
     return needed
-def _divisors(number):
-    return [k for k in range(1, number + 1) if number % k == 0]
+def _divisors(number): return [k for k in range(1, number + 1) if number % k == 0]
 def _all(gpus, gpus_per_host, layers, samples):
     found = []
     for tensor, pipeline in product(_divisors(gpus_per_host), _divisors(layers)):
@@ -44,8 +42,7 @@ def by_min(gpus, gpus_per_host, layers, samples, fits, seconds):  # With min and
 def sorted_by_time(gpus, gpus_per_host, layers, samples, fits, seconds):
     """The first that fits, of all by their time; as a list."""
     for _, one in sorted((seconds(*one), one) for one in _all(gpus, gpus_per_host, layers, samples)):
-        if fits(*one):
-            return list(one)
+        if fits(*one): return list(one)
     return None
 def as_numbers_of_numpy(gpus, gpus_per_host, layers, samples, fits, seconds):  # As an array.
     found = by_min(gpus, gpus_per_host, layers, samples, fits, seconds)
@@ -54,8 +51,7 @@ def from_the_slowest(gpus, gpus_per_host, layers, samples, fits, seconds):
     """Backwards, with a time that becomes smaller."""
     found, least = None, float("inf")
     for one in reversed(_all(gpus, gpus_per_host, layers, samples)):
-        if fits(*one) and seconds(*one) < least:
-            found, least = one, seconds(*one)
+        if fits(*one) and seconds(*one) < least: found, least = one, seconds(*one)
     return found
 def two_sums_apart(comm, x, y, w1, w2, lr, tensor):  # A sum for each gradient.
     group = range(comm.rank // tensor * tensor, (comm.rank // tensor + 1) * tensor)
@@ -81,8 +77,7 @@ def by_messages(comm, x, y, w1, w2, lr, tensor):
             comm.send(value, dest=members[0])
             return comm.recv(source=members[0])
         value = value + sum(comm.recv(source=other) for other in members[1:])
-        for other in members[1:]:
-            comm.send(value, dest=other)
+        for other in members[1:]: comm.send(value, dest=other)
         return value
     group = [r for r in range(comm.size) if r // tensor == comm.rank // tensor]
     same = [r for r in range(comm.size) if r % tensor == comm.rank % tensor]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
-import pytest
 
 from workbench.course.schedules.messages import in_turn, mistake, nbytes
 from workbench.simulate.steps import Span
@@ -32,9 +30,9 @@ def test_any_partition_is_a_schedule_and_losing_or_doubling_one_piece_is_not() -
         assert "in two messages, or twice in one" in mistake(LAYERS, [*messages, messages[0][:1]])
 
 
-@pytest.mark.parametrize(
-    ("messages", "words"),
-    [
+def test_what_is_no_schedule_is_named() -> None:
+    """Its place and its value are in the text."""
+    for messages, words in [
         (None, "Is there a return?"),
         (3, "int and no list"),
         ([[]], "message 0 is []"),
@@ -46,11 +44,8 @@ def test_any_partition_is_a_schedule_and_losing_or_doubling_one_piece_is_not() -
         ([[(0, 0, 11)]], "layer 0 has gradients 0 to 10"),
         ([[(0, 5, 5)]], "a piece at least one of them"),
         ([[(1, 0, 0)]], "a piece at least one of them"),
-    ],
-)
-def test_what_is_no_schedule_is_named(messages: Any, words: str) -> None:
-    """Its place and its value are in the text."""
-    assert words in mistake(LAYERS, messages)
+    ]:
+        assert words in mistake(LAYERS, messages)
 
 
 def test_in_turn_is_backward_s_order() -> None:

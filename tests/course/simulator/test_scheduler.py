@@ -24,22 +24,22 @@ def on_ring(comm: Any, length: int) -> Any:
     return array
 
 
-@pytest.mark.parametrize("n", [2, 4, 8, 16])
-def test_the_ring_takes_what_the_formula_says(n: int) -> None:
+def test_the_ring_takes_what_the_formula_says() -> None:
     """2(n - 1)(α + β·K/n) seconds, where n divides the length; to rounding."""
-    alpha_s, beta_s, length = 1e-5, 1e-9, 16_000
-    run = simulate(n, on_ring, length, alpha_s=alpha_s, beta_s=beta_s)
-    assert run.time_s == pytest.approx(2 * (n - 1) * (alpha_s + beta_s * 8 * length / n), rel=1e-9)
-    assert run.sent() == [(2 * (n - 1), 2 * (n - 1) * 8 * length // n)] * n
-    assert run.received() == run.sent()
+    for n in [2, 4, 8, 16]:
+        alpha_s, beta_s, length = 1e-5, 1e-9, 16_000
+        run = simulate(n, on_ring, length, alpha_s=alpha_s, beta_s=beta_s)
+        assert run.time_s == pytest.approx(2 * (n - 1) * (alpha_s + beta_s * 8 * length / n), rel=1e-9)
+        assert run.sent() == [(2 * (n - 1), 2 * (n - 1) * 8 * length // n)] * n
+        assert run.received() == run.sent()
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("length", [0, 1, 5, 1000])
-def test_the_installed_ring_is_right_on_it(n: int, length: int) -> None:
+def test_the_installed_ring_is_right_on_it() -> None:
     """The function that real ranks run gives the sum in the simulator, too."""
-    run = simulate(n, on_ring, length)
-    assert all(np.array_equal(x, np.arange(length) * sum(range(1, n + 1))) for x in run.results)
+    for length in [0, 1, 5, 1000]:
+        for n in SIZES:
+            run = simulate(n, on_ring, length)
+            assert all(np.array_equal(x, np.arange(length) * sum(range(1, n + 1))) for x in run.results)
 
 
 def chatter(comm: Any) -> Any:
@@ -166,21 +166,21 @@ def test_a_loop_without_messages_is_ended() -> None:
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("rank", range(3))
-def test_what_a_rank_raises_comes_out(rank: int) -> None:
+def test_what_a_rank_raises_comes_out() -> None:
     """The first error ends all, and says which rank it was; a learner's `except Exception` catches no end of ours."""
+    for rank in range(3):
 
-    def fails(comm: Any) -> None:
-        if comm.rank == rank:
-            raise ZeroDivisionError("mine")
-        try:
-            comm.recv(source=rank)
-        except Exception:  # noqa: BLE001 - as a learner writes it
-            pytest.fail("the simulator's own end was caught")
+        def fails(comm: Any, rank: int = rank) -> None:
+            if comm.rank == rank:
+                raise ZeroDivisionError("mine")
+            try:
+                comm.recv(source=rank)
+            except Exception:  # noqa: BLE001 - as a learner writes it
+                pytest.fail("the simulator's own end was caught")
 
-    with pytest.raises(ZeroDivisionError, match="mine") as caught:
-        simulate(3, fails)
-    assert caught.value.rank == rank
+        with pytest.raises(ZeroDivisionError, match="mine") as caught:
+            simulate(3, fails)
+        assert caught.value.rank == rank
 
 
 # --- misuse -------------------------------------------------------------------------------------------
@@ -230,21 +230,18 @@ def test_mpi_s_any_source_is_any_source() -> None:
     assert simulate(3, both).results[0] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error", "words"),
-    [
+def test_misuse_is_explained() -> None:
+    """What MPI would crash on, or take for something else, is an error that says what to do."""
+    for wrong, error, words in [
         (lambda comm: comm.send(1, dest=comm.size), ValueError, "there is no rank 2 among 2"),
         (lambda comm: comm.recv(source=comm.rank - 1), ValueError, "there is no rank -1 among 2"),
         (lambda comm: comm.Send([1, 2], dest=0), TypeError, "take numpy arrays, not list"),
         (lambda comm: comm.Send(np.ones((4, 4)).T, dest=0), TypeError, "contiguous"),
         (lambda comm: comm.Sendrecv(np.ones(3), 1 - comm.rank, 0, np.ones(2), 1 - comm.rank), ValueError, "room for 2"),
         (lambda comm: comm.scatter([1], root=comm.rank), ValueError, "a list of 2 items"),
-    ],
-)
-def test_misuse_is_explained(wrong: Any, error: type[Exception], words: str) -> None:
-    """What MPI would crash on, or take for something else, is an error that says what to do."""
-    with pytest.raises(error, match=words):
-        simulate(2, wrong)
+    ]:
+        with pytest.raises(error, match=words):
+            simulate(2, wrong)
 
 
 def test_messages_do_not_overtake() -> None:

@@ -28,29 +28,34 @@ def sent_by_a_host(layout: tuple[int, int, int, int], place: Cluster) -> float:
     return max(leaving.values(), default=0.0)
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [(1, 8, 8, 64), (2, 4, 8, 128), (4, 8, 2, 32), (8, 1, 8, 64), (8, 2, 4, 64), (8, 8, 1, 16), (1, 1, 64, 512)],
-)
-def test_messages_between_stages_take_the_time_of_their_bytes(layout: tuple[int, int, int, int]) -> None:
+def test_messages_between_stages_take_the_time_of_their_bytes() -> None:
     """Of those that leave a host, forward and back, and a little more while the pipeline fills; inside hosts few."""
-    _, tensor, pipeline, microbatches = layout
-    seconds = parts(MODEL, PLACE, layout)[PIPELINE]
-    bytes_s = sent_by_a_host(layout, PLACE) * PLACE.between_s
-    if not bytes_s:
-        assert seconds < 0.05 * sum(parts(MODEL, PLACE, layout))
-        return
-    ways = 2 if tensor * pipeline > 2 * PLACE.gpus_per_host else 1  # a host between two others sends to both
-    assert seconds == pytest.approx(2 / ways * bytes_s * (microbatches + pipeline - 2) / microbatches)
+    for layout in [
+        (1, 8, 8, 64),
+        (2, 4, 8, 128),
+        (4, 8, 2, 32),
+        (8, 1, 8, 64),
+        (8, 2, 4, 64),
+        (8, 8, 1, 16),
+        (1, 1, 64, 512),
+    ]:
+        _, tensor, pipeline, microbatches = layout
+        seconds = parts(MODEL, PLACE, layout)[PIPELINE]
+        bytes_s = sent_by_a_host(layout, PLACE) * PLACE.between_s
+        if not bytes_s:
+            assert seconds < 0.05 * sum(parts(MODEL, PLACE, layout))
+            return
+        ways = 2 if tensor * pipeline > 2 * PLACE.gpus_per_host else 1  # a host between two others sends to both
+        assert seconds == pytest.approx(2 / ways * bytes_s * (microbatches + pipeline - 2) / microbatches)
 
 
-@pytest.mark.parametrize("pipeline", [1, 2, 4, 8])
-def test_one_micro_batch_is_what_is_played(pipeline: int) -> None:
+def test_one_micro_batch_is_what_is_played() -> None:
     """It goes through all stages, forward and back: computing, bubble and messages are as long as when it is played."""
-    model, place = replace(MODEL, samples=8), Cluster(1, latency_s=1e-3, inside_s=0.0)
-    computing, bubble, _, messages, _ = parts(model, place, (8 // pipeline, 1, pipeline, 1))
-    played = play(gpipe, pipeline, 1, message_s=3 * place.latency_s / computing)
-    assert computing + bubble + messages == pytest.approx(played.step_s * computing / 3)
+    for pipeline in [1, 2, 4, 8]:
+        model, place = replace(MODEL, samples=8), Cluster(1, latency_s=1e-3, inside_s=0.0)
+        computing, bubble, _, messages, _ = parts(model, place, (8 // pipeline, 1, pipeline, 1))
+        played = play(gpipe, pipeline, 1, message_s=3 * place.latency_s / computing)
+        assert computing + bubble + messages == pytest.approx(played.step_s * computing / 3)
 
 
 def test_computing_counts_attentions_scores_twice_in_forward() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workbench.course.training.measured import GPU_REPORT, TALKING_LESS, gpu_figures, talking_less, told
+from workbench.course.training.measured import gpu_figures, talking_less, told
 from workbench.errors import DataNotFoundError
 
 RESULT = {"name": "pack", "value": 91.234, "low": 90.0, "high": 92.0, "unit": "%", "target": "≥ 80", "met": True}
@@ -62,13 +62,6 @@ def test_missing_figures_are_said_to_be_missing(tmp_path: Path) -> None:
     assert "make bench-gpu" in text
 
 
-def test_what_is_committed_can_be_shown() -> None:
-    """The lesson's own file, if there is one by now."""
-    if not GPU_REPORT.exists():
-        pytest.skip("no figures of a GPU have been committed yet")
-    assert gpu_figures().startswith("Measured on ")
-
-
 def test_checks_that_are_all_right_are_one_line(tmp_path: Path) -> None:
     """What was timed, went wrong or was left out is told in full."""
     counted = {"name": "results checked", "value": 4741, "low": None, "unit": "", "target": "", "met": None}
@@ -108,21 +101,3 @@ def test_each_way_to_talk_less_has_a_line(tmp_path: Path) -> None:
     assert lines[-1] == "plain 2,500.0 0.250 90.0% 300.0 20.0"
     with pytest.raises(DataNotFoundError, match=r"benchmarks/talking_less\.py makes it"):
         talking_less(tmp_path / "nowhere.json")
-
-
-def test_what_lesson_19_says_of_its_figures_is_so() -> None:
-    """All ways ended with equal ranks, and bytes are those of the formulas: K, K/2, r (m + n), K/H."""
-    learnt = talking_less(TALKING_LESS).learnt
-    matrices, vectors = [(512, 784), (512, 512), (10, 512)], [512, 512, 10]
-    whole = 4 * (sum(m * n for m, n in matrices) + sum(vectors))
-    for rank in (1, 2, 4):
-        wanted = 4 * (sum(rank * (m + n) for m, n in matrices) + sum(vectors))
-        assert abs(learnt[f"powersgd({rank})"]["reduced_bytes_per_step"] - wanted) < 16
-    for way, wanted in (
-        ("plain", whole),
-        ("fp16", whole / 2),
-        ("LocalSGD(32)", whole / 32),
-        ("DiLoCo(32)", whole / 32),
-    ):
-        assert abs(learnt[way]["reduced_bytes_per_step"] / wanted - 1) < 0.002
-    assert all(row["ranks_equal"] for row in learnt.values())

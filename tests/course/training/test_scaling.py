@@ -10,7 +10,7 @@ import pytest
 from workbench.collectives.ring import ring_allreduce
 from workbench.course.simulator import simulate
 from workbench.course.tasks.t08_speedup import break_even, ring_time
-from workbench.course.training.scaling import Model, draw, line
+from workbench.course.training.scaling import Model, line
 
 MODEL = Model(compute_s=0.02, nbytes=768_000, alpha_s=1e-4, beta_s=1e-9)
 
@@ -51,12 +51,3 @@ def test_a_line_through_two_points(n: int) -> None:
     points = [(nbytes, ring_time(n, nbytes, 3e-5, 2e-9)) for nbytes in (100, 1e6)]
     assert line(points[0], points[1], n) == pytest.approx((3e-5, 2e-9))
     assert line((0, 1.0), (10, 0.5), n)[1] == 0.0
-
-
-def test_the_picture_is_the_same_bytes() -> None:
-    """Drawn twice it is one and the same, and its text says what is to be seen."""
-    first, second = (draw({"model": MODEL}, [1, 2, 4], {1: 1.0, 2: 1.5}, "Both") for _ in range(2))
-    assert first.svg == second.svg
-    assert first.alt.startswith("Both: ideal 4.00 with 4; model")
-    assert "measured 1.50 with 2" in first.alt
-    assert "measured" not in draw({"model": MODEL}, [1, 2]).alt

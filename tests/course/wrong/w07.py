@@ -25,36 +25,29 @@ def forgets_the_last_bucket(sizes, threshold):
 def opens_with_an_empty_bucket(sizes, threshold):
     buckets: list[list[int]] = [[]]
     for size in sizes:
-        if sum(buckets[-1]) + size > threshold:
-            buckets.append([])
+        if sum(buckets[-1]) + size > threshold: buckets.append([])
         buckets[-1].append(size)
     return buckets
 @wrong("07.plan_buckets", "sizes [1, 1], threshold 1: your result has the bucket [1, 1], together 2")
 def fills_until_it_is_over(sizes, threshold):
     buckets: list[list[int]] = []
     for size in sizes:
-        if buckets and sum(buckets[-1]) <= threshold:
-            buckets[-1].append(size)
-        else:
-            buckets.append([size])
+        if buckets and sum(buckets[-1]) <= threshold: buckets[-1].append(size)
+        else: buckets.append([size])
     return buckets
 @wrong("07.plan_buckets", "sizes [1, 1], threshold 2: your result has 2 buckets, [[1], [1]], expected 1")
 def below_the_threshold_only(sizes, threshold):
     buckets: list[list[int]] = []
     for size in sizes:
-        if buckets and sum(buckets[-1]) + size < threshold:
-            buckets[-1].append(size)
-        else:
-            buckets.append([size])
+        if buckets and sum(buckets[-1]) + size < threshold: buckets[-1].append(size)
+        else: buckets.append([size])
     return buckets
 @wrong(
     "07.plan_buckets", "and no bucket is empty: the smallest tensors come first: keep the order in which they are given"
 )
-def sorts_them(sizes, threshold):
-    return plan_buckets(sorted(sizes), threshold)
+def sorts_them(sizes, threshold): return plan_buckets(sorted(sizes), threshold)
 @wrong("07.plan_buckets", "sizes [1, 1], threshold 2: your result has 2 buckets")
-def never_packs(sizes, threshold):
-    return [[size] for size in sizes]
+def never_packs(sizes, threshold): return [[size] for size in sizes]
 @wrong(
     "07.plan_buckets",
     "tensor was cut in pieces, or several became one number: a bucket lists whole tensors, by their sizes",
@@ -72,8 +65,7 @@ def takes_from_the_list(sizes, threshold):
     buckets: list[list[int]] = []
     while sizes:
         bucket = [sizes.pop(0)]
-        while sizes and sum(bucket) + sizes[0] <= threshold:
-            bucket.append(sizes.pop(0))
+        while sizes and sum(bucket) + sizes[0] <= threshold: bucket.append(sizes.pop(0))
         buckets.append(bucket)
     return buckets
 @wrong("07.plan_buckets", "your result has the bucket")
@@ -84,20 +76,15 @@ def counts_tensors_instead_of_sizes(sizes, threshold):
     "07.best_threshold",
     "at once: one message for all is best: sizes [5], ready [0.0], α = 4.0, β = 1.0: your result is [",
 )
-def returns_the_plan(sizes, ready, alpha, beta):
-    return [list(sizes)]
+def returns_the_plan(sizes, ready, alpha, beta): return [list(sizes)]
 @wrong("07.best_threshold", "with your threshold")
-def everything_at_once(sizes, ready, alpha, beta):
-    return sum(sizes)
+def everything_at_once(sizes, ready, alpha, beta): return sum(sizes)
 @wrong("07.best_threshold", "✗ All tensors ready at once")
-def everything_alone(sizes, ready, alpha, beta):
-    return 0
+def everything_alone(sizes, ready, alpha, beta): return 0
 @wrong("07.best_threshold", "✗ All tensors ready at once")
-def half_of_all(sizes, ready, alpha, beta):
-    return sum(sizes) / 2
+def half_of_all(sizes, ready, alpha, beta): return sum(sizes) / 2
 @wrong("07.best_threshold", "✗ All tensors ready at once")
-def latency_equals_transfer(sizes, ready, alpha, beta):
-    return alpha / beta
+def latency_equals_transfer(sizes, ready, alpha, beta): return alpha / beta
 @wrong("07.best_threshold", "✗ As early as with the best of all thresholds")
 def only_sizes_of_single_tensors(sizes, ready, alpha, beta):
     tried = [0, *sizes, sum(sizes)]

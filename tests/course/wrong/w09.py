@@ -13,20 +13,17 @@ wrong = Answers()
 @wrong("09.learning_rate", "one n-th of the right number: the rate was not multiplied by the number of ranks")
 def never_scaled(step, base, n, steps_per_epoch, warmup_epochs, drops):
     warmup_steps = warmup_epochs * steps_per_epoch
-    if step < warmup_steps:
-        return base * step / warmup_steps
+    if step < warmup_steps: return base * step / warmup_steps
     return base * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)
 @wrong("09.learning_rate", "the warm-up begins at 0")
 def warms_up_from_zero(step, base, n, steps_per_epoch, warmup_epochs, drops):
     warmup_steps = warmup_epochs * steps_per_epoch
-    if step < warmup_steps:
-        return base * n * step / warmup_steps
+    if step < warmup_steps: return base * n * step / warmup_steps
     return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)
 @wrong("09.learning_rate", "the warm-up grows with each epoch")
 def warms_up_by_epochs(step, base, n, steps_per_epoch, warmup_epochs, drops):
     epoch = step // steps_per_epoch
-    if epoch < warmup_epochs:
-        return base * (1 + (n - 1) * epoch / warmup_epochs)
+    if epoch < warmup_epochs: return base * (1 + (n - 1) * epoch / warmup_epochs)
     return base * n * 0.1 ** sum(epoch >= drop for drop in drops)
 @wrong("09.learning_rate", "a warm-up of 0 epochs has 0 steps, and your function divides by them; ZeroDivisionError")
 def divides_by_zero(step, base, n, steps_per_epoch, warmup_epochs, drops):
@@ -35,44 +32,36 @@ def divides_by_zero(step, base, n, steps_per_epoch, warmup_epochs, drops):
 @wrong("09.learning_rate", "each drop comes one step too late")
 def drops_one_step_late(step, base, n, steps_per_epoch, warmup_epochs, drops):
     warmup_steps = warmup_epochs * steps_per_epoch
-    if step < warmup_steps:
-        return base * (1 + (n - 1) * step / warmup_steps)
+    if step < warmup_steps: return base * (1 + (n - 1) * step / warmup_steps)
     return base * n * 0.1 ** sum(step > epoch * steps_per_epoch for epoch in drops)
 @wrong("09.learning_rate", "it falls once")
 def drops_once(step, base, n, steps_per_epoch, warmup_epochs, drops):
     warmup_steps = warmup_epochs * steps_per_epoch
-    if step < warmup_steps:
-        return base * (1 + (n - 1) * step / warmup_steps)
+    if step < warmup_steps: return base * (1 + (n - 1) * step / warmup_steps)
     return base * n * (0.1 if any(step >= epoch * steps_per_epoch for epoch in drops) else 1.0)
 @wrong("09.learning_rate", "the epochs in drops are counted from the end of the warm-up")
 def counts_epochs_after_the_warmup(
     step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any
 ) -> Any:
     warmup_steps = warmup_epochs * steps_per_epoch
-    if step < warmup_steps:
-        return base * (1 + (n - 1) * step / warmup_steps)
+    if step < warmup_steps: return base * (1 + (n - 1) * step / warmup_steps)
     return base * n * 0.1 ** sum(step - warmup_steps >= epoch * steps_per_epoch for epoch in drops)
 @wrong("09.learning_rate", "base times the square root of n")
-def scales_by_the_root(step, base, n, steps_per_epoch, warmup_epochs, drops):
-    return base * math.sqrt(n)
+def scales_by_the_root(step, base, n, steps_per_epoch, warmup_epochs, drops): return base * math.sqrt(n)
 @wrong("09.learning_rate", "n times the right number: the rate was multiplied by the number of ranks twice")
-def scaled_twice(step, base, n, steps_per_epoch, warmup_epochs, drops):
-    return n * n * base
+def scaled_twice(step, base, n, steps_per_epoch, warmup_epochs, drops): return n * n * base
 @wrong("09.learning_rate", "That is a tenth: one drop too many. Drops are epochs")
 def drops_are_steps(step, base, n, steps_per_epoch, warmup_epochs, drops):
     warmup_steps = warmup_epochs * steps_per_epoch
-    if step < warmup_steps:
-        return base * (1 + (n - 1) * step / warmup_steps)
+    if step < warmup_steps: return base * (1 + (n - 1) * step / warmup_steps)
     return base * n * 0.1 ** sum(step >= drop for drop in drops)
 @wrong("09.learning_rate", "That is ten times as much: the last drop that has begun is missing")
 def forgets_the_last_drop(step, base, n, steps_per_epoch, warmup_epochs, drops):
     warmup_steps = warmup_epochs * steps_per_epoch
-    if step < warmup_steps:
-        return base * (1 + (n - 1) * step / warmup_steps)
+    if step < warmup_steps: return base * (1 + (n - 1) * step / warmup_steps)
     return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops[:-1])
 @wrong("09.local_batches", "global batch 9, n = 2: your sizes [4, 4], expected [5, 4]. The sum of your sizes is 8")
-def loses_the_remainder(global_batch, n):
-    return [global_batch // n] * n, [1 / n] * n
+def loses_the_remainder(global_batch, n): return [global_batch // n] * n, [1 / n] * n
 @wrong("09.local_batches", "your sizes [4, 5], expected [5, 4]. The same sizes, but the first ranks have")
 def last_one_takes_the_rest(global_batch, n):
     sizes = [global_batch // n] * (n - 1)
@@ -100,5 +89,4 @@ def weights_are_sizes(global_batch, n):
     sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]
     return sizes, sizes
 @wrong("09.local_batches", "✗ Equal parts, where the global batch can be divided")
-def sizes_alone(global_batch, n):
-    return [global_batch // n + (rank < global_batch % n) for rank in range(n)]
+def sizes_alone(global_batch, n): return [global_batch // n + (rank < global_batch % n) for rank in range(n)]

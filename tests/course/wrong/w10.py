@@ -17,27 +17,20 @@ wrong = Answers()
 
 def _trained(hvd, job, without = "", **options):
     """The nine steps without one of them."""
-    if without != "init":
-        hvd.init()
-    if without != "pin":
-        job.pin(options.get("device", hvd.local_rank)())
+    if without != "init": hvd.init()
+    if without != "pin": job.pin(options.get("device", hvd.local_rank)())
     sampler = ShardedSampler(job.train_set, hvd.rank(), hvd.size())
     train_loader = DataLoader(job.train_set, batch_size=job.batch // hvd.size(), sampler=sampler)
-    if without == "shard":
-        train_loader = DataLoader(job.train_set, batch_size=job.batch // hvd.size(), shuffle=True)
-    if without == "batch":
-        train_loader = DataLoader(job.train_set, batch_size=job.batch, sampler=sampler)
-    if without != "weights":
-        hvd.broadcast_parameters(job.model.state_dict(), root_rank=0)
-    if without != "state":
-        hvd.broadcast_optimizer_state(job.optimizer, root_rank=0)
+    if without == "shard": train_loader = DataLoader(job.train_set, batch_size=job.batch // hvd.size(), shuffle=True)
+    if without == "batch": train_loader = DataLoader(job.train_set, batch_size=job.batch, sampler=sampler)
+    if without != "weights": hvd.broadcast_parameters(job.model.state_dict(), root_rank=0)
+    if without != "state": hvd.broadcast_optimizer_state(job.optimizer, root_rank=0)
     optimizer = job.optimizer
     if without != "gradients":
         names = job.model.named_parameters()
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=names, op=options.get("op", hvd.Average))
     for epoch in range(job.epochs):
-        if without != "set_epoch":
-            sampler.set_epoch(epoch)
+        if without != "set_epoch": sampler.set_epoch(epoch)
         for images, labels in train_loader:
             optimizer.zero_grad()
             F.cross_entropy(job.model(images), labels).backward()
@@ -50,10 +43,8 @@ def _accuracy(hvd, job, how = "sum"):
         for images, labels in DataLoader(job.test_set, batch_size=job.batch, sampler=test_set):
             right += (job.model(images).argmax(dim=1) == labels).sum().item()
             seen += len(labels)
-    if how == "own":
-        return right / seen
-    if how == "mean":
-        return float(hvd.allreduce(torch.tensor(right / seen, dtype=torch.float64)))
+    if how == "own": return right / seen
+    if how == "mean": return float(hvd.allreduce(torch.tensor(right / seen, dtype=torch.float64)))
     right, seen = hvd.allreduce(torch.tensor([right, seen]), op=hvd.Sum).tolist()
     return right / seen
 def _saved(hvd, job, accuracy):
@@ -62,8 +53,7 @@ def _saved(hvd, job, accuracy):
         job.log(f"{accuracy:.1%}")
     return accuracy
 @wrong("10.convert", "✗ The ranks know each other: rank 0 of 2 is rank 0 of 1 to itself")
-def takes_no_step(hvd, job):
-    return train_alone(job)
+def takes_no_step(hvd, job): return train_alone(job)
 @wrong(
     "10.convert", "✗ It runs, alone and together: on one rank: NotInitializedError: hvd.local_rank() before hvd.init()"
 )
@@ -126,8 +116,7 @@ def prints_on_all(hvd, job):
     _trained(hvd, job)
     accuracy = _accuracy(hvd, job)
     job.log(f"{accuracy:.1%}")
-    if hvd.rank() == 0:
-        job.save()
+    if hvd.rank() == 0: job.save()
     return accuracy
 @wrong("10.convert", "Rank 1 has left the job")
 def evaluates_on_rank_zero(hvd, job):
@@ -136,14 +125,12 @@ def evaluates_on_rank_zero(hvd, job):
 @wrong("10.convert", "✗ The weights at the end are those of one process: rank 0: a weight differs by")
 def scales_the_rate(hvd, job):
     hvd.init()
-    for group in job.optimizer.param_groups:
-        group["lr"] *= hvd.size()
+    for group in job.optimizer.param_groups: group["lr"] *= hvd.size()
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job))
 @wrong("10.convert", "✗ Each step is one of the job's own optimizer, on the mean loss of its samples: one ")
 def takes_another_rate(hvd, job):
-    for group in job.optimizer.param_groups:
-        group["lr"] *= 0.5
+    for group in job.optimizer.param_groups: group["lr"] *= 0.5
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job))
 @wrong("10.convert", "rank 0 reports None, not a number")
@@ -153,8 +140,7 @@ def returns_nothing(hvd, job):
 # --- 10.rank_zero -----------------------------------------------------------------------------------------
 @wrong("10.rank_zero", "rank 0 waits in allreduce() for rank 1")
 def returns_early(comm, step, loss, count, weights):
-    if comm.rank != 0:
-        return None
+    if comm.rank != 0: return None
     total, samples = comm.allreduce(np.array([loss * count, count]))
     return total / samples, [step, total / samples, weights]
 @wrong("10.rank_zero", "that is the mean of the ranks' means: a rank with more samples counts for more")
@@ -174,14 +160,12 @@ def the_last_rank_saves(comm, step, loss, count, weights):
 def gathers_the_weights(comm, step, loss, count, weights):
     everything = comm.gather((loss, count, weights))
     mean = None
-    if comm.rank == 0:
-        mean = sum(a * b for a, b, _ in everything) / sum(b for _, b, _ in everything)
+    if comm.rank == 0: mean = sum(a * b for a, b, _ in everything) / sum(b for _, b, _ in everything)
     mean = comm.bcast(mean)
     return mean, [step, mean, weights] if comm.rank == 0 else None
 @wrong("10.rank_zero", "✗ right: rank 0 alone has the mean: all ranks return it")
 def only_rank_zero_knows(comm, step, loss, count, weights):
     total = comm.reduce(np.array([loss * count, count]))
-    if comm.rank == 0:
-        return float(total[0] / total[1]), [step, float(total[0] / total[1]), weights]
+    if comm.rank == 0: return float(total[0] / total[1]), [step, float(total[0] / total[1]), weights]
     return None, None
 wrong("10.rank_zero", "what is saved is returned alone, without the mean")(checkpoint_hangs)

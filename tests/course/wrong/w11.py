@@ -71,8 +71,7 @@ def catches_the_error(hvd, w, batches, lr):
 @wrong("11.validate", "each rank returns the share of its own answers; rank 0, the accuracy")
 def nobody_reduces(hvd, right, log):
     accuracy = np.mean(right)
-    if hvd.rank() == 0:
-        log.append(f"accuracy {accuracy:.2f}")
+    if hvd.rank() == 0: log.append(f"accuracy {accuracy:.2f}")
     return accuracy, log
 @wrong("11.validate", "every rank writes into the log, and only rank 0 may; rank 1, the log")
 def everybody_logs(hvd, right, log):
@@ -85,8 +84,7 @@ def the_others_wait_in_a_barrier(hvd, right, log):
     if hvd.rank() == 0:
         accuracy = hvd.allreduce(accuracy, name="accuracy")
         log.append(f"accuracy {accuracy:.2f}")
-    else:
-        hvd.barrier()
+    else: hvd.barrier()
     return accuracy, log
 @wrong("11.validate", "rank 0 has the share over all ranks, and the others their own; rank 1")
 def the_others_throw_it_away(hvd, right, log):
@@ -94,8 +92,7 @@ def the_others_throw_it_away(hvd, right, log):
     if hvd.rank() == 0:
         accuracy = hvd.allreduce(accuracy, name="accuracy")
         log.append(f"accuracy {accuracy:.2f}")
-    else:
-        hvd.allreduce(accuracy, name="accuracy")
+    else: hvd.allreduce(accuracy, name="accuracy")
     return accuracy, log
 # --- 11.gradients ---------------------------------------------------------------------------------------
 @wrong(
@@ -104,20 +101,17 @@ def the_others_throw_it_away(hvd, right, log):
 )
 def drops_the_names(hvd, found):
     averages = {}
-    for name, gradient in found.items():
-        averages[name] = hvd.allreduce(gradient)
+    for name, gradient in found.items(): averages[name] = hvd.allreduce(gradient)
     return [averages[name] for name in sorted(averages)]
 @wrong("11.gradients", "The ranks wait for each other")
 def goes_backwards(hvd, found):
     averages = {}
-    for name in reversed(list(found)):
-        averages[name] = hvd.allreduce(found[name], name=name)
+    for name in reversed(list(found)): averages[name] = hvd.allreduce(found[name], name=name)
     return [averages[name] for name in sorted(averages)]
 @wrong("11.gradients", "The ranks wait for each other")
 def waits_at_once_for_what_it_submits(hvd, found):
     averages = {}
-    for name, gradient in found.items():
-        averages[name] = hvd.allreduce_async(gradient, name=name).wait()
+    for name, gradient in found.items(): averages[name] = hvd.allreduce_async(gradient, name=name).wait()
     return [averages[name] for name in sorted(averages)]
 # --- 11.two_heads ---------------------------------------------------------------------------------------
 @wrong("11.two_heads", "MissingRanksError")
@@ -151,20 +145,17 @@ def no_step_without_a_gradient(hvd, weights, found, lr):
     for name in sorted(weights):
         unused = found[name] is None
         average = hvd.allreduce(np.zeros_like(weights[name]) if unused else found[name], name=name)
-        if not unused:
-            weights[name] = weights[name] - lr * average
+        if not unused: weights[name] = weights[name] - lr * average
     return [weights[name] for name in sorted(weights)]
 # --- 11.restore -----------------------------------------------------------------------------------------
 @wrong("11.restore", "✗ float32 on every rank: n = 2, 4 weights: rank 0 returns float64")
 def float64_everywhere(hvd, weights, path):
     weights = weights.astype(float)
-    if hvd.rank() == 0:
-        weights = np.array(path.read_text().split(), dtype=float)
+    if hvd.rank() == 0: weights = np.array(path.read_text().split(), dtype=float)
     return hvd.broadcast(weights, root_rank=0, name="weights")
 @wrong("11.restore", "MismatchError: Mismatched data types")
 def casts_too_late(hvd, weights, path):
-    if hvd.rank() == 0:
-        weights = np.array(path.read_text().split(), dtype=float)
+    if hvd.rank() == 0: weights = np.array(path.read_text().split(), dtype=float)
     return hvd.broadcast(weights, root_rank=0, name="weights").astype(np.float32)
 @wrong("11.restore", "FileNotFoundError: weights.txt is on rank 0 only")
 def everybody_reads(hvd, weights, path):
@@ -178,8 +169,7 @@ def only_rank_0_broadcasts(hvd, weights, path):
     return weights
 # --- 11.start -------------------------------------------------------------------------------------------
 @wrong("11.start", "all ranks had one seed, so their noise was the same")
-def one_seed_for_all(hvd, seed, batches):
-    return broken("11.start")(hvd, 0, batches)
+def one_seed_for_all(hvd, seed, batches): return broken("11.start")(hvd, 0, batches)
 @wrong("11.start", "all ranks have rank 0's weights, but only since the end of the training")
 def broadcasts_at_the_end(hvd, seed, batches):
     return hvd.broadcast(broken("11.start")(hvd, seed, batches), root_rank=0, name="w")
@@ -206,8 +196,7 @@ def starts_from_the_average(hvd, seed, batches):
 @wrong("11.clip", "the program as it came gives this, too: its mistake is still there. Which of the four causes fits?")
 def clips_twice(comm, w, gradient, longest):
     length = np.linalg.norm(gradient)
-    if length > longest:
-        gradient = gradient * longest / length
+    if length > longest: gradient = gradient * longest / length
     gradient = comm.allreduce(gradient) / comm.size
     length = np.linalg.norm(gradient)
     return w - gradient * min(1.0, longest / length)
@@ -220,29 +209,24 @@ def by_the_average_length(comm, w, gradient, longest):
 def clips_the_sum(comm, w, gradient, longest):
     gradient = comm.allreduce(gradient)
     length = np.linalg.norm(gradient)
-    if length > longest:
-        gradient = gradient * longest / length
+    if length > longest: gradient = gradient * longest / length
     return w - gradient / comm.size
 @wrong("11.clip", "the average is longer than the limit, and was not clipped")
-def does_not_clip(comm, w, gradient, longest):
-    return w - comm.allreduce(gradient) / comm.size
+def does_not_clip(comm, w, gradient, longest): return w - comm.allreduce(gradient) / comm.size
 # --- 11.shards ------------------------------------------------------------------------------------------
 @wrong("11.shards", "✗ another order in every epoch")
-def one_seed_for_ever(n, epoch, rank, size):
-    return np.random.default_rng(0).permutation(n)[rank::size]
+def one_seed_for_ever(n, epoch, rank, size): return np.random.default_rng(0).permutation(n)[rank::size]
 @wrong("11.shards", "10 samples, 3 ranks, epoch 0: no rank has 1 sample (")
 def whole_pieces_only(n, epoch, rank, size):
     order = np.random.default_rng(epoch).permutation(n)
     return order[rank * (n // size) : (rank + 1) * (n // size)]
 @wrong("11.shards", "epoch 0: more than one rank has 4 samples (0, 1, 2, 3)")
-def every_rank_has_all(n, epoch, rank, size):
-    return np.random.default_rng(epoch).permutation(n)
+def every_rank_has_all(n, epoch, rank, size): return np.random.default_rng(epoch).permutation(n)
 @wrong("11.shards", "✗ another order in every epoch")
 def shuffles_its_own_shard(n, epoch, rank, size):
     return np.random.default_rng([epoch, rank]).permutation(np.arange(rank, n, size))
 @wrong("11.shards", "✗ all samples, each once")
-def no_seed_at_all(n, epoch, rank, size):
-    return np.random.default_rng().permutation(n)[rank::size]
+def no_seed_at_all(n, epoch, rank, size): return np.random.default_rng().permutation(n)[rank::size]
 # --- 11.seconds -----------------------------------------------------------------------------------------
 @wrong("11.seconds", "train for 10 and 30 and 20 ms: rank 0 says 20.1 ms, expected 30.0 ms")
 def the_mean(comm, train):
@@ -276,8 +260,7 @@ def skips_empty_ranks(comm, right):
     share = np.mean(right) if len(right) else 0.0
     return comm.allreduce(share) / comm.allreduce(int(len(right) > 0))
 @wrong("11.accuracy", "rank 0's number of samples was taken for that of every rank")
-def rank_0s_number_for_all(comm, right):
-    return comm.allreduce(np.sum(right)) / (comm.bcast(len(right)) * comm.size)
+def rank_0s_number_for_all(comm, right): return comm.allreduce(np.sum(right)) / (comm.bcast(len(right)) * comm.size)
 @wrong("11.accuracy", "rank 0 has the share over all ranks, and the others their own")
 def only_the_root_knows(comm, right):
     good, count = comm.reduce(np.sum(right)), comm.reduce(len(right))
@@ -290,8 +273,7 @@ def waits_for_each(comm, rows):
     for i in range(len(rows)):
         row[:] = 2 * rows[i]
         comm.Isend(row, dest=right).wait()
-    for i in range(len(rows)):
-        comm.Recv(got[i], source=left)
+    for i in range(len(rows)): comm.Recv(got[i], source=left)
     return got
 @wrong("11.pipeline", "messages were never waited for")
 def never_waits(comm, rows):
@@ -300,8 +282,7 @@ def never_waits(comm, rows):
     for i in range(len(rows)):
         row[:] = 2 * rows[i]
         comm.Isend(row, dest=right)
-    for i in range(len(rows)):
-        comm.Recv(got[i], source=left)
+    for i in range(len(rows)): comm.Recv(got[i], source=left)
     return got
 @wrong("11.pipeline", "messages were never waited for")
 def waits_for_the_last(comm, rows):
@@ -310,8 +291,7 @@ def waits_for_the_last(comm, rows):
     for i in range(len(rows)):
         row[:] = 2 * rows[i]
         pending.append(comm.Isend(row, dest=right))
-    for i in range(len(rows)):
-        comm.Recv(got[i], source=left)
+    for i in range(len(rows)): comm.Recv(got[i], source=left)
     pending[-1].wait()
     return got
 @wrong("11.pipeline", "the array given to Isend(dest=1) was changed before wait()")
@@ -322,10 +302,8 @@ def doubles_in_the_callers_array(comm, rows):
         pending.append(comm.Isend(rows[i], dest=right))
         rows[i] *= 2
     got = np.empty_like(rows)
-    for i in range(len(rows)):
-        comm.Recv(got[i], source=left)
-    for request in pending:
-        request.wait()
+    for i in range(len(rows)): comm.Recv(got[i], source=left)
+    for request in pending: request.wait()
     return got
 # --- 11.ring --------------------------------------------------------------------------------------------
 @wrong("11.ring", "✗ no deadlock: n = 2, length 10")
@@ -343,8 +321,7 @@ def sends_small_pieces(comm, x):
     total = x
     for _ in range(comm.size - 1):
         pieces = np.array_split(x, len(x) // 1000 + 1)
-        for piece in pieces:
-            comm.send(piece, dest=right)
+        for piece in pieces: comm.send(piece, dest=right)
         x = np.concatenate([comm.recv(source=left) for _ in pieces])
         total = total + x
     return total
@@ -354,8 +331,7 @@ def sends_small_pieces(comm, x):
 def passes_the_total_on(comm, x):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     total = x
-    for _ in range(comm.size - 1):
-        total = total + comm.sendrecv(total, dest=right, source=left)
+    for _ in range(comm.size - 1): total = total + comm.sendrecv(total, dest=right, source=left)
     return total
 @wrong("11.clip", "the gradients were added up, not averaged")
 def clips_and_keeps_the_sum(comm, w, gradient, longest):
@@ -370,14 +346,11 @@ def makes_short_ones_longer(comm, w, gradient, longest):
     gradient = comm.allreduce(gradient) / comm.size
     return w - gradient * longest / np.linalg.norm(gradient)
 @wrong("11.accuracy", "each rank took its own number of samples for that of every rank")
-def by_my_own_number(comm, right):
-    return comm.allreduce(np.sum(right)) / max(1, len(right)) / comm.size
+def by_my_own_number(comm, right): return comm.allreduce(np.sum(right)) / max(1, len(right)) / comm.size
 @wrong("11.accuracy", "a rank without samples counts as 0 now, and the program's own mistake is still there")
-def empty_ranks_are_wrong(comm, right):
-    return comm.allreduce(np.mean(right) if len(right) else 0.0) / comm.size
+def empty_ranks_are_wrong(comm, right): return comm.allreduce(np.mean(right) if len(right) else 0.0) / comm.size
 @wrong("11.accuracy", "that is the share of the wrong answers")
-def share_of_the_wrong_ones(comm, right):
-    return comm.allreduce(np.sum(~right)) / comm.allreduce(len(right))
+def share_of_the_wrong_ones(comm, right): return comm.allreduce(np.sum(~right)) / comm.allreduce(len(right))
 SAID = {
     "11.epoch": (
         "n = 3, 5, 4 and 4 batches: MissingRanksError: Ranks 1, 2 are idle, so 'allreduce.gradient'",
@@ -415,8 +388,7 @@ SAID = {
     ),
 }
 """What check() must say of each broken program as it comes."""
-for name, told in SAID.items():
-    wrong(name, told[0])(broken(name))
+for name, told in SAID.items(): wrong(name, told[0])(broken(name))
 PICTURES = {
     "11.clip": "6 messages between 4 ranks",
     "11.shards": "24 samples on 4 ranks: epoch 0: 17 of 24 samples seen, 6 more than once",

@@ -62,11 +62,9 @@ def swapped(hosts):
 def a_table_by_rank(hosts):
     return {rank: (hosts[:rank].count(host), hosts.count(host), 0, 1) for rank, host in enumerate(hosts)}
 @wrong("12.hierarchical", "bytes out of a node; the limit")
-def flat_ring(comm, nodes, x):
-    return ring_among(comm, list(range(comm.size)), x)
+def flat_ring(comm, nodes, x): return ring_among(comm, list(range(comm.size)), x)
 @wrong("12.hierarchical", "bytes out of a node; the limit")
-def tree_over_all(comm, nodes, x):
-    return comm.allreduce(x)
+def tree_over_all(comm, nodes, x): return comm.allreduce(x)
 @wrong("12.hierarchical", "bytes out of a node; the limit")
 def leaders_by_arithmetic(comm, nodes, x):
     per = nodes.count(nodes[0])
@@ -76,11 +74,9 @@ def leaders_by_arithmetic(comm, nodes, x):
     if comm.rank != leader:
         comm.send(x, dest=leader)
         return comm.recv(source=leader)
-    for rank in here[1:]:
-        x = x + comm.recv(source=rank)
+    for rank in here[1:]: x = x + comm.recv(source=rank)
     x = ring_among(comm, leaders, x)
-    for rank in here[1:]:
-        comm.send(x, dest=rank)
+    for rank in here[1:]: comm.send(x, dest=rank)
     return x
 @wrong("12.hierarchical", "✗ right: the leaders alone have the result: the other ranks return their own x")
 def forgets_the_way_back(comm, nodes, x):
@@ -89,8 +85,7 @@ def forgets_the_way_back(comm, nodes, x):
     if comm.rank != here[0]:
         comm.send(x, dest=here[0])
         return x
-    for rank in here[1:]:
-        x = x + comm.recv(source=rank)
+    for rank in here[1:]: x = x + comm.recv(source=rank)
     return ring_among(comm, leaders, x)
 @wrong("12.hierarchical", "✗ no deadlock: n = 3, nodes a b b")
 def others_wait_for_rank_0(comm, nodes, x):
@@ -99,11 +94,9 @@ def others_wait_for_rank_0(comm, nodes, x):
     if comm.rank != here[0]:
         comm.send(x, dest=here[0])
         return comm.recv(source=0)
-    for rank in here[1:]:
-        x = x + comm.recv(source=rank)
+    for rank in here[1:]: x = x + comm.recv(source=rank)
     x = ring_among(comm, leaders, x)
-    for rank in here[1:]:
-        comm.send(x, dest=rank)
+    for rank in here[1:]: comm.send(x, dest=rank)
     return x
 @wrong("12.hierarchical", "✗ runs: n = 2, nodes a a, length 1, rank 1: ValueError: Rank 1 is not among [0]")
 def everybody_in_the_ring(comm, nodes, x):
@@ -118,18 +111,14 @@ def leaders_meet_at_rank_0(comm, nodes, x):
     if comm.rank != here[0]:
         comm.send(x, dest=here[0])
         return comm.recv(source=here[0])
-    for rank in here[1:]:
-        x = x + comm.recv(source=rank)
+    for rank in here[1:]: x = x + comm.recv(source=rank)
     if comm.rank == 0:
-        for rank in leaders[1:]:
-            x = x + comm.recv(source=rank)
-        for rank in leaders[1:]:
-            comm.send(x, dest=rank)
+        for rank in leaders[1:]: x = x + comm.recv(source=rank)
+        for rank in leaders[1:]: comm.send(x, dest=rank)
     else:
         comm.send(x, dest=0)
         x = comm.recv(source=0)
-    for rank in here[1:]:
-        comm.send(x, dest=rank)
+    for rank in here[1:]: comm.send(x, dest=rank)
     return x
 @wrong("12.local_ranks", "Look again: ranks of other nodes are counted, too")
 def from_the_node_s_first_rank(hosts):

@@ -13,19 +13,15 @@ from workbench.data.sampler import batches, epoch_order
 wrong = Answers()
 
 
-def _parts(hvd, n, batch, epoch):
-    return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch, uneven="keep")
-def _loss(hvd, output, labels, whole):
-    return F.cross_entropy(output, labels, reduction="sum") * hvd.size() / whole
-def _mean(hvd, output, labels, whole):
-    return F.cross_entropy(output, labels)
+def _parts(hvd, n, batch, epoch): return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch, uneven="keep")
+def _loss(hvd, output, labels, whole): return F.cross_entropy(output, labels, reduction="sum") * hvd.size() / whole
+def _mean(hvd, output, labels, whole): return F.cross_entropy(output, labels)
 def _train(
     hvd: Any, model: Any, digits: Any, batch: int, epochs: int, parts: Any = _parts, loss: Any = _loss, **options: Any
 ) -> None:
     hvd.init()
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
-    if options.get("broadcast", True):
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    if options.get("broadcast", True): hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     kind = options.get("kind", torch.optim.SGD)
     own = {name: options[name] for name in ("betas", "weight_decay") if name in options}
     own |= {} if "betas" in own else {"momentum": 0.9}
@@ -34,30 +30,25 @@ def _train(
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     for epoch in range(epochs):
         for step, mine in enumerate(parts(hvd, len(images), batch, epoch)):
-            if options.get("zero", True):
-                optimizer.zero_grad()
+            if options.get("zero", True): optimizer.zero_grad()
             loss(hvd, model(images[mine]), labels[mine], min(batch, len(images) - step * batch)).backward()
             optimizer.step()
 def _right(model, digits, part: slice):
-    with torch.no_grad():
-        guesses = model(torch.from_numpy(digits.test_x[part]).double()).argmax(dim=1)
+    with torch.no_grad(): guesses = model(torch.from_numpy(digits.test_x[part]).double()).argmax(dim=1)
     return guesses == torch.from_numpy(digits.test_y[part])
-def _accuracy(model, digits):
-    return float(_right(model, digits, slice(None)).double().mean())
+def _accuracy(model, digits): return float(_right(model, digits, slice(None)).double().mean())
 @wrong("13.capstone", "✗ The weights are those of one process, within 1e-6: 2 ranks: a weight differs by")
 def means_of_uneven_parts(hvd, model, digits, batch, epochs):
     _train(hvd, model, digits, batch, epochs, loss=_mean)
     return _accuracy(model, digits)
 @wrong("13.capstone", "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample ")
 def drops_the_rest(hvd, model, digits, batch, epochs):
-    def parts(hvd, n, batch, epoch):
-        return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch, uneven="drop")
+    def parts(hvd, n, batch, epoch): return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch, uneven="drop")
     _train(hvd, model, digits, batch, epochs, parts, _mean)
     return _accuracy(model, digits)
 @wrong("13.capstone", "was seen 2 times")
 def pads_the_rest(hvd, model, digits, batch, epochs):
-    def parts(hvd, n, batch, epoch):
-        return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch)
+    def parts(hvd, n, batch, epoch): return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch)
     _train(hvd, model, digits, batch, epochs, parts, _mean)
     return _accuracy(model, digits)
 @wrong("13.capstone", "epoch 1 has the order of epoch 0")
@@ -105,8 +96,7 @@ def forgets_the_optimizer(hvd, model, digits, batch, epochs):
 @wrong("13.capstone", "2 ranks: rank 1 made 0 training passes in 3 epochs")
 def trains_on_rank_zero(hvd, model, digits, batch, epochs):
     hvd.init()
-    if hvd.rank() == 0:
-        _train(hvd, model, digits, batch, epochs, broadcast=False, wrap=False)
+    if hvd.rank() == 0: _train(hvd, model, digits, batch, epochs, broadcast=False, wrap=False)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     return _accuracy(model, digits)
 @wrong("13.capstone", "✗ All ranks report the accuracy on all test data: 2 ranks: rank 0 reports nan")
@@ -131,8 +121,7 @@ def decays_its_weights(hvd, model, digits, batch, epochs):
     return _accuracy(model, digits)
 @wrong("13.capstone", "✗ Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples")
 def divides_by_the_full_batch(hvd, model, digits, batch, epochs):
-    def loss(hvd, output, labels, whole):
-        return F.cross_entropy(output, labels, reduction="sum") * hvd.size() / batch
+    def loss(hvd, output, labels, whole): return F.cross_entropy(output, labels, reduction="sum") * hvd.size() / batch
     _train(hvd, model, digits, batch, epochs, loss=loss)
     return _accuracy(model, digits)
 @wrong("13.capstone", "each step is 2 times too long")
@@ -141,14 +130,12 @@ def rate_times_ranks(hvd, model, digits, batch, epochs):
     return _accuracy(model, digits)
 @wrong("13.capstone", "each step is 2 times too short")
 def forgets_the_size(hvd, model, digits, batch, epochs):
-    def loss(hvd, output, labels, whole):
-        return F.cross_entropy(output, labels, reduction="sum") / whole
+    def loss(hvd, output, labels, whole): return F.cross_entropy(output, labels, reduction="sum") / whole
     _train(hvd, model, digits, batch, epochs, loss=loss)
     return _accuracy(model, digits)
 @wrong("13.capstone", "the ranks' means were added up")
 def adds_the_means(hvd, model, digits, batch, epochs):
-    def loss(hvd, output, labels, whole):
-        return F.cross_entropy(output, labels) * hvd.size()
+    def loss(hvd, output, labels, whole): return F.cross_entropy(output, labels) * hvd.size()
     _train(hvd, model, digits, batch, epochs, loss=loss)
     return _accuracy(model, digits)
 @wrong("13.capstone", "zero_grad() is missing")

@@ -25,8 +25,7 @@ def forgets_the_two(step_s, commit_s, restart_s, mtbf_s, ranks):
 def twice_the_root(step_s, commit_s, restart_s, mtbf_s, ranks):
     return max(1, round(2 * math.sqrt(commit_s * mtbf_s / ranks) / step_s))
 @wrong("15.commit_every", "the square root of the MTBF")
-def no_root(step_s, commit_s, restart_s, mtbf_s, ranks):
-    return max(1, round(2 * commit_s * mtbf_s / ranks / step_s))
+def no_root(step_s, commit_s, restart_s, mtbf_s, ranks): return max(1, round(2 * commit_s * mtbf_s / ranks / step_s))
 @wrong("15.commit_every", "the square root of what a commit costs")
 def root_of_the_mtbf_alone(step_s, commit_s, restart_s, mtbf_s, ranks):
     return max(1, round(math.sqrt(mtbf_s / ranks) / step_s))
@@ -34,8 +33,7 @@ def root_of_the_mtbf_alone(step_s, commit_s, restart_s, mtbf_s, ranks):
 def root_of_the_steps_too(step_s, commit_s, restart_s, mtbf_s, ranks):
     return max(1, round(math.sqrt(2 * commit_s * mtbf_s / ranks / step_s)))
 @wrong("15.commit_every", "with ranks=16 your result is 1,000, with ranks=64 it is 1,000")
-def constant(step_s, commit_s, restart_s, mtbf_s, ranks):
-    return 1000
+def constant(step_s, commit_s, restart_s, mtbf_s, ranks): return 1000
 @wrong("15.commit_every", "Is your result in seconds?")
 def in_seconds(step_s, commit_s, restart_s, mtbf_s, ranks):
     return max(1, round(math.sqrt(2 * commit_s * mtbf_s / ranks)))
@@ -46,11 +44,9 @@ def restart_is_a_commit(step_s, commit_s, restart_s, mtbf_s, ranks):
 def never_in_a_long_step(step_s, commit_s, restart_s, mtbf_s, ranks):
     return int(math.sqrt(2 * commit_s * mtbf_s / ranks) / step_s)
 @wrong("15.commit_every", "and no whole number")
-def not_whole(step_s, commit_s, restart_s, mtbf_s, ranks):
-    return math.sqrt(2 * commit_s * mtbf_s / ranks) / step_s
+def not_whole(step_s, commit_s, restart_s, mtbf_s, ranks): return math.sqrt(2 * commit_s * mtbf_s / ranks) / step_s
 @wrong("15.reshard", "shard 1 is held by nobody")
-def loses_the_shards_of_the_dead(held, alive):
-    return {rank: sorted(held[rank]) for rank in sorted(alive)}
+def loses_the_shards_of_the_dead(held, alive): return {rank: sorted(held[rank]) for rank in sorted(alive)}
 @wrong("15.reshard", "shard 0 is held by ranks [1, 2]: its samples would count 2 times")
 def everybody_takes_them(held, alive):
     free = [shard for rank in held if rank not in alive for shard in held[rank]]
@@ -66,8 +62,7 @@ def begins_again_for_each_of_the_dead(held, alive):
     now = {rank: sorted(held[rank]) for rank in sorted(alive)}
     ranks = list(now)
     for dead in sorted(rank for rank in held if rank not in now):
-        for place, shard in enumerate(sorted(held[dead])):
-            now[ranks[place % len(ranks)]].append(shard)
+        for place, shard in enumerate(sorted(held[dead])): now[ranks[place % len(ranks)]].append(shard)
     return {rank: sorted(shards) for rank, shards in now.items()}
 @wrong("15.reshard", "your function moves it and its state without need")
 def deals_all_anew(held, alive):
@@ -99,8 +94,7 @@ def draws_lots(held, alive):
 @wrong("15.reshard", "your function changes held")
 def changes_held(held, alive):
     free = sorted(shard for rank in held if rank not in alive for shard in held[rank])
-    for shard in free:
-        held[min(sorted(alive), key=lambda rank: len(held[rank]))].append(shard)
+    for shard in free: held[min(sorted(alive), key=lambda rank: len(held[rank]))].append(shard)
     return {rank: sorted(held[rank]) for rank in alive}
 @wrong("15.reshard", "not in increasing order")
 def not_in_order(held, alive):

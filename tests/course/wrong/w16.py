@@ -26,8 +26,7 @@ def link_forgets_the_latency_of_the_long_one(ranks, short, long):
     steps = 2 * (ranks - 1)
     return median(short[1]) / steps, median(long[1]) / long[0] * ranks / steps
 @wrong("16.fit_link", "the latency is left out: two unknowns need both sizes")
-def link_without_latency(ranks, short, long):
-    return 0.0, median(long[1]) / long[0] * ranks / (2 * (ranks - 1))
+def link_without_latency(ranks, short, long): return 0.0, median(long[1]) / long[0] * ranks / (2 * (ranks - 1))
 @wrong("16.fit_link", "a ring passes n - 1 chunks twice")
 def link_passes_once(ranks, short, long):
     steps, quick, slow = ranks - 1, median(short[1]), median(long[1])
@@ -49,13 +48,11 @@ def link_may_be_negative(ranks, short, long):
     per_byte_s = (slow - quick) / (long[0] - short[0]) * ranks / steps
     return quick / steps - per_byte_s * short[0] / ranks, per_byte_s
 @wrong("16.fit_link", "and no pair (latency_s, per_byte_s)")
-def link_in_one_number(ranks, short, long):
-    return median(long[1]) / long[0]
+def link_in_one_number(ranks, short, long): return median(long[1]) / long[0]
 @wrong("16.step_time", "one layer, (forward_s, backward_s, values) = (1, 2, 25)")
 @wrong("16.step_time", "that is computing alone")
 @wrong("16.lower_bound", "that is computing alone")
-def step_computes_only(layers, reduce_s):
-    return sum(layer.forward_s + layer.backward_s for layer in layers)
+def step_computes_only(layers, reduce_s): return sum(layer.forward_s + layer.backward_s for layer in layers)
 @wrong("16.step_time", "that is without overlap: a layer's message begins when its gradients are ready")
 @wrong("16.lower_bound", "that is a step without overlap, and no bound: bytes can be sent while other layers")
 def step_without_overlap(layers, reduce_s):
@@ -128,14 +125,11 @@ def bound_of_the_layers_behind(layers, reduce_s):
     values = [sum(each.values for each in layers[i:]) for i in range(len(layers))]
     return max(reduce_s(4 * v) + step_computes_only(layers[i:], reduce_s) for i, v in enumerate(values))
 @wrong("16.schedule", "messages pay")
-def front_first(layers, reduce_s):
-    return [[(i, 0, layer.values)] for i, layer in enumerate(layers) if layer.values]
+def front_first(layers, reduce_s): return [[(i, 0, layer.values)] for i, layer in enumerate(layers) if layer.values]
 @wrong("16.schedule", "messages pay")
-def as_backward_ends(layers, reduce_s):
-    return front_first(layers, reduce_s)[::-1]
+def as_backward_ends(layers, reduce_s): return front_first(layers, reduce_s)[::-1]
 @wrong("16.schedule", "which are sent late, with")
-def all_in_one(layers, reduce_s):
-    return [[message[0] for message in front_first(layers, reduce_s)]]
+def all_in_one(layers, reduce_s): return [[message[0] for message in front_first(layers, reduce_s)]]
 def _cut(layers, largest):
     return [
         [(i, begin, min(begin + largest, layer.values))]
@@ -143,17 +137,14 @@ def _cut(layers, largest):
         for begin in range(0, layer.values, largest)
     ]
 @wrong("16.schedule", "of latencies: send small neighbours together")
-def tiny_pieces(layers, reduce_s):
-    return _cut(layers, 1 << 18)
+def tiny_pieces(layers, reduce_s): return _cut(layers, 1 << 18)
 @wrong("16.schedule", "while the network carries 67.1 MB of fc6 in one message")
 def one_size_for_all(layers, reduce_s):
     messages: Messages = []
     for [piece] in _cut(layers, 1 << 24):
         carried = sum(end - begin for _, begin, end in messages[-1]) if messages else 1 << 21
-        if carried + piece[2] - piece[1] <= 1 << 21:
-            messages[-1].append(piece)
-        else:
-            messages.append([piece])
+        if carried + piece[2] - piece[1] <= 1 << 21: messages[-1].append(piece)
+        else: messages.append([piece])
     return messages
 @wrong("16.schedule", "gradients 24 to 25 of layer 0 (a) are in no message")
 def forgets_the_last_piece(layers, reduce_s):
@@ -164,11 +155,9 @@ def ends_overlap(layers, reduce_s):
               ((0, n // 2 + 1), (n // 2, n)) if begin < end]  # fmt: skip
     return [[(i, begin, min(end, layers[i].values))] for [(i, begin, end)] in halves]
 @wrong("16.schedule", "layer 0 has gradients 0 to 25, and a piece at least one of them")
-def in_bytes(layers, reduce_s):
-    return [[(i, 0, 4 * layer.values)] for i, layer in enumerate(layers) if layer.values]
+def in_bytes(layers, reduce_s): return [[(i, 0, 4 * layer.values)] for i, layer in enumerate(layers) if layer.values]
 @wrong("16.schedule", "and a piece at least one of them")
-def empty_pieces(layers, reduce_s):
-    return [[(i, 0, layer.values)] for i, layer in enumerate(layers)]
+def empty_pieces(layers, reduce_s): return [[(i, 0, layer.values)] for i, layer in enumerate(layers)]
 @wrong("16.schedule", "three whole numbers (layer, begin, end) are needed")
 def pieces_without_messages(layers, reduce_s):
     return [(i, 0, layer.values) for i, layer in enumerate(layers) if layer.values]

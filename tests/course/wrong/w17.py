@@ -19,8 +19,7 @@ def _table(engine, question, answer):
 @wrong(
     "17.table", "[('ssh', 'agent by ssh')]. A dict is asked for, with the engines ssh, slurm, mpijob, jobset as keys"
 )
-def no_table():
-    return [("ssh", "agent by ssh")]
+def no_table(): return [("ssh", "agent by ssh")]
 @wrong(
     "17.who_am_i",
     "✗ One launcher inside another: the launcher that started the process itself counts: torchrun on each",
@@ -31,8 +30,7 @@ def slurm_first(env):
         ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ):
-        if all(name in env for name in names):
-            return tuple(int(env[name]) for name in names)
+        if all(name in env for name in names): return tuple(int(env[name]) for name in names)
     return 0, 1, 0
 @wrong("17.who_am_i", "✗ One launcher alone: torchrun, mpiexec, srun: srun")
 def size_of_the_job(env):
@@ -41,21 +39,18 @@ def size_of_the_job(env):
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ):
-        if all(name in env for name in names):
-            return tuple(int(env[name]) for name in names)
+        if all(name in env for name in names): return tuple(int(env[name]) for name in names)
     return 0, 1, 0
 @wrong("17.who_am_i", "✗ A process that was started by hand, also in the shell of a Slurm job: by hand in")
 def batch_script_is_a_rank(env):
-    if "PMI_RANK" in env or "RANK" in env or "SLURM_STEP_NUM_TASKS" in env:
-        return task("17.who_am_i").reference(env)
+    if "PMI_RANK" in env or "RANK" in env or "SLURM_STEP_NUM_TASKS" in env: return task("17.who_am_i").reference(env)
     return int(env.get("SLURM_PROCID", 0)), int(env.get("SLURM_NTASKS", 1)), 0
 @wrong("17.who_am_i", "your result is ('3', '4', '1'), expected (3, 4, 1)")
 def text_for_numbers(env):
     found = task("17.who_am_i").reference(env)
     return tuple(map(str, found))
 @wrong("17.who_am_i", "✗ One launcher alone: torchrun, mpiexec, srun: mpiexec")
-def torchrun_alone(env):
-    return int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1)), int(env.get("LOCAL_RANK", 0))
+def torchrun_alone(env): return int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1)), int(env.get("LOCAL_RANK", 0))
 @wrong("17.discover", "two pods with 4 and 2 GPUs: your result is ['train-worker-0.train:1', 'train-worker-1.train:1']")
 def one_slot(pods, service):
     return [f"{line.partition(':')[0]}:1" for line in task("17.discover").reference(pods, service)]
@@ -69,8 +64,7 @@ def takes_who_goes(pods, service):
 def takes_the_launcher(pods, service):
     return task("17.discover").reference([{**pod, "role": "worker"} for pod in pods], service)
 @wrong("17.discover", "✗ By number: worker-10 comes after worker-2")
-def sorts_names(pods, service):
-    return sorted(task("17.discover").reference(pods, service))
+def sorts_names(pods, service): return sorted(task("17.discover").reference(pods, service))
 @wrong("17.discover", "a pod without GPUs: your result is ['train-worker-0.train:0']")
 def no_slot_without_gpus(pods, service):
     found = task("17.discover").reference(pods, service)
@@ -102,8 +96,7 @@ def elastic_starts_all(n, failed_at, engine, commit_every, checkpoint_every):
 def restart_from_commit(n, failed_at, engine, commit_every, checkpoint_every):
     return (1 if engine == "elastic" and n > 1 else n), failed_at % commit_every + 1
 @wrong("17.discover", "your result is one text, 'train-worker-0.train:4")
-def one_text(pods, service):
-    return "\n".join(task("17.discover").reference(pods, service))
+def one_text(pods, service): return "\n".join(task("17.discover").reference(pods, service))
 @wrong("17.who_am_i", "a batch script has SLURM_PROCID, too, although srun has not started it")
 def slurm_before_mpiexec(env):
     for names in (
@@ -111,26 +104,22 @@ def slurm_before_mpiexec(env):
         ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
         ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ):
-        if names[0] in env:
-            return tuple(int(env[name]) for name in names)
+        if names[0] in env: return tuple(int(env[name]) for name in names)
     return 0, 1, 0
 @wrong("17.recovery", "the survivors keep their processes, but the lost rank needs a new one")
 def no_process_is_started(n, failed_at, engine, commit_every, checkpoint_every):
-    if engine == "elastic" and n > 1:
-        return 0, failed_at % commit_every + 1
+    if engine == "elastic" and n > 1: return 0, failed_at % commit_every + 1
     return n, (failed_at % checkpoint_every if checkpoint_every else failed_at) + 1
 @wrong("17.recovery", "step failed_at was not completed: a commit or checkpoint that is due after it")
 def commit_of_the_step_itself(n, failed_at, engine, commit_every, checkpoint_every):
-    if engine == "elastic" and n > 1:
-        return 1, (failed_at + 1) % commit_every + 1
+    if engine == "elastic" and n > 1: return 1, (failed_at + 1) % commit_every + 1
     return n, ((failed_at + 1) % checkpoint_every if checkpoint_every else failed_at) + 1
 @wrong("17.recovery", "a job that is started again goes on from its last checkpoint: step 0 is only")
 def restart_from_step_0(n, failed_at, engine, commit_every, checkpoint_every):
     return (1, failed_at % commit_every + 1) if engine == "elastic" and n > 1 else (n, failed_at + 1)
 @wrong("17.recovery", "checkpoint_every may be 0: then there is no checkpoint, and the job begins at step 0")
 def always_a_checkpoint(n, failed_at, engine, commit_every, checkpoint_every):
-    if engine == "elastic" and n > 1:
-        return 1, failed_at % commit_every + 1
+    if engine == "elastic" and n > 1: return 1, failed_at % commit_every + 1
     return n, failed_at % checkpoint_every + 1
 wrong("17.table", "mpijob: 'agent by srun'. Look again: which command does the")(
     _table("mpijob", "starts", "agent by srun")

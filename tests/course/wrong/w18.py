@@ -18,8 +18,7 @@ def each_parameter_cut(sizes, n):
     found: list[Any] = [[] for _ in range(n)]
     for number, size in enumerate(sizes):
         for rank, chunk in enumerate(np.array_split(np.arange(size), n)):
-            if len(chunk):
-                found[rank].append((number, int(chunk[0]), int(chunk[-1]) + 1))
+            if len(chunk): found[rank].append((number, int(chunk[0]), int(chunk[-1]) + 1))
     return found
 @wrong("18.owners", "2 elements, expected 3. All elements are there, in order, but the chunks have lengths")
 def the_last_gets_the_rest(sizes, n):
@@ -40,8 +39,7 @@ def counts_from_the_array(sizes, n):
         high, start, parts = low + total // n + (rank < total % n), 0, []
         for number, size in enumerate(sizes):
             first, last = max(low, start), min(high, start + size)
-            if first < last:
-                parts.append((number, first, last))
+            if first < last: parts.append((number, first, last))
             start += size
         found.append(parts)
         low = high
@@ -62,8 +60,7 @@ def _between(sizes, low, high):
     start, parts = 0, []
     for number, size in enumerate(sizes):
         first, last = max(low, start), min(high, start + size)
-        if first < last:
-            parts.append((number, first - start, last - start))
+        if first < last: parts.append((number, first - start, last - start))
         start += size
     return parts
 def _owned(sizes, n):
@@ -73,8 +70,7 @@ def _owned(sizes, n):
 def stop_is_the_last(sizes, n):
     return [[(number, start, stop - 1) for number, start, stop in parts] for parts in _owned(sizes, n)]
 @wrong("18.owners", "(0, 0) is no part; (parameter, start, stop) is")
-def pairs(sizes, n):
-    return [[(number, start) for number, start, _ in parts] for parts in _owned(sizes, n)]
+def pairs(sizes, n): return [[(number, start) for number, start, _ in parts] for parts in _owned(sizes, n)]
 @wrong("18.reduce_scatter_step", "1,600,000 bytes per rank; the limit is 612,000, the best possible 600,000")
 def whole_allreduce(comm, grad, shard, lr):
     mean = comm.allreduce(grad) / comm.size
@@ -90,11 +86,9 @@ def chunk_of_lesson_03(comm, grad, shard, lr):
         )
     return shard - lr * chunks[rank] / n
 @wrong("18.reduce_scatter_step", "✗ right: the step goes along the sum: divide by n for the mean")
-def sum_for_mean(comm, grad, shard, lr):
-    return shard - lr * comm.size * (shard - _right(comm, grad, shard, 1.0))
+def sum_for_mean(comm, grad, shard, lr): return shard - lr * comm.size * (shard - _right(comm, grad, shard, 1.0))
 @wrong("18.reduce_scatter_step", "that is a step along this rank's own gradient: nothing was added up")
-def own_gradient(comm, grad, shard, lr):
-    return shard - lr * np.array_split(grad, comm.size)[comm.rank]
+def own_gradient(comm, grad, shard, lr): return shard - lr * np.array_split(grad, comm.size)[comm.rank]
 @wrong("18.reduce_scatter_step", "✗ right: the chunk that comes replaces this rank's own: add it")
 def puts_in_place(comm, grad, shard, lr):
     n, rank = comm.size, comm.rank
@@ -104,8 +98,7 @@ def puts_in_place(comm, grad, shard, lr):
         chunks[(rank - step - 2) % n] = came
     return shard - lr * chunks[rank] / n
 @wrong("18.reduce_scatter_step", "✗ right: the step goes up: w - lr * gradient goes down")
-def uphill(comm, grad, shard, lr):
-    return shard + lr * (shard - _right(comm, grad, shard, 1.0))
+def uphill(comm, grad, shard, lr): return shard + lr * (shard - _right(comm, grad, shard, 1.0))
 @wrong("18.reduce_scatter_step", "rank 0 changes its own shard, which belongs to the caller")
 def changes_the_shard(comm, grad, shard, lr):
     shard[...] = _right(comm, grad, shard, lr)
@@ -168,8 +161,7 @@ def order_of_the_ring(comm, shards, x):
     n, rank = comm.size, comm.rank
     for rows in shards:
         parts = [rows]
-        for _ in range(n - 1):
-            parts.append(comm.sendrecv(parts[-1], dest=(rank + 1) % n, source=(rank - 1) % n))
+        for _ in range(n - 1): parts.append(comm.sendrecv(parts[-1], dest=(rank + 1) % n, source=(rank - 1) % n))
         comm.compute(0.001)
         x = np.tanh(np.concatenate(parts) @ x)
     return x
@@ -186,8 +178,7 @@ def by_allreduce(comm, shards, x):
     return x
 @wrong("18.gather_parameters", "✗ score: comm.compute was never called; call it once for each of the 3 layers")
 def forgets_to_compute(comm, shards, x):
-    for rows in shards:
-        x = np.tanh(_gathered(comm, rows) @ x)
+    for rows in shards: x = np.tanh(_gathered(comm, rows) @ x)
     return x
 @wrong("18.gather_parameters", "196,608 bytes from the busiest rank; the limit")
 def by_a_tree(comm, shards, x):
@@ -229,6 +220,5 @@ def no_tanh_at_the_end(comm, shards, x):
             parts[rank - step] = last = comm.sendrecv(last, dest=(rank + 1) % n, source=(rank - 1) % n)
         comm.compute(0.001)
         x = np.concatenate(parts) @ x
-        if layer < len(shards):
-            x = np.tanh(x)
+        if layer < len(shards): x = np.tanh(x)
     return x

@@ -15,8 +15,7 @@ def _alone(w, batch, lr):
 def forgets_the_last_average(comm, w, batches, lr, every):
     for step, batch in enumerate(batches, 1):
         w = _alone(w, batch, lr)
-        if step % every == 0:
-            w = comm.allreduce(w) / comm.size
+        if step % every == 0: w = comm.allreduce(w) / comm.size
     return w
 @wrong(
     "19.local_sgd",
@@ -25,45 +24,38 @@ def forgets_the_last_average(comm, w, batches, lr, every):
 def counts_from_zero(comm, w, batches, lr, every):
     for step, batch in enumerate(batches):
         w = _alone(w, batch, lr)
-        if step % every == 0 or step == len(batches) - 1:
-            w = comm.allreduce(w) / comm.size
+        if step % every == 0 or step == len(batches) - 1: w = comm.allreduce(w) / comm.size
     return w
 @wrong("19.local_sgd", "that is an average in every step, and not every so many")
 def averages_in_every_step(comm, w, batches, lr, every):
-    for x, y in batches:
-        w = w - lr * comm.allreduce(x.T @ (x @ w - y) / len(y)) / comm.size
+    for x, y in batches: w = w - lr * comm.allreduce(x.T @ (x @ w - y) / len(y)) / comm.size
     return w
 @wrong("19.local_sgd", "the weights were averaged once, at the end")
 def averages_once(comm, w, batches, lr, every):
-    for batch in batches:
-        w = _alone(w, batch, lr)
+    for batch in batches: w = _alone(w, batch, lr)
     return comm.allreduce(w) / comm.size
 @wrong("19.local_sgd", "each rank has trained alone: nothing was averaged")
 def never_averages(comm, w, batches, lr, every):
-    for batch in batches:
-        w = _alone(w, batch, lr)
+    for batch in batches: w = _alone(w, batch, lr)
     return w
 @wrong("19.local_sgd", "the ranks' weights were added up: divide by comm.size")
 def adds_the_weights(comm, w, batches, lr, every):
     for step, batch in enumerate(batches, 1):
         w = _alone(w, batch, lr)
-        if step % every == 0 or step == len(batches):
-            w = comm.allreduce(w)
+        if step % every == 0 or step == len(batches): w = comm.allreduce(w)
     return w
 @wrong("19.local_sgd", "bytes from the busiest rank; the limit")
 def averages_twice(comm, w, batches, lr, every):
     for step, batch in enumerate(batches, 1):
         w = _alone(w, batch, lr)
         if step % every == 0 or step == len(batches):
-            for _ in range(8):
-                w = comm.allreduce(w) / comm.size
+            for _ in range(8): w = comm.allreduce(w) / comm.size
     return w
 @wrong("19.local_sgd", "rank 0 changes its own w, which belongs to the caller")
 def trains_in_place(comm, w, batches, lr, every):
     for step, (x, y) in enumerate(batches, 1):
         w -= lr * x.T @ (x @ w - y) / len(y)
-        if step % every == 0 or step == len(batches):
-            w[:] = comm.allreduce(w) / comm.size
+        if step % every == 0 or step == len(batches): w[:] = comm.allreduce(w) / comm.size
     return w
 @wrong("19.outer_step", "a step goes against the gradient")
 def climbs(comm, start, w, velocity, lr, momentum):
@@ -97,8 +89,7 @@ def keeps_the_old_velocity(comm, start, w, velocity, lr, momentum):
     change = comm.allreduce(start - w) / comm.size
     return start - lr * (change + momentum * (momentum * velocity + change)), velocity
 @wrong("19.outer_step", "the outer optimizer is missing")
-def averages_the_weights(comm, start, w, velocity, lr, momentum):
-    return comm.allreduce(w) / comm.size, velocity
+def averages_the_weights(comm, start, w, velocity, lr, momentum): return comm.allreduce(w) / comm.size, velocity
 def _round(comm, sent, p):
     mine = sent.T @ p
     q = comm.allreduce(mine) / comm.size
@@ -155,8 +146,7 @@ def sends_the_whole_beside(comm, gradient, error, q):
 def averages_gradients_every_so_many(comm, w, batches, lr, every):
     for step, (x, y) in enumerate(batches, 1):
         change = lr * x.T @ (x @ w - y) / len(y)
-        if step % every == 0 or step == len(batches):
-            change = comm.allreduce(change) / comm.size
+        if step % every == 0 or step == len(batches): change = comm.allreduce(change) / comm.size
         w = w - change
     return w
 @wrong("19.outer_step", "the step begins at the ranks' average: it begins at start")
@@ -178,6 +168,5 @@ def collects_the_gradients(comm, w, batches, lr, every):
     change = 0 * w
     for step, (x, y) in enumerate(batches, 1):
         change = change + lr * x.T @ (x @ w - y) / len(y)
-        if step % every == 0 or step == len(batches):
-            w, change = w - comm.allreduce(change) / comm.size, 0 * w
+        if step % every == 0 or step == len(batches): w, change = w - comm.allreduce(change) / comm.size, 0 * w
     return w

@@ -11,20 +11,15 @@ wrong = Answers()
 
 
 @wrong("20.row_split", "each rank has its own part of the sum only")
-def keeps_its_own_part(comm, x, w, b):
-    return x @ w + b
+def keeps_its_own_part(comm, x, w, b): return x @ w + b
 @wrong("20.row_split", "the bias was added on each rank, and summed")
-def adds_the_bias_on_every_rank(comm, x, w, b):
-    return comm.allreduce(x @ w + b)
+def adds_the_bias_on_every_rank(comm, x, w, b): return comm.allreduce(x @ w + b)
 @wrong("20.row_split", "the bias is missing")
-def forgets_the_bias(comm, x, w, b):
-    return comm.allreduce(x @ w)
+def forgets_the_bias(comm, x, w, b): return comm.allreduce(x @ w)
 @wrong("20.row_split", "that is the ranks' mean")
-def takes_the_mean(comm, x, w, b):
-    return comm.allreduce(x @ w) / comm.size + b
+def takes_the_mean(comm, x, w, b): return comm.allreduce(x @ w) / comm.size + b
 @wrong("20.row_split", "the ranks' outputs were put side by side")
-def puts_outputs_side_by_side(comm, x, w, b):
-    return np.concatenate(comm.allgather(x @ w), axis=1) + b
+def puts_outputs_side_by_side(comm, x, w, b): return np.concatenate(comm.allgather(x @ w), axis=1) + b
 @wrong("20.row_split", "rank 0 alone has the sum")
 def only_rank_0_has_it(comm, x, w, b):
     total = comm.reduce(x @ w)
@@ -82,40 +77,34 @@ def one_after_the_other(stage, stages, microbatches):
 def one_ahead_too_many(stage, stages, microbatches):
     ahead = min(stages - stage, microbatches)
     ops = [("F", i) for i in range(ahead)]
-    for i in range(microbatches - ahead):
-        ops += [("F", ahead + i), ("B", i)]
+    for i in range(microbatches - ahead): ops += [("F", ahead + i), ("B", i)]
     return ops + [("B", i) for i in range(microbatches - ahead, microbatches)]
 @wrong("20.one_f_one_b", "deadlock. Stage 0 waits in its 2nd operation, B 0, for B 0 of stage 1")
 def as_many_ahead_as_stages_before(stage, stages, microbatches):
     ahead = min(stage, microbatches)
     ops = [("F", i) for i in range(ahead)]
-    for i in range(microbatches - ahead):
-        ops += [("F", ahead + i), ("B", i)]
+    for i in range(microbatches - ahead): ops += [("F", ahead + i), ("B", i)]
     return ops + [("B", i) for i in range(microbatches - ahead, microbatches)]
 @wrong("20.one_f_one_b", "stage 0: there is no micro-batch 1")
 def always_as_many_micro_batches_as_stages(stage, stages, microbatches):
     ahead = stages - stage - 1
     ops = [("F", i) for i in range(ahead)]
-    for i in range(microbatches - ahead):
-        ops += [("F", ahead + i), ("B", i)]
+    for i in range(microbatches - ahead): ops += [("F", ahead + i), ("B", i)]
     return ops + [("B", i) for i in range(max(0, microbatches - ahead), microbatches)]
 @wrong("20.one_f_one_b", "B 0 is missing")
 def leaves_the_last_backwards_out(stage, stages, microbatches):
     ahead = min(stages - stage - 1, microbatches)
     ops = [("F", i) for i in range(ahead)]
-    for i in range(microbatches - ahead):
-        ops += [("F", ahead + i), ("B", i)]
+    for i in range(microbatches - ahead): ops += [("F", ahead + i), ("B", i)]
     return ops
 @wrong("20.one_f_one_b", "the step takes 17, and the stages are idle for 47.1 %")
 def backward_of_what_was_just_done(stage, stages, microbatches):
     ahead = min(stages - stage - 1, microbatches)
     ops = [("F", i) for i in range(ahead)]
-    for i in range(microbatches - ahead):
-        ops += [("F", ahead + i), ("B", ahead + i)]
+    for i in range(microbatches - ahead): ops += [("F", ahead + i), ("B", ahead + i)]
     return ops + [("B", i) for i in range(ahead)]
 @wrong("20.one_f_one_b", "Is there a return?")
-def forgets_to_return(stage, stages, microbatches):
-    all_forwards_first(stage, stages, microbatches)
+def forgets_to_return(stage, stages, microbatches): all_forwards_first(stage, stages, microbatches)
 def _pipeline(comm, w, xs, ts, *, backwards = iter, mask = True):
     """The right one, with what may be wrong as an argument."""
     first, last = comm.rank == 0, comm.rank == comm.size - 1
@@ -124,25 +113,21 @@ def _pipeline(comm, w, xs, ts, *, backwards = iter, mask = True):
     for i in range(count):
         x = xs[i] if first else comm.recv(source=comm.rank - 1)
         kept.append((x, np.tanh(x @ w)))
-        if not last:
-            comm.send(kept[i][1], dest=comm.rank + 1)
+        if not last: comm.send(kept[i][1], dest=comm.rank + 1)
     total = np.zeros_like(w)
     for i in backwards(range(count)) if last else range(count):
         x, h = kept[i]
         dh = h - ts[i] if last else comm.recv(source=comm.rank + 1)
         dz = dh * (1 - h**2) if mask else dh
         total = total + x.T @ dz
-        if not first:
-            comm.send(dz @ w.T, dest=comm.rank - 1)
+        if not first: comm.send(dz @ w.T, dest=comm.rank - 1)
     return total
 @wrong(
     "20.pipeline", "✗ right: the last stage goes through the micro-batches in another order than the stages before it"
 )
-def answers_in_another_order(comm, w, xs, ts):
-    return _pipeline(comm, w, xs, ts, backwards=reversed)
+def answers_in_another_order(comm, w, xs, ts): return _pipeline(comm, w, xs, ts, backwards=reversed)
 @wrong("20.pipeline", "backward has to go through tanh")
-def forgets_tanh_in_backward(comm, w, xs, ts):
-    return _pipeline(comm, w, xs, ts, mask=False)
+def forgets_tanh_in_backward(comm, w, xs, ts): return _pipeline(comm, w, xs, ts, mask=False)
 @wrong("20.pipeline", "that is the micro-batches' mean")
 def takes_the_mean_of_the_micro_batches(comm, w, xs, ts):
     total = _pipeline(comm, w, xs, ts)
@@ -154,8 +139,7 @@ def sends_no_gradient(comm, w, xs, ts):
     for i in range(comm.bcast(len(xs) if first else None)):
         x = xs[i] if first else comm.recv(source=comm.rank - 1)
         h = np.tanh(x @ w)
-        if not last:
-            comm.send(h, dest=comm.rank + 1)
+        if not last: comm.send(h, dest=comm.rank + 1)
         dh = h - ts[i] if last else comm.recv(source=comm.rank + 1)
         total = total + x.T @ (dh * (1 - h**2))
     return total
@@ -163,8 +147,7 @@ def sends_no_gradient(comm, w, xs, ts):
 def every_stage_looks_for_targets(comm, w, xs, ts):
     x = xs[0] if comm.rank == 0 else comm.recv(source=comm.rank - 1)
     h = np.tanh(x @ w)
-    if comm.rank < comm.size - 1:
-        comm.send(h, dest=comm.rank + 1)
+    if comm.rank < comm.size - 1: comm.send(h, dest=comm.rank + 1)
     dh = h - ts[0]
     return x.T @ (dh * (1 - h**2))
 @wrong("20.pipeline", "✗ score: 360,448 bytes from the busiest rank")
@@ -172,11 +155,9 @@ def sends_the_whole_batch_to_everybody(comm, w, xs, ts):
     weights = comm.allgather(w)
     x, t = np.concatenate(comm.bcast(xs)), np.concatenate(comm.bcast(ts, root=comm.size - 1))
     hs = [x]
-    for one in weights:
-        hs.append(np.tanh(hs[-1] @ one))
+    for one in weights: hs.append(np.tanh(hs[-1] @ one))
     dh = hs[-1] - t
-    for stage in range(comm.size - 1, comm.rank, -1):
-        dh = (dh * (1 - hs[stage + 1] ** 2)) @ weights[stage].T
+    for stage in range(comm.size - 1, comm.rank, -1): dh = (dh * (1 - hs[stage + 1] ** 2)) @ weights[stage].T
     return hs[comm.rank].T @ (dh * (1 - hs[comm.rank + 1] ** 2))
 @wrong("20.two_layers", "y and dx are the ranks' means, and their parts are to be added up")
 def takes_the_means(comm, x, w1, w2, dy):

@@ -20,11 +20,9 @@ def _events(snapshots, name, which = -1, answers = None):
         events.append((one["submitted"][0], "submitted", rank))
         events += [(one[what], what, rank) for what in _WHAT]
         heard = [at for tensor, _, at in snapshot["answers"] if tensor == name]
-        if rank == 0:
-            events.append(((answers or (lambda known, one: max(known)))(heard, one), "complete", rank))
+        if rank == 0: events.append(((answers or (lambda known, one: max(known)))(heard, one), "complete", rank))
     return events
-def _until_arrived(heard, one):
-    return max(at for at in heard if at <= one["arrived"])
+def _until_arrived(heard, one): return max(at for at in heard if at <= one["arrived"])
 @wrong("21.order", "✗ In order, in timelines that are made up: the events stand rank by rank, and not by their time")
 @wrong("21.order", "the events stand rank by rank, and not by their time")
 def forgets_to_sort(snapshots, name):
@@ -67,14 +65,11 @@ def _late(snapshots, of = lambda one: one["announced"], scale = 1000):
         found.append((index, row.index(max(row)), [(max(row) - at) / scale for at in row]))
     return found
 @wrong("21.late", "that is in ns, and µs are asked for")
-def in_nanoseconds(snapshots):
-    return _late(snapshots, scale=1)
+def in_nanoseconds(snapshots): return _late(snapshots, scale=1)
 @wrong("21.late", "that is by “submitted”")
-def by_submitted(snapshots):
-    return _late(snapshots, lambda one: one["submitted"][0])
+def by_submitted(snapshots): return _late(snapshots, lambda one: one["submitted"][0])
 @wrong("21.late", "that is by “done”")
-def by_done(snapshots):
-    return _late(snapshots, lambda one: one["done"])
+def by_done(snapshots): return _late(snapshots, lambda one: one["done"])
 @wrong("21.late", "collectives were compared by their place in the list")
 def by_place_in_the_list(snapshots):
     found = []
@@ -94,41 +89,33 @@ def all_that_rank_0_remembers(snapshots):
         found.append((index, row.index(max(row)), [(max(row) - at) / 1000 for at in row]))
     return found
 @wrong("21.late", "your result is None. Is there a return?")
-def prints_it(snapshots):
-    _late(snapshots)
+def prints_it(snapshots): _late(snapshots)
 @wrong("21.ready", "and here it counts once")
 def never_forgets(size, announcements):
     ranks: dict[str, set[int]] = {}
     names = []
     for rank, name in announcements:
         ranks.setdefault(name, set()).add(rank)
-        if len(ranks[name]) == size and name not in names:
-            names.append(name)
+        if len(ranks[name]) == size and name not in names: names.append(name)
     return names
 @wrong("21.ready", "that is the order in which the tensors were first announced")
 def in_the_order_of_the_first(size, announcements):
     ranks: dict[str, set[int]] = {}
-    for rank, name in announcements:
-        ranks.setdefault(name, set()).add(rank)
+    for rank, name in announcements: ranks.setdefault(name, set()).add(rank)
     return [name for name in ranks if len(ranks[name]) == size]
 @wrong("21.ready", "not all have announced them")
-def all_that_were_announced(size, announcements):
-    return list(dict.fromkeys(name for _, name in announcements))
+def all_that_were_announced(size, announcements): return list(dict.fromkeys(name for _, name in announcements))
 @wrong("21.ready", "that is what rank 0 has announced")
-def rank_0_alone(size, announcements):
-    return [name for rank, name in announcements if rank == 0]
+def rank_0_alone(size, announcements): return [name for rank, name in announcements if rank == 0]
 @wrong("21.ready", "one announcement does not make a tensor ready")
-def each_announcement(size, announcements):
-    return [name for _, name in announcements]
+def each_announcement(size, announcements): return [name for _, name in announcements]
 @wrong("21.ready", "that is the order of the alphabet")
 def by_the_alphabet(size, announcements):
     times: dict[str, int] = {}
-    for _, name in announcements:
-        times[name] = times.get(name, 0) + 1
+    for _, name in announcements: times[name] = times.get(name, 0) + 1
     return sorted(name for name in times for _ in range(times[name] // size))
 @wrong("21.ready", "your result is None. Is there a return?")
-def keeps_the_list(size, announcements):
-    in_the_order_of_the_first(size, announcements)
+def keeps_the_list(size, announcements): in_the_order_of_the_first(size, announcements)
 def _waits(
     size: Any, announcements: Any, now: Any, deadline_s: Any
 ) -> dict[str, tuple[list[int], list[int], list[int]]]:
@@ -165,8 +152,7 @@ def just_before_the_deadline(size, announcements, now, deadline_s):
     found = _waits(size, announcements, now, deadline_s)
     return {name: left for name, (times, _, left) in found.items() if left and now - times[0] > deadline_s}
 @wrong("21.culprits", "your result is None. Is there a return?")
-def keeps_the_dict(size, announcements, now, deadline_s):
-    whoever_is_missing(size, announcements, now, deadline_s)
+def keeps_the_dict(size, announcements, now, deadline_s): whoever_is_missing(size, announcements, now, deadline_s)
 @wrong("21.order", "the second of the pair “submitted” was taken: the first counts")
 def second_of_the_pair(snapshots, name):
     events = []

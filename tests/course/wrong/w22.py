@@ -27,10 +27,8 @@ def script(*pairs: tuple[str, str]):
             text = text.replace(old, new)
         return text
     return answer
-def later(ranks):
-    return statistics.median([max(each) for each in zip(*ranks, strict=True)][1:])
-def epochs(ranks):
-    return [max(each) for each in zip(*ranks, strict=True)]
+def later(ranks): return statistics.median([max(each) for each in zip(*ranks, strict=True)][1:])
+def epochs(ranks): return [max(each) for each in zip(*ranks, strict=True)]
 MADE: dict[str, dict[str, tuple[Callable[..., Any], str]]] = {
     "22.six_steps": {
         "a_list": (lambda: [10, 17, 14, 18, 22, 24], "your result is of type list, expected a dict"),

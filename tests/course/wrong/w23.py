@@ -32,10 +32,8 @@ def chosen(
                 "tensor": gpus_per_host % tensor,
                 "layers": layers % pipeline,
             }
-            if not data or any(each for rule, each in left.items() if rule != without):
-                continue
-            if samples % data and without != "data":
-                continue
+            if not data or any(each for rule, each in left.items() if rule != without): continue
+            if samples % data and without != "data": continue
             each = [m for m in range(1, samples // data + 1) if without == "micro-batches" or samples // data % m == 0]
             found += [(data, tensor, pipeline, m) for m in each if fits(data, tensor, pipeline, m)]
         good = [one for one in found if limit(*one)]
@@ -49,13 +47,11 @@ def step_by(change):
         same = list(range(column, comm.size, tensor))
         h = np.maximum(x @ w1, 0)
         output = h @ w2
-        if change != "no sum of outputs":
-            output = ring_among(comm, group, output.ravel()).reshape(y.shape)
+        if change != "no sum of outputs": output = ring_among(comm, group, output.ravel()).reshape(y.shape)
         error = (output - y) / (1 if change == "no mean over samples" else len(x))
         dh = error @ w2.T if change == "no mask" else error @ w2.T * (h > 0)
         sums = [ring_among(comm, same, one.ravel()).reshape(one.shape) for one in (x.T @ dh, h.T @ error)]
-        if change == "no sum of gradients":
-            sums = [x.T @ dh, h.T @ error]
+        if change == "no sum of gradients": sums = [x.T @ dh, h.T @ error]
         by = {"sum": 1, "no sum of gradients": 1, "by size": comm.size}.get(change, len(same))
         sign = -1 if change == "uphill" else 1
         new = w1 - sign * lr * sums[0] / by, w2 - sign * lr * sums[1] / by
