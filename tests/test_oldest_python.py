@@ -1,8 +1,10 @@
-"""The package keeps to the oldest Python of pyproject.toml, whichever Python the tests run on."""
+"""The package keeps to the oldest Python of pyproject.toml, whichever Python the tests run on.
+
+To its grammar, too, which ruff sees to by its target-version.
+"""
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -16,18 +18,6 @@ from project import PROJECT, ROOT
 
 OLDEST = PROJECT["requires-python"].removeprefix(">=")
 NEWEST = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))[-1]
-SOURCES = [
-    path for folder in ("workbench", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
-]
-
-
-@pytest.mark.long
-def test_every_file_keeps_to_the_oldest_grammar() -> None:
-    """Each file parses with the oldest Python's grammar. What the parser lets pass, ruff's target-version finds."""
-    oldest = tuple(map(int, OLDEST.split(".")))
-    assert len(SOURCES) > 400
-    for path in SOURCES:
-        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=oldest)
 
 
 def complaints(python: str, path: Path, cache: Path) -> set[str]:
@@ -45,6 +35,7 @@ def newer_than_oldest(path: Path, cache: Path) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_nothing_newer_is_used_unguarded(tmp_path: Path) -> None:
     """No module or name of a newer standard library, unless ``sys.version_info`` or an extra dependency guards it."""
@@ -68,6 +59,7 @@ def use() -> None:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_what_is_newer_is_found(tmp_path: Path) -> None:
     """The check names each newer module, name, attribute and builtin, and leaves alone what is guarded."""

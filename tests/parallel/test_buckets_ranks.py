@@ -56,6 +56,7 @@ def test_any_size_of_bucket(nbytes: int, make: str, n: int, job_with: Callable[.
         assert nbytes == 0 or len(buckets) > 1
 
 
+@pytest.mark.processes("torch tells the whole process that backward() has run")
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
 @pytest.mark.parametrize("predivide", [1.0, 4.0])
 def test_every_dtype_has_its_buckets(op: Any, predivide: float, n: int) -> None:

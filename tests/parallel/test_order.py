@@ -103,6 +103,7 @@ def test_names_of_every_kind(rank: int, n: int) -> None:
     assert all(handle.wait(30).tolist() == [n] * 2 for handle in handles)
 
 
+@pytest.mark.processes("a thread of a rank that is one has no job")
 def test_two_threads_submit(rank: int, n: int) -> None:
     """Named tensors may be submitted from several threads of a rank at once."""
     from concurrent.futures import ThreadPoolExecutor

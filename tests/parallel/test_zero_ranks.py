@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bag import IMPLEMENTATIONS, MAKES, STEPS, ZEROS, Pair, maker
+from thorough import quick
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, batch, checkpointed, mixed, net
 
@@ -45,7 +46,7 @@ def test_every_implementation(kind: type, more: dict[str, Any], n: int) -> None:
     pair.check_state()
 
 
-@pytest.mark.parametrize("nbytes", [1, 200])
+@pytest.mark.parametrize("nbytes", quick([1, 200], 200))
 def test_any_size_of_bucket(nbytes: int, n: int, job_with: Callable[..., None]) -> None:
     """One array for each parameter, and a few, over the data plane: parameters are cut anywhere, or not at all."""
     job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)

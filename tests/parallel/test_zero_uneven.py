@@ -200,6 +200,7 @@ def test_an_error_amid_backward(stage: str, n: int) -> None:
     twins.check_state()
 
 
+@pytest.mark.processes("warnings are the whole process's")
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("stage", STAGES)
