@@ -48,6 +48,7 @@ THREADS = {
         ("buckets_ranks", "scaling", "sharded_ranks"),
     ),
 }
+ALWAYS = "not slow and not thorough"
 # Ranks, settings, and what can tell that it is another way.
 SCALED = ("scaling", *BUCKETS, *SHARDED)
 WAYS: dict[str, tuple[int, dict[str, str], tuple[str, ...]]] = {
@@ -118,14 +119,14 @@ def test_threads(jobs: Runner, world: str) -> None:
     settings, names = THREADS[world]
     words = [each for each in PYTEST if each != "-x"]
     files = some(names) or [str(HERE / "parallel")]
-    check(jobs.python(*words, *files, "-m", "not slow", deadline_s=DEADLINE_S, **settings, **ENV), 1)
+    check(jobs.python(*words, *files, "-m", ALWAYS, deadline_s=DEADLINE_S, **settings, **ENV), 1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 60)
 def test_processes(jobs: Runner) -> None:
     """What threads do not show passes on each of two ranks that mpiexec started."""
-    words = (*PYTEST, str(HERE / "parallel"), "-m", "processes and not slow")
+    words = (*PYTEST, str(HERE / "parallel"), "-m", f"processes and {ALWAYS}")
     check(jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, **ENV), 2)
 
 
@@ -133,7 +134,7 @@ def test_processes(jobs: Runner) -> None:
 @pytest.mark.timeout(DEADLINE_S + 60)
 def test_one_rank_alone(jobs: Runner) -> None:
     """A process that nobody has started among others is rank 0 of 1, and passes as well."""
-    check(jobs.python(*PYTEST, *some(ALONE), "-m", "not slow", deadline_s=DEADLINE_S, **ENV), 1)
+    check(jobs.python(*PYTEST, *some(ALONE), "-m", ALWAYS, deadline_s=DEADLINE_S, **ENV), 1)
 
 
 @pytest.mark.slow
