@@ -27,7 +27,7 @@ Gradient = Any
 MOVED = ["uint32", "uint64", "complex64", "complex128"]
 """Of these the verbs take what they need not add up."""
 DTYPES = ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
-IN_GRAPHS = ["bool", "int32", "bfloat16", "float32"]
+IN_GRAPHS = ["bool", "int32", "bfloat16", "float64"]
 """A graph takes each dtype as the same framework does at once, where all are tried."""
 
 
