@@ -109,6 +109,8 @@ def test_where_processes_are_not_shown_nobody_is_lost_who_runs(
     assert eventually(job.seen)
     for module in ("workbench.transport.bootstrap.peers", "workbench.machine"):
         monkeypatch.setattr(f"{module}.process_state", lambda pid: None)
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: path != "/proc/self/stat" and exists(path))
     assert job.siblings.ended() == ""
     psutil.Process(max(children(job.process.pid))).kill()
     assert eventually(lambda: job.siblings.ended() == "rank 1")
