@@ -36,7 +36,7 @@ PYTEST = (
 ENV = {"WORKBENCH_TEST_INSIDE_RANKS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": ""}
 DEADLINE_S = 800.0
 # On one rank: what is done without others. Between two hosts, and without shared memory: what is cut in another way.
-ALONE = ("verbs", "state", "optimizer", "sharded_ranks", "exact_ranks")
+ALONE = ("contract", "verbs", "state", "optimizer", "sharded_ranks", "exact_ranks")
 BUCKETS = ("buckets_life", "buckets_place", "buckets_ranks")
 SHARDED = ("sharded_life", "sharded_ranks", "sharded_state", "zero_ranks")
 OPTIMIZER = ("optimizer", "optimizer_classes", "optimizer_life", "optimizer_sparse")
@@ -56,8 +56,8 @@ WAYS: dict[str, tuple[int, dict[str, str], tuple[str, ...]]] = {
     "2 ranks over MPI": (2, {"WORKBENCH_BACKEND": "mpi"}, SCALED),
     "3 ranks over MPI": (3, {"WORKBENCH_BACKEND": "mpi"}, (*BUCKETS, *SHARDED)),
     "2 + 2 ranks": (4, {"MPIR_CVAR_NUM_CLIQUES": "2"}, ("world", *SCALED)),
-    "nothing is eager": (2, {"WORKBENCH_EAGER_BYTES": "0"}, ("allreduce", "verbs", "order", *OPTIMIZER)),
-    "nothing is eager among 4 ranks": (4, {"WORKBENCH_EAGER_BYTES": "0"}, ("verbs", "order", "process_sets")),
+    "nothing is eager": (2, {"WORKBENCH_EAGER_BYTES": "0"}, ("contract", "allreduce", "verbs", "order", *OPTIMIZER)),
+    "nothing is eager among 4 ranks": (4, {"WORKBENCH_EAGER_BYTES": "0"}, ("contract", "order", "process_sets")),
 }
 # What a rank says when another one has failed: not the cause, so it is shown last.
 _FOLLOW = re.compile(r"^E +.*\b(ShutDownError|RankFailedError|PeerLostError)\b", re.MULTILINE)
@@ -171,7 +171,9 @@ def test_many_rounds(jobs: Runner, n: int) -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.timeout(DEADLINE_S + 60)
-@pytest.mark.parametrize("names", [("world", "allreduce", "verbs", "order"), ("errors", "lifecycle")], ids="-".join)
+@pytest.mark.parametrize(
+    "names", [("world", "contract", "allreduce", "verbs", "order"), ("errors", "lifecycle")], ids="-".join
+)
 def test_gloo_in_plain_processes(jobs: Runner, names: tuple[str, ...]) -> None:
     """Where nobody but torchrun's variables says who is there, the ranks know who they are."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -388,36 +388,6 @@ def test_duplicate_name_in_a_group(rank: int, n: int) -> None:
     works(n)
 
 
-def test_an_exception_in_a_callback_changes_nothing(n: int, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged; the handle's result and everything after it are as without."""
-    handle = hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name="called")
-    handle.add_done_callback(lambda _: 1 / 0)
-    handle.add_done_callback(lambda _: handle.wait())
-    assert handle.wait(WAIT_S).tolist() == [n] * 2
-    works(n)
-    assert "ZeroDivisionError" in caplog.text
-
-
-@pytest.mark.ranks(2)
-def test_waiting_in_a_callback_is_refused(rank: int, n: int) -> None:
-    """wait() on the engine's own thread for what only this thread can do raises instead of never ending."""
-    seen: list[BaseException | None] = []
-
-    def wait_for_another(_: Any) -> None:
-        try:
-            hvd.allreduce(torch.ones(2), name="from_the_callback")
-        except RuntimeError as error:
-            seen.append(error)
-
-    handle = hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name="first")
-    if not handle.poll():
-        handle.add_done_callback(wait_for_another)
-        handle.wait(WAIT_S)
-    hvd.barrier()
-    assert all("engine's thread" in str(error) for error in seen)
-    works(n)
-
-
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("name", ["given", None])
 def test_a_rank_that_raised_and_goes_on(name: str | None, rank: int, n: int) -> None:
