@@ -42,7 +42,7 @@ SHARDED = ("sharded_life", "sharded_ranks", "sharded_state", "zero_ranks")
 OPTIMIZER = ("optimizer", "optimizer_classes", "optimizer_life", "optimizer_sparse")
 THREADS = {
     "in memory": ({"WORKBENCH_TEST_THREADS": "2"}, ()),
-    "two hosts": ({"WORKBENCH_TEST_THREADS": "4", "WORKBENCH_TEST_HOSTS": "2"}, ("buckets_ranks", "sharded_state")),
+    "two hosts": ({"WORKBENCH_TEST_THREADS": "4", "WORKBENCH_TEST_HOSTS": "2"}, ("buckets_ranks", "scaling")),
     "over links": (
         {"WORKBENCH_TEST_THREADS": "2", "WORKBENCH_BACKEND": "mpi"},
         ("buckets_ranks", "scaling", "sharded_ranks"),

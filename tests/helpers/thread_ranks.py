@@ -174,10 +174,11 @@ class Ranks:
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool:
         """On each rank, with its own ``rank`` and ``tmp_path``."""
         given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        chosen = pyfuncitem.callspec.params if hasattr(pyfuncitem, "callspec") else {}  # a test's own, of this name
 
         def one(rank: int) -> None:
             mine = dict(given)
-            if "rank" in mine and "rank" in pyfuncitem._fixtureinfo.name2fixturedefs:
+            if "rank" in mine and "rank" not in chosen:
                 mine["rank"] = rank
             if "tmp_path" in mine:
                 mine["tmp_path"] = Path(mine["tmp_path"], f"rank{rank}")

@@ -359,6 +359,7 @@ def test_the_order_of_the_forward_pass_is_learnt(job_with: Callable[..., None]) 
             assert (first > last) == (step > 1)
 
 
+@pytest.mark.processes("torch compiles for one thread at a time, and says so to the whole process")
 def test_a_compiled_model_is_right(n: int) -> None:
     """Where torch.compile meets a parameter whose update is to come, the model runs as it is written."""
     net, twin = layers(), layers()
