@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from bag import MAKES, PARAMS, STEPS, ZEROS, Pair, maker
+from thorough import quick
 from torch import nn
 
 import workbench.torch as hvd
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", quick([1, 3], 3))
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("make", MAKES)
 def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:

@@ -40,7 +40,7 @@ def train(pair: Pair, steps: int = STEPS, zero: str = "optimizer, to None", pass
             optimizer.step()
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", quick([1, 3], 3))
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("make", MAKES)
 def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:

@@ -133,7 +133,7 @@ ALONE: dict[str, tuple[Callable[[Training], None], str]] = {
 
 
 @pytest.mark.parametrize(
-    "way", quick(["buckets", "in two passes", "topk", "overlapping forward", "sharded"], "buckets", "topk")
+    "way", quick(["buckets", "in two passes", "topk", "overlapping forward", "sharded"], "buckets")
 )
 @pytest.mark.parametrize("what", ALONE)
 def test_what_a_rank_does_alone_is_told(what: str, way: str, rank: int) -> None:

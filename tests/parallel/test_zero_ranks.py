@@ -17,7 +17,7 @@ import workbench.torch as hvd
 from workbench.torch.sharded.stage1 import ELEMENTWISE
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", quick([1, 3], 3))
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("make", MAKES)
 def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
