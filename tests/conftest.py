@@ -57,7 +57,6 @@ LONG = (
     "test_init_in_engines.py",
     "test_as_horovod.py",
     "test_grading.py",
-    "test_parallel_ways.py",
     "test_attacks.py",
     "test_training_after_a_failed_cell.py",
     "test_steps.py",

@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from installed import needs
 from test_parallel import ENV, PYTEST, check
@@ -83,7 +82,7 @@ def test_a_rank_that_raises_in_fit_ends_the_job(jobs: Runner, backend: str) -> N
 
 
 @pytest.mark.parametrize(
-    "backend", ["torch", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("tensorflow", "jax"))]
+    "backend", [pytest.param(each, marks=pytest.mark.thorough) for each in ("torch", "tensorflow", "jax")]
 )
 def test_a_rank_that_stops_early_is_named(jobs: Runner, backend: str) -> None:
     """The other rank trains on, and learns who has ended and what is missing."""
@@ -93,40 +92,3 @@ def test_a_rank_that_stops_early_is_named(jobs: Runner, backend: str) -> None:
     assert "came to the end" in job.out(1), job.report()
     assert "came to the end" not in job.out(0), job.report()
     assert "Rank 1 has left the job" in job.err(0), job.report()
-
-
-@pytest.mark.thorough  # test_a_training_goes_on_from_its_backup has shown it without a signal
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
-def test_a_killed_job_goes_on_from_its_backup(jobs: Runner, backend: str, tmp_path: Path) -> None:
-    """Started again, it makes the epochs that are missing, and ends with the weights of a job that went through."""
-    needs("keras", backend)
-    folder = str(tmp_path / "backup")
-    assert script(jobs, "fit_goes_on.py", folder, "killed", KERAS_BACKEND=backend).code != 0
-    again = script(jobs, "fit_goes_on.py", folder, KERAS_BACKEND=backend)
-    whole = script(jobs, "fit_goes_on.py", str(tmp_path / "other"), KERAS_BACKEND=backend)
-    for rank in range(2):
-        assert again.out(rank).split("]") == ["epochs [2, 3, 4", whole.out(0).split("]")[1]], again.report()
-
-
-@pytest.mark.thorough  # test_monitored_session_… has shown it, and the example in tests/integration/test_examples.py
-def test_the_example_for_tensorflow_1(jobs: Runner, tmp_path: Path) -> None:
-    """It trains as long as it was told, with checkpoints of rank 0 only, and goes on from them when started again."""
-    tf = pytest.importorskip("tensorflow")
-    for last in (4, 7):
-        job = script(jobs, "readme_v1.py", str(tmp_path / "logs"), str(last))
-        assert job.code == 0, job.report()
-        assert all("came to the end" in job.out(rank) for rank in range(2)), job.report()
-        reader = tf.train.load_checkpoint(str(tmp_path / "logs"))
-        assert reader.get_tensor("global_step") == last
-        assert np.isfinite(reader.get_tensor("w")).all()
-
-
-@pytest.mark.thorough
-def test_the_example_for_tensorflow_1_with_a_rank_that_raises(jobs: Runner, tmp_path: Path) -> None:
-    """The other rank leaves its session with an error that names the one that raised."""
-    needs("tensorflow")
-    job = script(jobs, "readme_v1.py", str(tmp_path / "logs"), "7", "1")
-    assert job.code != 0, job.report()
-    assert "a mistake on purpose" in job.err(1), job.report()
-    assert "Rank 1 raised" in job.err(0), job.report()
-    assert "came to the end" not in job.out(0) + job.out(1), job.report()

@@ -41,10 +41,11 @@ FRAMEWORKS = ENV | {
 }
 
 
-def test_shared_memory(jobs: Runner) -> None:
+@pytest.mark.parametrize("which", ["not thorough", once_more("thorough")])
+def test_shared_memory(jobs: Runner, which: str) -> None:
     """The contract holds on two ranks of one machine; so does what only one framework has. The names are Horovod's."""
     more = ("only_tensorflow", "only_jax", "tensorflow_graphs", "framework_names")
-    words = (*RANKS, *(str(HERE / f"test_{name}.py") for name in more))
+    words = (*RANKS, *(str(HERE / f"test_{name}.py") for name in more), "-m", which, "--timeout=200")
     check(jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, KERAS_BACKEND="tensorflow", **FRAMEWORKS), 2)
 
 

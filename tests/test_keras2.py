@@ -73,28 +73,6 @@ def test_keras_mnist(jobs: Runner, tmp_path: Path) -> None:
         assert float(said[0][2]) > 0.6, job.report()
 
 
-PLAIN, HALF = (), ("--fp16-allreduce",)
-KERAS, TAPE = "tensorflow2_keras_synthetic_benchmark.py", "tensorflow2_synthetic_benchmark.py"
-
-
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        # fit() is in tensorflow2_keras_mnist.py, and the tape in tests/keras2.
-        once_more(TAPE, HALF),
-        once_more(TAPE, PLAIN),
-        once_more(KERAS, HALF),
-        once_more(KERAS, PLAIN),
-    ],
-    ids=str,
-)
-def test_synthetic_benchmarks(jobs: Runner, tmp_path: Path, script: str, words: tuple[str, ...]) -> None:
-    """They come to their end; rank 0 alone says how fast each rank and both together were."""
-    sizes = ["--model", "MobileNet", "--batch-size", "1", "--num-warmup-batches", "1", "--num-batches-per-iter", "1"]
-    job = example(jobs, tmp_path, script, *sizes, "--num-iters", "2", *words)
-    assert re.findall(r"\[(\d)\]<stdout>:Total img/sec on 2 CPU\(s\): \d", job.out(0)) == ["0"], job.report()
-
-
 @pytest.mark.thorough
 def test_graphs_of_tensorflow_1(jobs: Runner, tmp_path: Path) -> None:
     """Without eager execution fit trains, ranks stay equal, and verbs and the broadcast of all variables work."""

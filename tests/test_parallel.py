@@ -1,9 +1,10 @@
-"""Runs ``tests/parallel`` inside the ranks of real jobs: under mpiexec, torchrun, and plain processes.
+"""Runs ``tests/parallel``: among threads of one process, in ranks under mpiexec, torchrun, and in plain processes.
 
 A rank's own tests are judged by that rank; what is judged here is that all ranks ran the same tests, that there
 were some, and that all passed. A failing test shows the rank whose failure came first, then the others'.
 
-All of it runs on 2 ranks. On 1, 4 and elsewhere some of it does, and the rest where thorough tests run, too.
+Among threads all of it runs that threads can show, on two ranks, or on four where it needs them; the rest runs in two
+processes. In processes alone, and in other ways, it runs where thorough tests run.
 """
 
 from __future__ import annotations
@@ -34,12 +35,30 @@ PYTEST = (
 # 2. Where Python is told to keep no compiled files, each rank compiles all tests for itself, a second long.
 ENV = {"WORKBENCH_TEST_INSIDE_RANKS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": ""}
 DEADLINE_S = 800.0
-# On one rank: what is done without others. On four: whatever needs more than two, and who is named where several are
-# missing. Sums and shapes on more ranks are in tests/contract, for each backend, and among the other ways.
-ALONE = ("world", "verbs", "state", "optimizer", "first_gradients", "buckets_ranks", "sharded_ranks", "lifecycle")
-ALONE += ("exact_ranks",)
-MANY = ("world", "errors", "order", "process_sets", "lifecycle", "fingerprint", "timeline_ranks", "timeline_picture")
-MANY += ("exact_ranks", "zero_serial", "autotune_ranks", "buckets_cast")
+# On one rank: what is done without others. Between two hosts, and without shared memory: what is cut in another way.
+ALONE = ("contract", "verbs", "state", "optimizer", "sharded_ranks", "exact_ranks")
+BUCKETS = ("buckets_life", "buckets_place", "buckets_ranks")
+SHARDED = ("sharded_life", "sharded_ranks", "sharded_state", "zero_ranks")
+OPTIMIZER = ("optimizer", "optimizer_classes", "optimizer_life", "optimizer_sparse")
+THREADS = {
+    "in memory": ({"WORKBENCH_TEST_THREADS": "2"}, ()),
+    "two hosts": ({"WORKBENCH_TEST_THREADS": "4", "WORKBENCH_TEST_HOSTS": "2"}, ("buckets_ranks", "scaling")),
+    "over links": (
+        {"WORKBENCH_TEST_THREADS": "2", "WORKBENCH_BACKEND": "mpi"},
+        ("buckets_ranks", "scaling", "sharded_ranks"),
+    ),
+}
+ALWAYS = "not slow and not thorough"
+# Ranks, settings, and what can tell that it is another way.
+SCALED = ("scaling", *BUCKETS, *SHARDED)
+WAYS: dict[str, tuple[int, dict[str, str], tuple[str, ...]]] = {
+    "3 ranks": (3, {}, ("memory_ranks", *SCALED)),
+    "2 ranks over MPI": (2, {"WORKBENCH_BACKEND": "mpi"}, SCALED),
+    "3 ranks over MPI": (3, {"WORKBENCH_BACKEND": "mpi"}, (*BUCKETS, *SHARDED)),
+    "2 + 2 ranks": (4, {"MPIR_CVAR_NUM_CLIQUES": "2"}, ("world", *SCALED)),
+    "nothing is eager": (2, {"WORKBENCH_EAGER_BYTES": "0"}, ("contract", "allreduce", "verbs", "order", *OPTIMIZER)),
+    "nothing is eager among 4 ranks": (4, {"WORKBENCH_EAGER_BYTES": "0"}, ("contract", "order", "process_sets")),
+}
 # What a rank says when another one has failed: not the cause, so it is shown last.
 _FOLLOW = re.compile(r"^E +.*\b(ShutDownError|RankFailedError|PeerLostError)\b", re.MULTILINE)
 
@@ -94,7 +113,34 @@ def some(names: Iterable[str]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 60)
-@pytest.mark.parametrize("n", [2, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 4))])
+@pytest.mark.parametrize("world", THREADS)
+def test_threads(jobs: Runner, world: str) -> None:
+    """Every test passes on ranks that are threads, but those for processes."""
+    settings, names = THREADS[world]
+    words = [each for each in PYTEST if each != "-x"]
+    files = some(names) or [str(HERE / "parallel")]
+    check(jobs.python(*words, *files, "-m", ALWAYS, deadline_s=DEADLINE_S, **settings, **ENV), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S + 60)
+def test_processes(jobs: Runner) -> None:
+    """What threads do not show passes on each of two ranks that mpiexec started."""
+    words = (*PYTEST, str(HERE / "parallel"), "-m", f"processes and {ALWAYS}")
+    check(jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, **ENV), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S + 60)
+def test_one_rank_alone(jobs: Runner) -> None:
+    """A process that nobody has started among others is rank 0 of 1, and passes as well."""
+    check(jobs.python(*PYTEST, *some(ALONE), "-m", ALWAYS, deadline_s=DEADLINE_S, **ENV), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(DEADLINE_S + 60)
+@pytest.mark.parametrize("n", [1, 2, 4])
 def test_mpiexec(jobs: Runner, n: int) -> None:
     """Every test of tests/parallel passes on each of n ranks that mpiexec started."""
     words = (*PYTEST, str(HERE / "parallel"), "-m", "not slow")
@@ -102,17 +148,14 @@ def test_mpiexec(jobs: Runner, n: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(DEADLINE_S + 60)
-@pytest.mark.parametrize(("n", "names"), [(1, ALONE), (4, MANY)], ids=["1", "4"])
-def test_another_number_of_ranks(jobs: Runner, n: int, names: tuple[str, ...]) -> None:
-    """One rank alone, and more than two, pass as well."""
-    check(jobs.mpiexec(n, *PYTEST, *some(names), "-m", "not slow", deadline_s=DEADLINE_S, **ENV), n)
-
-
-def test_whatever_needs_more_than_two_ranks_is_run() -> None:
-    """What 2 ranks leave out is among the tests for 4."""
-    marked = {path for path in (HERE / "parallel").glob("test_*.py") if re.search(r"ranks\([34]\)", path.read_text())}
-    assert {str(path) for path in marked} <= set(some(MANY))
+@pytest.mark.parametrize("way", WAYS)
+def test_other_ways(jobs: Runner, way: str) -> None:
+    """Uneven cuts, over MPI, on two hosts, in the data plane: whatever could tell passes on each rank."""
+    n, settings, names = WAYS[way]
+    words = (*PYTEST, *some(names), "-m", "not slow")
+    check(jobs.mpiexec(n, *words, deadline_s=DEADLINE_S, **settings, **ENV), n)
 
 
 @pytest.mark.slow
@@ -128,7 +171,9 @@ def test_many_rounds(jobs: Runner, n: int) -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.timeout(DEADLINE_S + 60)
-@pytest.mark.parametrize("names", [("world", "allreduce", "verbs", "order"), ("errors", "lifecycle")], ids="-".join)
+@pytest.mark.parametrize(
+    "names", [("world", "contract", "allreduce", "verbs", "order"), ("errors", "lifecycle")], ids="-".join
+)
 def test_gloo_in_plain_processes(jobs: Runner, names: tuple[str, ...]) -> None:
     """Where nobody but torchrun's variables says who is there, the ranks know who they are."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -213,10 +258,15 @@ def test_another_on_each_rank(i):
 """
 
 
-def _inner(jobs: Runner, folder: Path, text: str, *options: str, deadline_s: float = 60.0) -> Job:
+def _written(folder: Path, text: str) -> str:
     shutil.copy(HERE / "parallel" / "conftest.py", folder)
     (folder / "test_inner.py").write_text(text)
-    return jobs.mpiexec(2, *PYTEST, *options, str(folder / "test_inner.py"), deadline_s=deadline_s, **ENV)
+    return str(folder / "test_inner.py")
+
+
+def _inner(jobs: Runner, folder: Path, text: str, *options: str, deadline_s: float = 60.0) -> Job:
+    file = _written(folder, text)
+    return jobs.mpiexec(2, *PYTEST, *options, file, deadline_s=deadline_s, **ENV)
 
 
 def test_a_failure_on_one_rank_is_red_on_all(jobs: Runner, tmp_path: Path) -> None:
@@ -229,6 +279,13 @@ def test_a_failure_on_one_rank_is_red_on_all(jobs: Runner, tmp_path: Path) -> No
     assert "ShutDownError" in text
 
 
+def test_a_failure_among_threads_is_red(jobs: Runner, tmp_path: Path) -> None:
+    """A test that fails on one thread ends the other's wait, and is red with its own error."""
+    words = (*PYTEST, _written(tmp_path, _FAILS_ON_ONE))
+    text = problem(jobs.python(*words, deadline_s=60.0, WORKBENCH_TEST_THREADS="2", **ENV), 1)
+    assert "AssertionError: the cause" in text, text
+
+
 def test_a_hang_is_red_with_stacks(jobs: Runner, tmp_path: Path) -> None:
     """A rank that never comes is red after the test's time limit, with the line that it stands at."""
     job = _inner(jobs, tmp_path, _HANGS_ON_ONE, "--timeout=5", "-o", "faulthandler_timeout=3")
@@ -238,6 +295,7 @@ def test_a_hang_is_red_with_stacks(jobs: Runner, tmp_path: Path) -> None:
     assert "the_line_that_hangs" in text
 
 
+@pytest.mark.thorough  # waits for its deadline; test_a_hang_is_red_with_stacks has shown the stacks
 def test_a_hang_outside_of_the_tests_is_red_with_stacks(jobs: Runner, tmp_path: Path) -> None:
     """A process that does not end is stopped at the driver's deadline, with its stack, and nothing is left."""
     job = _inner(jobs, tmp_path, _HANGS_AFTERWARDS, deadline_s=8.0)

@@ -1,6 +1,6 @@
-"""The contracts of a Link and of a Backend, in every world that there is.
+"""The contracts of a Link and of a Backend, in every world that there is, which is started once for both.
 
-In one file, because a world of processes is started once for both.
+What holds on two or three ranks is run on others, and beside MPI, where thorough tests run.
 """
 
 from __future__ import annotations
@@ -8,23 +8,33 @@ from __future__ import annotations
 import contract_worlds
 import numpy as np
 import pytest
-from backend_checks import BACKEND_CHECKS, a_backend_ends, allreduce_is_numpys
-from link_checks import LINK_CHECKS, Check, Rank, messages_keep_their_order
+from backend_checks import allreduce_is_numpys
+from link_checks import Rank, messages_keep_their_order
+from thorough import once_more
 
 from workbench.core.backend.base import Reduction, Traffic
 from workbench.transport.host.threads import ThreadLink, spawn
 from workbench.transport.links import link_backend
 
+ALWAYS = ("mpi-2@mpiexec", "shm-2@mpiexec", "hosts-3@mpiexec", "gloo-2@plain", "sockets-2@mpiexec", "nano-2@plain")
 WORLDS = [*contract_worlds.ELSEWHERE, *contract_worlds.BESIDE_MPI]
+QUICK = ("single", "threads-2", "threads-3", "part-3", "threads+shm-3")
 
-# --- links --------------------------------------------------------------------------------------------
+
+def test_every_kind_of_world_is_there() -> None:
+    """Each backend is checked between processes, whatever else is left to thorough runs."""
+    kinds = [{world.partition("-")[0] for world in worlds} for worlds in (ALWAYS, contract_worlds.ELSEWHERE)]
+    assert kinds[0] == kinds[1]
 
 
-@pytest.mark.parametrize("check", LINK_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("world", contract_worlds.HERE)
-def test_link(world: str, check: Check) -> None:
-    """Each check of ``link_checks.py`` holds on every rank of a world of threads, of a part of it, and alone."""
-    contract_worlds.run_here(world, check)
+@pytest.mark.parametrize("world", [world if world in QUICK else once_more(world) for world in contract_worlds.HERE])
+def test_among_threads(world: str) -> None:
+    """Every check holds on every rank of a world of threads, of a part of it, and alone."""
+    for check in contract_worlds.CHECKS:
+        try:
+            contract_worlds.run_here(world, check)
+        except Exception as error:
+            raise AssertionError(check.__name__) from error
 
 
 def test_a_broken_link_is_found() -> None:
@@ -52,16 +62,6 @@ def test_a_broken_link_is_found() -> None:
         spawn(2, run, timeout_s=10)
 
 
-# --- backends -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("check", [*BACKEND_CHECKS, a_backend_ends], ids=lambda check: check.__name__)
-@pytest.mark.parametrize("world", contract_worlds.HERE)
-def test_backend(world: str, check: Check) -> None:
-    """Each check of ``backend_checks.py`` holds on every rank of a world of threads, of a part of it, and alone."""
-    contract_worlds.run_here(world, check)
-
-
 def test_a_wrong_sum_is_found() -> None:
     """The suite is worth something: a backend that adds one contribution twice does not pass."""
 
@@ -81,23 +81,13 @@ def test_a_wrong_sum_is_found() -> None:
         spawn(2, run, timeout_s=10)
 
 
-# --- between processes, and beside MPI -------------------------------------------------------------------
-
-
 @pytest.mark.parallel
 @pytest.mark.timeout(contract_worlds.JOB_S + 30)
-@pytest.mark.parametrize("check", contract_worlds.CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("world", WORLDS)
-def test_between_processes(world: str, check: Check) -> None:
-    """The same checks hold on every rank under mpiexec and between plain processes."""
-    problem = contract_worlds.outcome(world)[check.__name__]
-    assert not problem, problem
+@pytest.mark.parametrize("world", [world if world in ALWAYS else once_more(world) for world in WORLDS])
+def test_between_processes(world: str) -> None:
+    """The same checks hold on every rank under mpiexec and between plain processes.
 
-
-@pytest.mark.parallel
-@pytest.mark.timeout(contract_worlds.JOB_S + 30)
-@pytest.mark.parametrize("world", [world for world in WORLDS if world.endswith("@mpiexec")])
-def test_mpi_is_left_alone(world: str) -> None:
-    """When a backend has ended, the user's script goes on with MPI's own communicator."""
-    problem = contract_worlds.outcome(world)[contract_worlds.MPI_LEFT_ALONE]
-    assert not problem, problem
+    Under mpiexec the user's script then goes on with MPI's own communicator.
+    """
+    problems = {check: problem for check, problem in contract_worlds.outcome(world).items() if problem}
+    assert not problems, "\n".join(problems.values())

@@ -123,6 +123,7 @@ def test_other_names(module: str) -> None:
             assert named(import_module(f"workbench.{module}"), name) is not None
 
 
+@pytest.mark.thorough  # mypy reads three frameworks, on each rank; of the others it is in tests/test_exports.py
 def test_dir_all_and_mypy_agree() -> None:
     """What is public is there, once; it is what dir() shows and what a strict mypy sees."""
     pytest.importorskip("mypy")

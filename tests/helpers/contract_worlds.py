@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,8 @@ _LAUNCHERS = ("PMI", "HYDRA_", "MPI_LOCAL", "OMPI_", "PRTE_", "SLURM_", "WORKBEN
 MPI_LEFT_ALONE = "MPI is left alone"
 
 
-@cache
 def outcome(world: str) -> dict[str, str]:
-    """Check → what went wrong in a world of processes, empty if nothing did. The world is started once.
+    """Check → what went wrong in a world of processes, empty if nothing did.
 
     Under mpiexec there is one more, :data:`MPI_LEFT_ALONE`: when all is over, the job's own communicator still works.
     """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from workbench.convert.check.record import Record
 from workbench.convert.check.recording import record
-from workbench.convert.conversion import Options, convert
+from workbench.convert.conversion import Converted, Options, convert
 from workbench.launch.function import run
 
 DATA = """\
@@ -43,13 +43,22 @@ def _records(texts: list[str], here: str) -> list[Record]:
     return [record(text, here, [], 10_000) for text in texts]
 
 
-def both(texts: list[str], folder: Path) -> list[tuple[Record, list[Record]]]:
-    """Each script on one rank, and converted on two, from beginning to end; nothing is left to decide."""
+Trained = tuple[Record, list[Record]]
+"""What a script did on one rank, and converted on each of two."""
+
+
+def both(texts: list[str]) -> list[Converted]:
+    """The scripts, converted; nothing is left to decide."""
     converted = [convert("train.py", text) for text in texts]
     assert not [each.edits.undecided for each in converted if each.edits.undecided]
+    return converted
+
+
+def trained(scripts: list[Converted], folder: Path) -> list[Trained]:
+    """Each on one rank as it was, and converted on two, from beginning to end."""
     here = str(folder / "train.py")
-    (alone,) = run(_records, (texts, here), np=1)
-    ranks = run(_records, ([each.after for each in converted], here), np=2)
+    (alone,) = run(_records, ([each.before for each in scripts], here), np=1)
+    ranks = run(_records, ([each.after for each in scripts], here), np=2)
     found = [(one, [rank[i] for rank in ranks]) for i, one in enumerate(alone)]
     for one, two in found:
         assert not "".join(each.error for each in (one, *two)), "\n".join(each.error for each in (one, *two))
@@ -61,4 +70,4 @@ def decided(text: str, options: Options | None = None) -> list[tuple[int, str]]:
     return [(each.line, each.text) for each in convert("train.py", text, options).edits.undecided]
 
 
-__all__ = ["DATA", "LOADER", "LOOP", "MODEL", "TRAINING", "both", "decided"]
+__all__ = ["DATA", "LOADER", "LOOP", "MODEL", "TRAINING", "Trained", "both", "decided", "trained"]

@@ -27,6 +27,8 @@ Gradient = Any
 MOVED = ["uint32", "uint64", "complex64", "complex128"]
 """Of these the verbs take what they need not add up."""
 DTYPES = ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+IN_GRAPHS = ["bool", "int32", "bfloat16", "float64"]
+"""A graph takes each dtype as the same framework does at once, where all are tried."""
 
 
 def dtype_of(name: str) -> Any:
@@ -286,6 +288,8 @@ class TensorFlowFunction(TensorFlow):
     """Within ``tf.function``."""
 
     name = "tf.function"
+    dtypes = IN_GRAPHS
+    moved = (*IN_GRAPHS, "complex64")
     errors = (Exception,)
 
     def run(self, program: Program, *arrays: Array) -> list[Array]:
@@ -302,6 +306,8 @@ class TensorFlowSession(TensorFlow):
     """A graph and a session of ``tf.compat.v1``. A graph has no order of its own: the program's is put into it."""
 
     name = "tf.Session"
+    dtypes = IN_GRAPHS
+    moved = (*IN_GRAPHS, "complex64")
     errors = (Exception,)
 
     def __init__(self) -> None:
@@ -395,6 +401,8 @@ class JaxJit(Jax):
 
     name = "jit"
     lacks = frozenset({"sparse", "unknown"})
+    dtypes = IN_GRAPHS
+    moved = (*IN_GRAPHS, "complex64")
     errors = (Exception,)
 
     def run(self, program: Program, *arrays: Array) -> list[Array]:

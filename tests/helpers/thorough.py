@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -10,3 +11,8 @@ import pytest
 def once_more(*values: object) -> Any:
     """Parameters of a test: what those beside them have shown, in another mixture; for thorough runs."""
     return pytest.param(*values, marks=pytest.mark.thorough)
+
+
+def quick(values: Iterable[Any], *kept: Any) -> list[Any]:
+    """Parameters of a test, of which all but these are for thorough runs."""
+    return [value if value in kept else once_more(value) for value in values]

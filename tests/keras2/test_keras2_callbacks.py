@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from thorough import once_more
+from thorough import once_more, quick
 from twins2 import ROWS, STEPS, assert_same_everywhere, begin, compiled, data, fitted, in_float64, net, part
 
 import workbench.keras as hvd
@@ -44,7 +44,7 @@ def rates_of(n: int, kind: str, callback: Any, epochs: int) -> list[float]:
     return rates.steps
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_warmup(kind: str, n: int, capfd: pytest.CaptureFixture[str], rank: int) -> None:
     """From the rate of one rank to that of all, step by step over two epochs; then rank 0 says so, and it stays."""
     callback = hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.1 * n, warmup_epochs=2, verbose=1)
@@ -65,7 +65,7 @@ def test_schedules(kind: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("correct", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_momentum_correction(kind: str, correct: bool, n: int) -> None:
     """Where the rate goes from a to b, the velocity is multiplied by b / a; the oracle is the loop written out.
 
@@ -125,7 +125,7 @@ def test_the_mean_comes_before_what_decides(n: int, rank: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("built", [False, True], ids=["built by the first batch", "built before"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_broadcast_gives_the_start(kind: str, built: bool, n: int, rank: int) -> None:
     """The root's weights and optimizer state reach every rank; local variables stay, if they are there.
 

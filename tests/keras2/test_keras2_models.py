@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from thorough import once_more
+from thorough import once_more, quick
 from twins2 import ROWS, assert_same_everywhere, begin, compiled, data, fitted, in_float64, net, part, twins
 
 import workbench
@@ -88,7 +88,7 @@ def test_checkpoints_of_tensorflow(n: int, tmp_path: Path) -> None:
         np.testing.assert_array_equal(mine, wanted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 @pytest.mark.parametrize("make", [hvd.elastic.KerasState, tf_hvd.elastic.TensorFlowKerasState])
 def test_elastic_state(make: Any, kind: str, rank: int) -> None:
     """Sync gives rank 0's, restore goes back to the last commit: weights, optimizer and numbers."""
@@ -146,7 +146,7 @@ def test_an_error_in_fit_is_ours_again(n: int, rank: int) -> None:
     assert float(hvd.allreduce(1.0, op=hvd.Sum)) == n
 
 
-@pytest.mark.parametrize("dims", [2, 4])
+@pytest.mark.parametrize("dims", quick([2, 4], 4))
 def test_sync_batch_norm(dims: int, n: int) -> None:
     """In training it is the plain layer on the whole batch, forward and backward, with its moving averages."""
     in_float64()

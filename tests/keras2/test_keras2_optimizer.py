@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from thorough import once_more
+from thorough import once_more, quick
 from twins2 import (
     OPTIMIZERS,
     ROWS,
@@ -98,7 +98,7 @@ def by_minimize(optimizer: Any, gradient: Any, variable: Any) -> None:
     optimizer.minimize(lambda: tf.reduce_sum(gradient * variable), [variable])
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("graph", quick([False, True], True), ids=["eager", "function"])
 @pytest.mark.parametrize("way", [by_apply, by_aggregate, by_compute, by_minimize])
 @pytest.mark.parametrize("kind", KINDS)
 def test_passes_add_up_by_every_way(kind: str, way: Any, graph: bool, n: int, rank: int) -> None:
@@ -127,7 +127,7 @@ def test_passes_add_up_by_every_way(kind: str, way: Any, graph: bool, n: int, ra
 
 
 @pytest.mark.parametrize("way", [by_apply, by_aggregate, by_compute, by_minimize])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "legacy"))
 def test_a_sum_is_summed_once(kind: str, way: Any, n: int, rank: int) -> None:
     """With op=Sum a second reduction would show."""
     optimizer, variable = hvd.DistributedOptimizer(adder(kind), op=hvd.Sum), tf.Variable([0.0])
@@ -142,7 +142,7 @@ def reduced(optimizer: Any, pairs: Any) -> Any:
     return (optimizer._aggregate_gradients if old else optimizer.aggregate_gradients)(pairs)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_a_step_given_up_leaves_the_next_one_reduced(kind: str, n: int, rank: int) -> None:
     """What is reduced and never applied, by an error or for a log, spares no other gradient its reduction."""
     optimizer, variable = hvd.DistributedOptimizer(adder(kind)), tf.Variable([0.0])
@@ -156,7 +156,7 @@ def test_a_step_given_up_leaves_the_next_one_reduced(kind: str, n: int, rank: in
         assert variable.numpy()[0] == 3 * (n + 1) / 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_reduced_for_a_log_and_applied_from_the_start(kind: str, n: int, rank: int) -> None:
     """Gradients that were reduced only to look at them are reduced again when they are applied, sums too."""
     optimizer, variable = hvd.DistributedOptimizer(adder(kind), op=hvd.Sum), tf.Variable([0.0])
@@ -167,7 +167,7 @@ def test_reduced_for_a_log_and_applied_from_the_start(kind: str, n: int, rank: i
         assert variable.numpy()[0] == steps * n * (n + 1) / 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_the_reduced_ones_need_no_flag(kind: str, n: int, rank: int) -> None:
     """The very gradients that were handed out are not reduced again; clipped ones of a mean come out the same."""
     for op, wanted in ((hvd.Sum, n * (n + 1) / 2), (hvd.Average, (n + 1) / 4)):
@@ -177,7 +177,7 @@ def test_the_reduced_ones_need_no_flag(kind: str, n: int, rank: int) -> None:
         assert variable.numpy()[0] == wanted
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "legacy"))
 def test_clipped_sums_need_the_flag(kind: str, n: int, rank: int) -> None:
     """Where a second reduction would be wrong the text names the flag, with which clipped ones are applied as is."""
     optimizer, variable = hvd.DistributedOptimizer(adder(kind), op=hvd.Sum), tf.Variable([0.0])
@@ -191,7 +191,7 @@ def test_clipped_sums_need_the_flag(kind: str, n: int, rank: int) -> None:
     assert variable.numpy()[0] == n * (n + 1) / 4
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_passes_in_fit(kind: str, n: int) -> None:
     """Two small batches on each rank are one batch twice as large."""
     two = {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
@@ -207,7 +207,7 @@ def test_options_that_change_nothing(options: dict[str, Any], n: int) -> None:
     train(n, OPTIMIZERS["Adam"], **options)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_compression(kind: str, n: int) -> None:
     """In half precision the end is near the serial one, not on it, and equal on all ranks."""
     model, serial = twins()
@@ -247,7 +247,7 @@ def test_embeddings(kind: str, as_dense: bool, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_local_layers(kind: str, n: int, rank: int) -> None:
     """What a layer or a registered variable gets stays on its rank, divided by the number of ranks; the rest not."""
     local, common = keras.layers.Dense(1, use_bias=False, name="local"), tf.Variable([[0.0]])
@@ -285,7 +285,7 @@ def test_local_variables_add_up_their_passes(kind: str, mean: bool, n: int, rank
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "legacy"))
 def test_gradients_of_a_tape_come_reduced(kind: str, n: int, rank: int) -> None:
     """``_compute_gradients(loss, variables, tape=tape)``, and applying them does not reduce again."""
     variable = tf.Variable([0.0])
@@ -298,7 +298,7 @@ def test_gradients_of_a_tape_come_reduced(kind: str, n: int, rank: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_process_sets(kind: str, rank: int) -> None:
     """Each set averages over its own ranks."""
     alone = hvd.add_process_set([0])
@@ -342,7 +342,7 @@ def test_loss_scale(kind: str, inside: bool, n: int, rank: int) -> None:
     assert_same_everywhere(model)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_tensorflow_s_own_function_wraps_them_too(kind: str, n: int, rank: int) -> None:
     """``horovod.tensorflow.DistributedOptimizer`` is the same around an optimizer of Keras 2."""
     optimizer, variable = tf_hvd.DistributedOptimizer(adder(kind)), tf.Variable([0.0])

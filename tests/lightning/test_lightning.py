@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from installed import needs
+from thorough import quick
 
 needs("lightning")
 np = pytest.importorskip("numpy")
@@ -82,7 +83,7 @@ def test_fabric_on_two_ranks_trains_as_one_process(both: tuple[dict[str, Any], d
             np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("package", ["lightning/pytorch", "pytorch_lightning"])
+@pytest.mark.parametrize("package", quick(["lightning/pytorch", "pytorch_lightning"], "pytorch_lightning"))
 def test_a_lightning_that_is_too_old_is_refused(package: str, tmp_path: Path) -> None:
     """With its version, the one that is needed, and what to do."""
     module = tmp_path / package / "__init__.py"

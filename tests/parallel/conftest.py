@@ -3,6 +3,12 @@
 ``tests/test_parallel.py`` starts them. A run that names them starts two ranks; for another number of ranks::
 
     WORKBENCH_TEST_INSIDE_RANKS=1 mpiexec -n 3 python -m pytest tests/parallel -x -k allgather
+
+The ranks are processes; or threads of one, each test in a job of its own (``helpers/thread_ranks.py``)::
+
+    WORKBENCH_TEST_INSIDE_RANKS=1 WORKBENCH_TEST_THREADS=2 python -m pytest tests/parallel -k allgather
+
+What only processes can show has the marker ``processes``, with the reason.
 """
 
 from __future__ import annotations
@@ -16,17 +22,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import thread_ranks
 
 import workbench as hvd
 from workbench import config
 from workbench.job.context import HOLDER
 
 LAUNCH = config.launch()
+AMONG_THREADS = thread_ranks.SIZE > 0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker for tests that need several ranks, and the file with this rank's outcomes."""
+    """The markers, and the file with this rank's outcomes."""
     config.addinivalue_line("markers", "ranks(n): needs at least n ranks")
+    config.addinivalue_line("markers", "processes(why): its ranks are processes; threads of one do not show it")
+    if AMONG_THREADS:
+        config.pluginmanager.register(thread_ranks.Ranks())
     # A rank that ends would look through all of TensorFlow's half a million objects several times: 1.4 s of a core.
     atexit.register(gc.freeze)
     folder = os.environ.get("WORKBENCH_TEST_OUT")
@@ -40,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what needs more ranks than there are."""
     for item in items:
         mark = item.get_closest_marker("ranks")
-        if mark is not None and mark.args[0] > LAUNCH.size:
+        if mark is not None and mark.args[0] > LAUNCH.size and not AMONG_THREADS:
             item.add_marker(pytest.mark.skip(f"needs {mark.args[0]} ranks"))
 
 
@@ -80,6 +91,9 @@ class Outcomes:
 @pytest.fixture(scope="session", autouse=True)
 def job() -> Iterator[None]:
     """The job of all ranks. A rank whose test failed leaves it, which ends the others' waits."""
+    if AMONG_THREADS:
+        yield
+        return
     hvd.init()
     yield
     hvd.shutdown()
@@ -88,19 +102,20 @@ def job() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def together(job: None) -> None:
     """Begin every test at the same time on all ranks."""
-    hvd.barrier()
+    if not AMONG_THREADS:
+        hvd.barrier()
 
 
 @pytest.fixture
 def rank() -> int:
-    """This rank."""
-    return hvd.rank()
+    """This rank. Among threads each gets its own when the test begins."""
+    return -1 if AMONG_THREADS else hvd.rank()
 
 
 @pytest.fixture
-def n() -> int:
+def n(request: pytest.FixtureRequest) -> int:
     """How many ranks there are."""
-    return hvd.size()
+    return thread_ranks.size(request.node) if AMONG_THREADS else hvd.size()
 
 
 @pytest.fixture
@@ -109,18 +124,25 @@ def job_with() -> Iterator[Callable[..., None]]:
     before = dict(os.environ)
 
     def begin(**settings: object) -> None:
+        variables = {f"WORKBENCH_{name}": str(value) for name, value in settings.items()}
+        if AMONG_THREADS:
+            thread_ranks.begin(variables)
+            return
         hvd.shutdown()
-        os.environ.update({f"WORKBENCH_{name}": str(value) for name, value in settings.items()})
+        os.environ.update(variables)
         hvd.init()
 
     yield begin
     os.environ.clear()
     os.environ.update(before)
-    hvd.shutdown()
-    hvd.init()
+    if not AMONG_THREADS:
+        hvd.shutdown()
+        hvd.init()
 
 
 @pytest.fixture
 def in_memory(n: int) -> bool:
     """Do the ranks share their memory? Not under WORKBENCH_BACKEND=mpi, nor alone."""
+    if AMONG_THREADS:
+        return n > 1 == thread_ranks.HOSTS and os.environ.get("WORKBENCH_BACKEND", "auto") == "auto"
     return n > 1 and HOLDER.get().sets.everybody.name == "SHM"

@@ -44,6 +44,7 @@ def test_random_orders(n: int) -> None:
             assert torch.equal(tensor, sums(step, length, n))
 
 
+@pytest.mark.processes("counts the calls of one rank")
 def test_the_second_call_takes_the_short_way(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the same name and a tensor of the same kind; one of another kind is checked as the first was."""
     taken: list[bool] = []

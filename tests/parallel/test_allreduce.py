@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from thorough import quick
 
 import workbench.torch as hvd
 
@@ -56,7 +57,7 @@ def assert_same(actual: torch.Tensor, wanted: torch.Tensor, op: Any = None) -> N
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.value)
-@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS], ids=str)
+@pytest.mark.parametrize("dtype", quick([*INTEGERS, *FLOATS], torch.int8, torch.int16, torch.float32), ids=str)
 def test_closed_form(dtype: torch.dtype, op: Any, rank: int, n: int) -> None:
     """Every op, dtype and shape gives numpy's result, in new memory, and leaves the input as it was."""
     for shape in SHAPES:
@@ -66,16 +67,6 @@ def test_closed_form(dtype: torch.dtype, op: Any, rank: int, n: int) -> None:
         assert_same(result, expected(n, shape, dtype, op), op)
         assert torch.equal(tensor, before)
         assert tensor.numel() == 0 or result.data_ptr() != tensor.data_ptr()
-
-
-@pytest.mark.parametrize("op", [hvd.Sum, hvd.Product], ids=lambda op: op.value)
-def test_bool(op: Any, rank: int, n: int) -> None:
-    """For bool, Sum is "or" and Product is "and"."""
-    for shape in SHAPES:
-        all_ = np.stack([whole_numbers(each, shape, torch.bool) for each in range(n)]).astype(bool)
-        wanted = all_.any(0) if op is hvd.Sum else all_.all(0)
-        result = hvd.allreduce(mine(rank, shape, torch.bool), op=op)
-        assert_same(result, torch.from_numpy(np.asarray(wanted)))
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -136,26 +127,6 @@ def test_integer_average_at_the_lowest_sum(dtype: torch.dtype, n: int) -> None:
         pytest.skip("the number of ranks does not divide the least number")
     share = torch.iinfo(dtype).min // n
     assert hvd.allreduce(torch.tensor([share, 0], dtype=dtype)).tolist() == [share, 0]
-
-
-def test_scaling(rank: int, n: int) -> None:
-    """Prescale multiplies each rank's input, postscale the result; Average divides after both as one."""
-    total = n * (n + 1) / 2
-    for dtype in FLOATS:
-        tensor = torch.full((3,), float(rank + 1), dtype=dtype)
-        for op, whole in ((hvd.Sum, total), (hvd.Average, total / n)):
-            result = hvd.allreduce(tensor, op=op, prescale_factor=0.5, postscale_factor=4.0)
-            assert_same(result, torch.full((3,), 2.0 * whole, dtype=torch.float64).to(dtype), op)
-        assert_same(tensor, torch.full((3,), float(rank + 1), dtype=dtype))
-    # Maximum and product feel prescale on each input: max(2 r) and 2^n r!
-    tensor = torch.tensor([rank + 1.0])
-    assert hvd.allreduce(tensor, op=hvd.Max, prescale_factor=2.0).item() == 2.0 * n
-    assert hvd.allreduce(tensor, op=hvd.Product, prescale_factor=2.0).item() == 2.0**n * np.prod(np.arange(1, n + 1))
-    # Integers are cut towards zero where they are scaled: on the way in and on the way out.
-    integers = torch.tensor([3, -3]) * (rank + 1)
-    halved = [sum(int(sign * 3 * (r + 1) * 0.5) for r in range(n)) for sign in (1, -1)]
-    assert hvd.allreduce(integers, op=hvd.Sum, prescale_factor=0.5).tolist() == halved
-    assert hvd.allreduce(integers, op=hvd.Sum, postscale_factor=0.5).tolist() == [int(1.5 * total), int(-1.5 * total)]
 
 
 def test_scaling_holds_in_a_batch(rank: int, n: int) -> None:
@@ -252,28 +223,6 @@ def test_a_slice_of_a_tensor_in_place(rank: int, n: int) -> None:
     assert (tensor[2:4] == n * (n - 1) / 2).all()
     assert (tensor[:2] == rank).all()
     assert (tensor[4:] == rank).all()
-
-
-@pytest.mark.parametrize("compression", ["none", "fp16", "bf16"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int32], ids=str)
-def test_compression(compression: str, dtype: torch.dtype, rank: int, n: int) -> None:
-    """The result has the tensor's own dtype; what is exact in the short dtype stays exact, the rest rounds to it."""
-    compressor = getattr(hvd.Compression, compression)
-    shape = (37, 3)
-    for result in (
-        hvd.allreduce(mine(rank, shape, dtype), op=hvd.Sum, compression=compressor),
-        hvd.grouped_allreduce([mine(rank, shape, dtype)] * 2, op=hvd.Sum, compression=compressor)[1],
-    ):
-        assert_same(result, expected(n, shape, dtype, hvd.Sum))
-    if dtype.is_floating_point:
-        short = {"none": dtype, "fp16": torch.float16, "bf16": torch.bfloat16}[compression]
-        coarse = max(torch.finfo(short).eps, torch.finfo(dtype).eps)
-        third = hvd.allreduce(torch.full((3,), 1 / 3, dtype=dtype), op=hvd.Average, compression=compressor)
-        assert third.dtype is dtype
-        assert ((third.double() - 1 / 3).abs() <= 2 * coarse).all()
-        # Only a wider dtype is cut: then the result has no more digits than the short one.
-        if torch.finfo(dtype).bits > torch.finfo(short).bits:
-            assert torch.equal(third, third.to(short).to(dtype))
 
 
 def test_names_can_be_used_again(rank: int, n: int) -> None:

@@ -111,6 +111,7 @@ class Small:
         return sizes
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 def test_errors_and_another_job_amid_it(n: int, rank: int, restless: Begin) -> None:
     """A collective that fails, a step that one rank breaks off, and a new job: the ranks go on alike after each."""
     restless()
@@ -235,6 +236,7 @@ def test_a_rank_that_looks_late(n: int, rank: int, restless: Begin, monkeypatch:
     alike(sizes)
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 def test_a_list_that_is_broken_off(n: int, rank: int, restless: Begin) -> None:
     """On one rank a cell ends when its gradients are there, and the others plan buckets by what they have heard."""
     restless()

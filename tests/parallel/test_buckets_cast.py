@@ -10,6 +10,7 @@ import pytest
 import torch
 from bag import MAKES, STEPS, ZEROS, Bag
 from serial import batches, mse, part
+from thorough import quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -84,7 +85,7 @@ class Routes:
         return list(dict.fromkeys(found.values()))
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", quick([1, 3], 3))
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("short", SHORT)
 def test_patterns_of_use(short: str, zero: str, passes: int, n: int, job_with: Callable[..., None]) -> None:

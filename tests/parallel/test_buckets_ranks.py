@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from bag import MAKES, PARAMS, STEPS, ZEROS, Pair, maker
+from thorough import quick
 from torch import nn
 
 import workbench.torch as hvd
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", quick([1, 3], 3))
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("make", MAKES)
 def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
@@ -56,6 +57,7 @@ def test_any_size_of_bucket(nbytes: int, make: str, n: int, job_with: Callable[.
         assert nbytes == 0 or len(buckets) > 1
 
 
+@pytest.mark.processes("torch tells the whole process that backward() has run")
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
 @pytest.mark.parametrize("predivide", [1.0, 4.0])
 def test_every_dtype_has_its_buckets(op: Any, predivide: float, n: int) -> None:

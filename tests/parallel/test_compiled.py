@@ -20,6 +20,7 @@ import workbench.torch as hvd
 
 # torch's compiler imports what torch itself has deprecated, and looks at the gradients of what it traces.
 pytestmark = [
+    pytest.mark.processes("torch compiles for one thread at a time, and says so to the whole process"),
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]

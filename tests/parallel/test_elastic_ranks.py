@@ -21,6 +21,8 @@ from workbench.errors import CollectiveError, MismatchError, RankFailedError
 from workbench.job.context import HOLDER
 from workbench.torch import elastic
 
+pytestmark = pytest.mark.processes("shutdown() and init() are of the whole process")
+
 STEPS, COMMIT_EVERY = 7, 2
 Trouble = Callable[[str, int], Any]
 

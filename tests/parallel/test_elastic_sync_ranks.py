@@ -97,6 +97,7 @@ def test_everything_else_is_synced_and_saved(rank: int) -> None:
 # --- the sampler --------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 @pytest.mark.parametrize("uncommitted", [0, 1])
 def test_an_epoch_with_a_failure_has_every_sample_once(uncommitted: int, n: int, rank: int) -> None:
     """Two epochs through a DataLoader, each broken off once: what the commits count is each sample once per epoch."""

@@ -14,7 +14,6 @@ import torch
 from all_ranks import wait_for_all
 
 import workbench.torch as hvd
-from workbench import config
 from workbench.errors import (
     DuplicateNameError,
     MismatchError,
@@ -237,9 +236,16 @@ def test_mismatch_leaves_the_memory_alone(rank: int, n: int) -> None:
 # --- one rank is wrong --------------------------------------------------------------------------------
 
 
-N = config.launch().size
-SQUARE = torch.ones(2 * N, 2)
 SPARSE = torch.sparse_coo_tensor([[0, 1]], [1.0, 1.0], (3,), check_invariants=True)
+
+
+size = hvd.size
+
+
+def square() -> torch.Tensor:
+    """Two rows for each rank."""
+    return torch.ones(2 * size(), 2)
+
 
 # Calls that cannot be made, the error, and the words that say what to do.
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
@@ -268,28 +274,40 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         UnsupportedTensorError,
         r"average of bool.*op=Sum",
     ),
-    "root too large": (lambda: hvd.broadcast(torch.ones(2), N), ValueError, rf"root rank {N} does not.*[Rr]anks"),
+    "root too large": (
+        lambda: hvd.broadcast(torch.ones(2), size()),
+        ValueError,
+        r"root rank \d+ does not.*[Rr]anks",
+    ),
     "root negative": (lambda: hvd.broadcast_(torch.ones(2), -1), ValueError, r"root rank -1 does not"),
     "root of parameters": (
-        lambda: hvd.broadcast_parameters({"w": torch.ones(2)}, root_rank=N),
+        lambda: hvd.broadcast_parameters({"w": torch.ones(2)}, root_rank=size()),
         ValueError,
-        rf"root rank {N} does not",
+        r"root rank \d+ does not",
     ),
     "uneven rows": (
-        lambda: hvd.alltoall(torch.ones(2 * N + 1)),
+        lambda: hvd.alltoall(torch.ones(2 * size() + 1)),
         ValueError,
         r"cannot be split evenly.*splits=",
     ),
-    "splits too few": (lambda: hvd.alltoall(SQUARE, [2 * N] + [0] * N), ValueError, r"splits .* do not match"),
-    "splits too large": (lambda: hvd.alltoall(SQUARE, [3] * N), ValueError, r"splits .* do not match 2?\d+ rows"),
-    "splits too small": (lambda: hvd.alltoall(SQUARE, [1] * N), ValueError, r"splits .* do not match"),
+    "splits too few": (
+        lambda: hvd.alltoall(square(), [2 * size()] + [0] * size()),
+        ValueError,
+        r"splits .* do not match",
+    ),
+    "splits too large": (
+        lambda: hvd.alltoall(square(), [3] * size()),
+        ValueError,
+        r"splits .* do not match 2?\d+ rows",
+    ),
+    "splits too small": (lambda: hvd.alltoall(square(), [1] * size()), ValueError, r"splits .* do not match"),
     "splits negative": (
-        lambda: hvd.alltoall(SQUARE, [2 * N + 1, *[0] * (N - 2), -1][-N:]),
+        lambda: hvd.alltoall(square(), [2 * size() + 1, *[0] * (size() - 2), -1][-size() :]),
         ValueError,
         r"splits .* do not match",
     ),
     "splits of int64": (
-        lambda: hvd.alltoall(SQUARE, torch.tensor([2] * N)),
+        lambda: hvd.alltoall(square(), torch.tensor([2] * size())),
         ValueError,
         r"int32.*splits\.to\(torch\.int32\)",
     ),
@@ -367,36 +385,6 @@ def test_duplicate_name_in_a_group(rank: int, n: int) -> None:
     assert [t.tolist() for t in hvd.grouped_allreduce_async([tensor, tensor], op=hvd.Sum, name="g").wait(WAIT_S)] == [
         [n] * 3
     ] * 2
-    works(n)
-
-
-def test_an_exception_in_a_callback_changes_nothing(n: int, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged; the handle's result and everything after it are as without."""
-    handle = hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name="called")
-    handle.add_done_callback(lambda _: 1 / 0)
-    handle.add_done_callback(lambda _: handle.wait())
-    assert handle.wait(WAIT_S).tolist() == [n] * 2
-    works(n)
-    assert "ZeroDivisionError" in caplog.text
-
-
-@pytest.mark.ranks(2)
-def test_waiting_in_a_callback_is_refused(rank: int, n: int) -> None:
-    """wait() on the engine's own thread for what only this thread can do raises instead of never ending."""
-    seen: list[BaseException | None] = []
-
-    def wait_for_another(_: Any) -> None:
-        try:
-            hvd.allreduce(torch.ones(2), name="from_the_callback")
-        except RuntimeError as error:
-            seen.append(error)
-
-    handle = hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name="first")
-    if not handle.poll():
-        handle.add_done_callback(wait_for_another)
-        handle.wait(WAIT_S)
-    hvd.barrier()
-    assert all("engine's thread" in str(error) for error in seen)
     works(n)
 
 
@@ -485,6 +473,7 @@ def test_a_rank_that_never_comes(how: str, rank: int, n: int) -> None:
     works(n)
 
 
+@pytest.mark.processes("shows where the main thread of each rank stands")
 @pytest.mark.ranks(2)
 def test_the_stall_report_shows_where_every_rank_stands(
     rank: int, n: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -518,6 +507,7 @@ def this_rank_is_busy_elsewhere(seconds: float) -> None:
 # --- not initialised ----------------------------------------------------------------------------------
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 def test_nothing_works_without_init(rank: int, n: int) -> None:
     """Between shutdown() and init() every function says so, as a ValueError too; is_initialized() just tells."""
     tensor = torch.ones(4)
@@ -550,6 +540,7 @@ def test_nothing_works_without_init(rank: int, n: int) -> None:
     works(n)
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 def test_a_handle_outlives_the_job(rank: int, n: int) -> None:
     """A finished handle keeps its result after shutdown()."""
     handle = hvd.allreduce_async(torch.ones(2), op=hvd.Sum)
@@ -562,6 +553,7 @@ def test_a_handle_outlives_the_job(rank: int, n: int) -> None:
         hvd.init()
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 @pytest.mark.ranks(2)
 def test_shutdown_in_flight(rank: int, n: int) -> None:
     """What is in flight when a rank leaves ends with ShutDownError, on the ranks that wait and on the one that left."""

@@ -126,6 +126,7 @@ def test_optimizer_state_and_learning_rate(rank: int, n: int) -> None:
     assert same_everywhere(missing)
 
 
+@pytest.mark.processes("states of the process: random numbers")
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("column", ["torch RNG", "numpy RNG", "random"])
 def test_random_states_are_told_and_are_no_failure(column: str, rank: int) -> None:
@@ -142,6 +143,7 @@ def test_random_states_are_told_and_are_no_failure(column: str, rank: int) -> No
     assert [name for name, agree in found.agreement.items() if not agree] == [column]
 
 
+@pytest.mark.processes("states of the process: random numbers")
 def test_looking_changes_nothing(rank: int) -> None:
     """Weights, optimizer state and random states are the same bits before and after."""
     model = replica()

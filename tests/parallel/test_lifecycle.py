@@ -14,6 +14,8 @@ import torch
 
 import workbench.torch as hvd
 
+pytestmark = pytest.mark.processes("shutdown() and init() are of the whole process; signals")
+
 IDLE_S = 5.0
 IDLE_SHARE = 0.02  # of one core; the figure to hold is 1 %, the rest is for the machine's noise
 
@@ -29,7 +31,7 @@ def own_environment() -> Iterator[None]:
     hvd.init()
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(2)
 def test_an_idle_rank_costs_nothing(rank: int, n: int, capsys: pytest.CaptureFixture[str]) -> None:
     """After init() a rank that waits for its user takes no measurable share of a core: nothing polls."""
     hvd.allreduce(torch.ones(3))

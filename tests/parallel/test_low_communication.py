@@ -226,6 +226,7 @@ def test_elastic_state_brings_a_new_rank_to_where_the_others_are(wrap: str, rank
     assert equal_everywhere(model)
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 def test_a_new_job_begins_a_new_round(n: int) -> None:
     """After shutdown and init the count begins at 0 with the weights of now."""
     model, _ = twins()

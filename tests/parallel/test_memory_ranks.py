@@ -24,6 +24,8 @@ from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.transport.shm.staged import SEGMENT_BYTES
 
+pytestmark = pytest.mark.processes("memory that several processes map; signals")
+
 DTYPES = ["float32", "bfloat16", "int32"]  # all are in tests/transport/shm/test_backend.py
 SIZES = [1, 3, 5000, SEGMENT_BYTES // 4 - 1, SEGMENT_BYTES // 4 + 1, 3 * SEGMENT_BYTES // 4 + 1]
 SUM = Reduction("sum", "float32")

@@ -13,6 +13,8 @@ from serial import MAKES, assert_equal, batches, distributed, mse, part, twins
 
 import workbench.torch as hvd
 
+pytestmark = pytest.mark.processes("a job of nano's in the same processes")
+
 nano = load("nano", EXAMPLES)
 
 

@@ -27,6 +27,7 @@ from serial import (
     train_alike,
     twins,
 )
+from thorough import quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -351,7 +352,8 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.processes("warnings are the whole process's")
+@pytest.mark.parametrize("mode", quick(MODES, "plain", "parameters"))
 @pytest.mark.parametrize("first", [0, 2])
 def test_parameters_that_are_the_model_s_no_longer(first: int, mode: str, n: int) -> None:
     """A step after load_state_dict(assign=True) has nothing to train: it warns. A step before, or without data, not."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from serial import MAKES, assert_equal, batches, distributed, mse, part, train_alike, twins
+from thorough import quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -44,7 +45,7 @@ SILENT: dict[str, Callable[[int], bool]] = {
 
 
 @pytest.mark.parametrize("options", [{}, {"num_groups": 1}, {"backward_passes_per_step": 2}], ids=str)
-@pytest.mark.parametrize("silent", SILENT)
+@pytest.mark.parametrize("silent", quick(SILENT, "later"))
 def test_sparse_gradients(silent: str, options: dict[str, int], n: int) -> None:
     """Without sparse_as_dense the gradient stays sparse on every rank, and SGD equals the serial run.
 

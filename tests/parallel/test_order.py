@@ -101,18 +101,3 @@ def test_names_of_every_kind(rank: int, n: int) -> None:
         assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name=name).tolist() == [n] * 2, name
     handles = [hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name=name) for name in names]
     assert all(handle.wait(30).tolist() == [n] * 2 for handle in handles)
-
-
-def test_two_threads_submit(rank: int, n: int) -> None:
-    """Named tensors may be submitted from several threads of a rank at once."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    def work(thread: int) -> bool:
-        return all(
-            hvd.allreduce(torch.full((3,), float(rank + i)), op=hvd.Sum, name=f"{thread}.{i}").tolist()
-            == [n * (n - 1) / 2 + n * i] * 3
-            for i in range(50)
-        )
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(4)))

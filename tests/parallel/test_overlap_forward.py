@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from bag import IMPLEMENTATIONS, MAKES, STEPS, ZEROS, Pair, maker
+from thorough import once_more, quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -39,7 +40,7 @@ def train(pair: Pair, steps: int = STEPS, zero: str = "optimizer, to None", pass
             optimizer.step()
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", quick([1, 3], 3))
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("make", MAKES)
 def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
@@ -53,7 +54,7 @@ def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
     pair.check_state()
 
 
-@pytest.mark.parametrize("settings", [SMALL, TINY], ids=["small", "tiny"])
+@pytest.mark.parametrize("settings", [SMALL, once_more(TINY)], ids=["small", "tiny"])
 @pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("make", MAKES)
@@ -112,7 +113,7 @@ def test_groups_and_a_scheduler(tensor: bool, n: int) -> None:
     pair.check_state()
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", [1, once_more(3)])
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
 def test_gradients_of_16_bits(name: str, zero: str, passes: int, n: int, job_with: Callable[..., None]) -> None:
@@ -170,7 +171,7 @@ def in_a_thread(function: Callable[[], Any]) -> Any:
         return done.exception() or done.result()
 
 
-@pytest.mark.parametrize("zero", ZEROS)
+@pytest.mark.parametrize("zero", quick(ZEROS, *list(ZEROS)[:1]))
 def test_a_thread_that_only_reads(zero: str, n: int, job_with: Callable[..., None]) -> None:
     """A checkpoint that copies the weights again and again while the model trains: the training is the serial one."""
     job_with(**SMALL)
@@ -289,6 +290,7 @@ def test_a_process_set(first: int, rank: int, n: int, job_with: Callable[..., No
     assert hvd.remove_process_set(few)
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 def test_the_job_ends_before_the_update(n: int, job_with: Callable[..., None]) -> None:
     """What was reduced is not lost by shutdown(), and training goes on in the next job."""
     job_with(**SMALL)
@@ -357,6 +359,7 @@ def test_the_order_of_the_forward_pass_is_learnt(job_with: Callable[..., None]) 
             assert (first > last) == (step > 1)
 
 
+@pytest.mark.processes("torch compiles for one thread at a time, and says so to the whole process")
 def test_a_compiled_model_is_right(n: int) -> None:
     """Where torch.compile meets a parameter whose update is to come, the model runs as it is written."""
     net, twin = layers(), layers()
@@ -377,6 +380,7 @@ def test_a_compiled_model_is_right(n: int) -> None:
         assert torch.allclose(mine, its, rtol=0, atol=1e-12)
 
 
+@pytest.mark.processes("what runs in C++ is seen where a function mode is")
 @pytest.mark.ranks(2)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_a_use_that_torch_does_not_see_is_refused() -> None:

@@ -196,6 +196,7 @@ def test_what_is_used_on_some_ranks_only(n: int) -> None:
     assert bool((everyone == everyone[0]).all())
 
 
+@pytest.mark.processes("torch tells the whole process that backward() has run")
 def test_a_rank_without_a_gradient_keeps_its_error(n: int) -> None:
     """It takes part with what it had left out; where no rank has a gradient, nothing moves and nothing is lost."""
     sent, total = Sent(rank=1), torch.zeros(M, N, dtype=torch.float64)
@@ -275,6 +276,7 @@ def test_state_is_saved(n: int) -> None:
         assert torch.equal(one.step(gradient(step, hvd.rank())), other.step(gradient(step, hvd.rank())))
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 def test_after_a_new_init(n: int) -> None:
     """In a new job all begin with the first Q and with start_step, and what a rank has left out is not lost."""
     sent, total = Sent(rank=1, start_step=1), torch.zeros(M, N, dtype=torch.float64)

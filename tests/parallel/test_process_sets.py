@@ -93,6 +93,7 @@ def test_what_a_set_says_of_itself(rank: int, n: int) -> None:
     assert not removed(one)
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 def test_all_ranks_are_always_a_set(n: int, begin_again: Callable[..., None]) -> None:
     """The global set is number 0 of every job and of none, and cannot be removed."""
     everybody = hvd.global_process_set
@@ -104,6 +105,7 @@ def test_all_ranks_are_always_a_set(n: int, begin_again: Callable[..., None]) ->
     assert (everybody.process_set_id, everybody.ranks) == (0, None)
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 @pytest.mark.ranks(2)
 def test_a_set_belongs_to_its_job(rank: int, n: int, begin_again: Callable[..., None]) -> None:
     """shutdown() forgets all sets; they can be given to the next init(), or added again, as they are."""
@@ -135,6 +137,7 @@ def world() -> Any:
     return pytest.importorskip("mpi4py.MPI").COMM_WORLD
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 @pytest.mark.ranks(2)
 def test_each_rank_gives_the_communicator_that_it_is_in(
     rank: int, n: int, world: Any, begin_again: Callable[..., None]
@@ -152,6 +155,7 @@ def test_each_rank_gives_the_communicator_that_it_is_in(
     mine.mpi_comm.Free()
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 @pytest.mark.ranks(2)
 def test_a_communicator_of_some_ranks_only(rank: int, n: int, world: Any, begin_again: Callable[..., None]) -> None:
     """A rank outside has MPI's null communicator; it learns of the set, but its own object means nothing."""
@@ -164,6 +168,7 @@ def test_a_communicator_of_some_ranks_only(rank: int, n: int, world: Any, begin_
         few.Free()
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 @pytest.mark.ranks(2)
 def test_a_set_counts_ranks_as_the_job_does(rank: int, n: int, world: Any, begin_again: Callable[..., None]) -> None:
     """In a job over another communicator, a set given as one has that job's numbers: with init() and later."""
@@ -181,6 +186,7 @@ def test_a_set_counts_ranks_as_the_job_does(rank: int, n: int, world: Any, begin
         comm.Free()
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("what", ["unknown", "twice", "everybody", "empty"])
 def test_init_refuses_a_set_and_leaves_no_job_behind(
@@ -205,6 +211,7 @@ def test_init_refuses_a_set_and_leaves_no_job_behind(
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == n
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 @pytest.mark.ranks(2)
 def test_a_set_travels(n: int, begin_again: Callable[..., None]) -> None:
     """Pickled or copied, a set means the same ranks, and the global one all of them."""
@@ -280,6 +287,7 @@ def test_a_rank_outside_trains_on_its_own(rank: int, n: int) -> None:
     assert removed(few)
 
 
+@pytest.mark.processes("shutdown() and init() are of the whole process")
 @pytest.mark.ranks(2)
 def test_an_optimizer_of_an_earlier_job_gives_way(rank: int, n: int, begin_again: Callable[..., None]) -> None:
     """Its set is gone with its job: it says so, and a new optimizer for the same model trains with all ranks."""

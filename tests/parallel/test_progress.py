@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from thorough import quick
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 import workbench.torch as hvd
@@ -82,7 +84,7 @@ class Training:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_plateau_of_each_rank_alone_is_told(way: str, rank: int, n: int) -> None:
     """Within 64 steps every rank has the others' rates and what to do. Made equal, they train on, and are told anew."""
-    training = Training(**WAYS[way])
+    training = Training(**copy.deepcopy(WAYS[way]))
     plateau = ReduceLROnPlateau(training.optimizer, patience=0)
     training.steps(5)
     plateau.step(1.0)
@@ -130,13 +132,15 @@ ALONE: dict[str, tuple[Callable[[Training], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["buckets", "in two passes", "topk", "overlapping forward", "sharded"])
+@pytest.mark.parametrize(
+    "way", quick(["buckets", "in two passes", "topk", "overlapping forward", "sharded"], "buckets")
+)
 @pytest.mark.parametrize("what", ALONE)
 def test_what_a_rank_does_alone_is_told(what: str, way: str, rank: int) -> None:
     """Within 64 steps, on every rank; until then all is right, and made equal they train on."""
     if way == "sharded" and what in ("a skipped step", "a loaded state", "weights"):
         pytest.skip("the first two are collectives; and each step gives every rank the owner's weights")
-    training = Training(momentum=0.9, **WAYS[way])
+    training = Training(momentum=0.9, **copy.deepcopy(WAYS[way]))
     training.looks = what == "a skipped step"
     training.steps(70)
     act, said = ALONE[what]
@@ -150,21 +154,16 @@ def test_what_a_rank_does_alone_is_told(what: str, way: str, rank: int) -> None:
     training.steps(70)
 
 
-def test_it_is_a_setting(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+def test_it_is_a_setting(rank: int, job_with: Callable[..., None]) -> None:
     """With WORKBENCH_COMPARE_STEPS=0 nothing is compared, with 3 after three steps."""
     for every in (0, 3):
-        hvd.shutdown()
-        monkeypatch.setenv("WORKBENCH_COMPARE_STEPS", str(every))
-        hvd.init()
+        job_with(COMPARE_STEPS=every)
         training = Training(lr=0.1 * (1 + rank))
         training.steps(3 if every else 70)
         if every:
             with pytest.raises(MismatchError, match="learning rates"):
                 training.steps(1)
             training.end()
-    hvd.shutdown()
-    monkeypatch.undo()
-    hvd.init()
 
 
 def test_rates_that_change_in_each_step_are_as_good(rank: int) -> None:

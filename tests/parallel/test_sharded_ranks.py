@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from bag import IMPLEMENTATIONS, MAKES, STEPS, ZEROS, Pair, maker
+from thorough import quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -20,7 +21,7 @@ def is_sharded(pair: Pair) -> bool:
     return pair.optimizer._distributed.shards is not None
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", quick([1, 3], 3))
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("make", MAKES)
 def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:

@@ -1,9 +1,8 @@
-"""Allgather, broadcast, alltoall, reducescatter, barrier and handles, against closed forms in numpy and torch."""
+"""Large tensors, broadcasts in place, barrier and handles; what all verbs do is in ``test_contract.py``."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,51 +27,11 @@ def rows_of(rank: int, rows: int, tail: tuple[int, ...] = (3,), dtype: torch.dty
 # --- allgather ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("tail", [(), (3,), (2, 5)], ids=str)
-def test_allgather_equal_rows(dtype: torch.dtype, tail: tuple[int, ...], rank: int, n: int) -> None:
-    """The result is the concatenation by rank, in new memory."""
-    tensor = rows_of(rank, 4, tail, dtype)
-    wanted = torch.cat([rows_of(r, 4, tail, dtype) for r in range(n)])
-    for result in (hvd.allgather(tensor), hvd.synchronize(hvd.allgather_async(tensor, name="equal_rows"))):
-        assert result.dtype is dtype
-        assert torch.equal(result, wanted)
-        assert result.data_ptr() != tensor.data_ptr()
-    assert torch.equal(tensor, rows_of(rank, 4, tail, dtype))
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.bfloat16, torch.float32], ids=str)
-def test_allgather_of_different_rows(dtype: torch.dtype, rank: int, n: int) -> None:
-    """The first dimension may differ; a rank with no rows takes part, whichever it is; all may have none."""
-    for empty in range(n):
-        counts = [0 if r == empty else 2 * r + 1 for r in range(n)]
-        result = hvd.allgather(rows_of(rank, counts[rank], dtype=dtype), name="different_rows")
-        assert torch.equal(result, torch.cat([rows_of(r, counts[r], dtype=dtype) for r in range(n)]))
-    assert hvd.allgather(torch.empty(0, 3, dtype=dtype)).shape == (0, 3)
-    assert hvd.allgather(torch.empty(2, 0, dtype=dtype)).shape == (2 * n, 0)
-
-
 def test_allgather_large(rank: int, n: int) -> None:
     """A million elements per rank, one rank more than the others."""
     counts = [1_000_000 + (r == 0) for r in range(n)]
     result = hvd.allgather(torch.full((counts[rank],), rank, dtype=torch.int32))
     assert torch.equal(result, torch.repeat_interleave(torch.arange(n, dtype=torch.int32), torch.tensor(counts)))
-
-
-def test_grouped_allgather(rank: int, n: int) -> None:
-    """Members of a group may differ in dtype, shape and rows."""
-    tensors = [rows_of(rank, rank + i, (i,), dtype) for i, dtype in enumerate((torch.float32, torch.int64, torch.bool))]
-    wanted = [
-        torch.cat([rows_of(r, r + i, (i,), dtype) for r in range(n)])
-        for i, dtype in enumerate((torch.float32, torch.int64, torch.bool))
-    ]
-    for results in (
-        hvd.grouped_allgather(tensors, name="group"),
-        hvd.grouped_allgather(tensors),
-        hvd.synchronize(hvd.grouped_allgather_async(tensors)),
-    ):
-        assert all(torch.equal(result, want) for result, want in zip(results, wanted, strict=True))
-    assert list(hvd.grouped_allgather([])) == []
 
 
 # --- broadcast ----------------------------------------------------------------------------------------
@@ -100,123 +59,6 @@ def test_broadcast_large(rank: int, n: int) -> None:
     """A million elements from the last rank."""
     result = hvd.broadcast(torch.full((1_000_000,), float(rank)), n - 1)
     assert bool((result == n - 1).all())
-
-
-# --- alltoall -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_alltoall_even(dtype: torch.dtype, rank: int, n: int) -> None:
-    """Without splits each rank gets the same number of rows from every rank, and only the tensor is returned."""
-    tensor = rows_of(rank, 2 * n, dtype=dtype)
-    wanted = torch.cat([rows_of(r, 2 * n, dtype=dtype)[2 * rank : 2 * rank + 2] for r in range(n)])
-    for result in (hvd.alltoall(tensor), hvd.synchronize(hvd.alltoall_async(tensor, name="even"))):
-        assert isinstance(result, torch.Tensor)
-        assert torch.equal(result, wanted)
-
-
-def splits_of(rank: int, n: int, kind: str) -> list[int]:
-    """Rows that a rank sends to each."""
-    return {
-        "even": [3] * n,
-        "uneven": [rank + 2 * to for to in range(n)],
-        "only to the next": [4 if to == (rank + 1) % n else 0 for to in range(n)],
-        "one sends all": [to + 1 if rank == 0 else 0 for to in range(n)],
-        "nothing": [0] * n,
-    }[kind]
-
-
-@pytest.mark.parametrize("kind", ["even", "uneven", "only to the next", "one sends all", "nothing"])
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.bfloat16, torch.float64], ids=str)
-def test_alltoall_splits(kind: str, dtype: torch.dtype, rank: int, n: int) -> None:
-    """With splits the rows go where they say, and the second result tells how many came from each rank."""
-    table = [splits_of(r, n, kind) for r in range(n)]
-    starts = [int(np.sum(row[:rank])) for row in table]
-    wanted = torch.cat(
-        [rows_of(r, sum(table[r]), dtype=dtype)[starts[r] : starts[r] + table[r][rank]] for r in range(n)]
-    )
-    tensor = rows_of(rank, sum(table[rank]), dtype=dtype)
-    as_tensor = torch.tensor(table[rank], dtype=torch.int32)
-    for result in (
-        hvd.alltoall(tensor, as_tensor),
-        hvd.alltoall(tensor, table[rank], name="splits"),
-        hvd.synchronize(hvd.alltoall_async(tensor, splits=as_tensor)),
-    ):
-        received, counts = result
-        assert received.dtype is dtype
-        assert torch.equal(received, wanted)
-        assert counts.dtype is torch.int32
-        assert counts.tolist() == [row[rank] for row in table]
-
-
-def test_alltoall_twice_is_the_identity(rank: int, n: int) -> None:
-    """What the received counts send back arrives as it was."""
-    tensor = rows_of(rank, sum(splits_of(rank, n, "uneven")))
-    there, counts = hvd.alltoall(tensor, splits_of(rank, n, "uneven"))
-    back, original = hvd.alltoall(there, counts)
-    assert torch.equal(back, tensor)
-    assert original.tolist() == splits_of(rank, n, "uneven")
-
-
-# --- reducescatter ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product], ids=lambda op: op.value)
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_reducescatter(dtype: torch.dtype, op: Any, rank: int, n: int) -> None:
-    """Each rank keeps its rows of the allreduce; the first ``rows % n`` ranks get one row more; none is possible."""
-    for rows in (2 * n, 2 * n + 1, max(1, n - 1), 0):
-        inputs = [rows_of(r, rows, dtype=dtype) % 4 for r in range(n)]
-        whole = torch.stack(inputs).double()
-        total = {
-            hvd.Average: whole.sum(0) / n,
-            hvd.Sum: whole.sum(0),
-            hvd.Min: whole.min(0).values if rows else whole.sum(0),
-            hvd.Max: whole.max(0).values if rows else whole.sum(0),
-            hvd.Product: whole.prod(0),
-        }[op]
-        wanted = (total if dtype.is_floating_point else total.trunc()).to(dtype)
-        counts = [rows // n + (r < rows % n) for r in range(n)]
-        start = sum(counts[:rank])
-        for result in (
-            hvd.reducescatter(inputs[rank], op=op, name="rows"),
-            hvd.synchronize(hvd.reducescatter_async(inputs[rank], op=op)),
-        ):
-            assert result.dtype is dtype
-            assert result.shape == (counts[rank], 3)
-            assert torch.allclose(result.double(), wanted[start : start + counts[rank]].double(), rtol=1e-2, atol=0)
-            if n & (n - 1) == 0 or op is not hvd.Average:  # dividing by 2 and 4 does not round
-                assert torch.equal(result, wanted[start : start + counts[rank]])
-        assert torch.equal(inputs[rank], rows_of(rank, rows, dtype=dtype) % 4)
-
-
-def test_reducescatter_with_factors_and_compression(rank: int, n: int) -> None:
-    """Prescale, postscale and a shorter dtype on the way, as for allreduce."""
-    tensor = torch.full((n, 2), float(rank + 1))
-    total = n * (n + 1) / 2
-    assert (hvd.reducescatter(tensor, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0) == 2 * total).all()
-    assert (hvd.reducescatter(tensor) == total / n).all()
-    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
-        result = hvd.reducescatter(tensor, op=hvd.Sum, compression=compression)
-        assert result.dtype is torch.float32
-        assert (result == total).all()
-
-
-def test_grouped_reducescatter(rank: int, n: int) -> None:
-    """Members of a group may differ in dtype and shape."""
-    tensors = [
-        torch.full((n + i, 2), float(rank), dtype=dtype) for i, dtype in enumerate((torch.float32, torch.float64))
-    ]
-    total = n * (n - 1) / 2
-    for results in (
-        hvd.grouped_reducescatter(tensors, op=hvd.Sum, name="group"),
-        hvd.grouped_reducescatter(tensors, op=hvd.Sum, compression=hvd.Compression.fp16),
-        hvd.synchronize(hvd.grouped_reducescatter_async(tensors, op=hvd.Sum)),
-    ):
-        for i, (result, tensor) in enumerate(zip(results, tensors, strict=True)):
-            assert result.dtype is tensor.dtype
-            assert result.shape == (1 + (rank < i if n > 1 else i), 2)
-            assert (result == total).all()
 
 
 # --- barrier, handles ---------------------------------------------------------------------------------

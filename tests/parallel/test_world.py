@@ -10,6 +10,8 @@ import torch
 import workbench.torch as hvd
 from workbench import config
 
+pytestmark = pytest.mark.processes("who started the ranks")
+
 UNDER_MPI = config.launch().launcher in ("mpich", "openmpi", "pmix")
 
 

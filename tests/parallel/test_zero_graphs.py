@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from thorough import quick
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from zero import INPUTS, OPTIMIZERS, STAGES, Twins, batch, net
@@ -214,9 +215,10 @@ def test_autocast(stage: str, n: int) -> None:
     assert all(torch.allclose(found[key], value, rtol=0, atol=1e-6) for key, value in plain.state_dict().items())
 
 
+@pytest.mark.processes("torch compiles for one thread at a time, and says so to the whole process")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_compiled(stage: str, n: int) -> None:
     """torch.compile of the model, with accumulation: equal to the serial run that is not compiled."""
     twins = Twins(stage, adapted, OPTIMIZERS["SGD"])

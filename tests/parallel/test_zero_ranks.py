@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bag import IMPLEMENTATIONS, MAKES, STEPS, ZEROS, Pair, maker
+from thorough import quick
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, batch, checkpointed, mixed, net
 
@@ -16,7 +17,7 @@ import workbench.torch as hvd
 from workbench.torch.sharded.stage1 import ELEMENTWISE
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", quick([1, 3], 3))
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("make", MAKES)
 def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
@@ -45,7 +46,7 @@ def test_every_implementation(kind: type, more: dict[str, Any], n: int) -> None:
     pair.check_state()
 
 
-@pytest.mark.parametrize("nbytes", [1, 200])
+@pytest.mark.parametrize("nbytes", quick([1, 200], 200))
 def test_any_size_of_bucket(nbytes: int, n: int, job_with: Callable[..., None]) -> None:
     """One array for each parameter, and a few, over the data plane: parameters are cut anywhere, or not at all."""
     job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)

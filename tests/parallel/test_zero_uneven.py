@@ -200,6 +200,7 @@ def test_an_error_amid_backward(stage: str, n: int) -> None:
     twins.check_state()
 
 
+@pytest.mark.processes("warnings are the whole process's")
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("stage", STAGES)
@@ -230,6 +231,7 @@ def test_a_step_that_one_rank_has_not_made(stage: str, clip: bool, rank: int, n:
     twins.check_state()
 
 
+@pytest.mark.processes("warnings are the whole process's")
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_cell_fails_between_two_passes(stage: str, n: int) -> None:

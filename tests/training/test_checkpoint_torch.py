@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thorough import quick
 
 torch = pytest.importorskip("torch")
 hvd = pytest.importorskip("workbench.torch")
@@ -226,7 +227,7 @@ class Training:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize("wrapped", quick([True, False], True))
 @pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
 def test_a_new_process_would_train_on_as_the_old_one(kind: Any, wrapped: bool, tmp_path: Path) -> None:
     """Other weights at first; after the sync all is equal to the bit, and after more steps too."""

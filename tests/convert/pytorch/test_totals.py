@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from converting import DATA, LOADER, LOOP, MODEL, TRAINING, both, decided
+from converting import TRAINING, decided
 
 pytest.importorskip("libcst")
 
 from workbench.convert.conversion import convert
-
-SAYS = {
-    "the number of samples": "print(correct / len(x))",
-    "the length of the loader": "print(correct / (len(loader) * 16))",
-    "a number of its own": "n_train = len(data)\nprint(correct / n_train)",
-    "the loader's data set": "print(correct / len(loader.dataset))",
-    "a mean of batches": "print(round(total / len(loader), 5))",
-    "means of batches by samples": "print(round(total / len(loader.dataset), 5))",
-}
-
-
-@pytest.mark.parallel
-@pytest.mark.timeout(120)
-def test_what_is_printed_is_that_of_one_rank(tmp_path: Path) -> None:
-    """Sums over samples and means of batches, whatever divides them; and a mean over a loader before the training."""
-    text = TRAINING.replace("correct = 0\n", "correct, total = 0, 0.0\n") + "        total += loss.item()\n"
-    mean = "mean = sum(xb.sum(0) for xb, yb in loader) / 64\nprint([round(each, 4) for each in mean.tolist()])\n"
-    for one, two in both([text + "\n".join(SAYS.values()), DATA + LOADER + mean + MODEL + LOOP + mean], tmp_path):
-        assert [each.output for each in two] == [one.output, ""]
 
 
 def test_a_sum_that_goes_on_over_epochs_is_left_to_decide() -> None:

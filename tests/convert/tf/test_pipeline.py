@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from converting import decided
+from converting import both, decided, trained
+from installed import needs
 
 pytest.importorskip("libcst")
+
+from workbench.convert.check.compare import Comparison, table
 
 LOOP = """\
 import tensorflow as tf
@@ -28,12 +31,13 @@ for x, y in data:
 @pytest.mark.parallel
 @pytest.mark.timeout(180)
 def test_nine_samples_are_five_for_each_of_two_ranks(tmp_path: Path) -> None:
-    """Both make as many steps as one rank did."""
-    pytest.importorskip("tensorflow")
-    from converting import both
-
-    ((one, two),) = both([LOOP], tmp_path)
+    """Both make as many steps as one rank did. A script with Keras' fit trains in two ranks as in one."""
+    needs("tensorflow")
+    fits = (Path(__file__).resolve().parents[1] / "corpus" / "keras_convnet.py").read_text()
+    (one, two), (alone, ranks) = trained(both([LOOP, fits]), tmp_path)
     assert [each.steps for each in two] == [3, 3] == [one.steps] * 2
+    comparison = Comparison([alone], ranks)
+    assert comparison.agrees, table(comparison)
 
 
 def test_what_else_reads_the_data_set_is_left_to_decide() -> None:

@@ -181,6 +181,7 @@ def test_local_layers(n: int, rank: int) -> None:
         assert all((a == b).all() for each in commons for a, b in zip(commons[0], each, strict=True))
 
 
+@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.parametrize("name", ["fp16", pytest.param("bf16", marks=pytest.mark.backends("torch"))])
 def test_compression(name: str, n: int) -> None:
     """What travels in half precision ends close to the serial run, not on it, and equal on all ranks."""
@@ -201,6 +202,7 @@ class DenseAdam(keras.optimizers.Adam):
         super().apply(grads, trainable_variables)
 
 
+@pytest.mark.usually("torch", "tensorflow")
 def test_layers_of_several_dtypes(n: int) -> None:
     """Gradients in bfloat16, float16 and float32 travel in one step, each as what it is, and add up over passes."""
 
@@ -223,6 +225,7 @@ def test_layers_of_several_dtypes(n: int) -> None:
     )
 
 
+@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.parametrize(
     "as_dense",
     [
@@ -344,6 +347,7 @@ def jax_step(model: Any, optimizer: Any, x: Any, y: Any, how: str) -> None:
             variable.assign(value)
 
 
+@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.ranks(2)
 def test_a_step_more_than_another_rank_is_named_once(rank: int) -> None:
     """In a loop without a graph: an interrupt comes to one rank within its step, and to the other after it."""
@@ -376,6 +380,7 @@ def test_a_step_more_than_another_rank_is_named_once(rank: int) -> None:
         step()
 
 
+@pytest.mark.usually("torch", "tensorflow")
 def test_variables_of_the_optimizer_may_be_called_for() -> None:
     """Scripts of earlier Keras say ``optimizer.variables()``; Keras 3 has a list."""
     plain = keras.optimizers.Adam()
@@ -388,6 +393,7 @@ def test_variables_of_the_optimizer_may_be_called_for() -> None:
 ALONE = {"learning rate": "learning rates|weights", "momentum": "hyperparameters", "weights": "weights"}
 
 
+@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.parametrize("what", ALONE)
 def test_what_a_rank_does_alone_is_told(what: str, rank: int) -> None:
     """Within the steps until the first comparison, on every rank; on JAX another rate is seen by the weights."""

@@ -343,10 +343,10 @@ def requests(n: int) -> int:
 
 
 def test_requests_grow_as_the_ranks_do() -> None:
-    """Twice as many ranks, about twice as many requests: 64 to 1,024, by the real protocol in turns."""
-    counts = [requests(n) for n in (64, 128, 256, 512, 1024)]
+    """Twice as many ranks, about twice as many requests: 64 to 256, by the real protocol in turns."""
+    counts = [requests(n) for n in (64, 128, 256)]
     assert all(1.8 < later / earlier < 2.2 for earlier, later in pairwise(counts)), counts
-    assert counts[-1] <= 12 * 1024
+    assert counts[-1] <= 12 * 256
 
 
 def test_what_all_say_is_read_once() -> None:

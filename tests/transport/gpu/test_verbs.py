@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_world import WAYS, begin, made, made_up, ranks, run, slow_bus
+from thorough import once_more
 
 import workbench as hvd
 from workbench.collectives import ring_allreduce
@@ -30,7 +31,9 @@ FLOATS = ["float16", "bfloat16", "float32", "float64"]
 DTYPES = ["bool", "uint8", "int8", "int16", "uint16", "int32", "int64", *FLOATS]
 NOT_NCCL = ("int16", "uint16")
 OPS = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
-EVERYWHERE = pytest.mark.parametrize(("way", "n"), [*((way, 2) for way in WAYS), ("nccl", 4), ("staged", 4)])
+EVERYWHERE = pytest.mark.parametrize(
+    ("way", "n"), [("nccl", 2), ("staged", 2), ("mpi", 2), once_more("nccl", 4), once_more("staged", 4)]
+)
 
 
 # --- data, and what numpy makes of it -------------------------------------------------------------------
@@ -169,8 +172,7 @@ def test_an_average_of_floats_is_nccls_own(way: str) -> None:
 
 
 # Not over an MPI that takes the GPUs' memory: there float() gives the CPU the factors, which the stand-in refuses.
-@pytest.mark.parametrize("n", [2, 4])
-@pytest.mark.parametrize("way", ["nccl", "staged"])
+@pytest.mark.parametrize(("way", "n"), [("nccl", 2), ("staged", 4), once_more("nccl", 4), once_more("staged", 2)])
 def test_adasum(way: str, n: int) -> None:
     """The sum of gradients at right angles, and the mean of equal ones. The CPU computes the factors."""
 
@@ -364,7 +366,7 @@ def bare(n: int, function: Callable[[Backend], Any]) -> list[Any]:
     return results
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", [once_more(2), 3, once_more(4)])
 def test_our_ring_and_ncclallreduce_give_the_same_bits(n: int) -> None:
     """Of whole numbers that overflow; for every length around the number of ranks, and a longer one."""
     cases = [
@@ -417,8 +419,13 @@ def in_batches(dtype: str, sizes: Sequence[int], **fields: Any) -> list[np.ndarr
     return [taken(handle.wait(), dtype) for handle in handles]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("way", "dtype"),
+    [
+        ("nccl", "bool"), ("nccl", "bfloat16"), ("nccl", "float64"), ("staged", "float32"), ("mpi", "float16"),
+        *(once_more(way, dtype) for way in WAYS for dtype in ("int8", "float32", "float64")),
+    ],
+)  # fmt: skip
 def test_a_batch_is_copied_in_one_launch_each_way(way: str, dtype: str, launched: dict[int, list[Copies]]) -> None:
     """Tensors of many sizes become one reduction; side by side, each begins at a multiple of 16 bytes."""
     results, log = run(2, lambda: in_batches(dtype, SIZES), way)

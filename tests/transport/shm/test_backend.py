@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from memory_world import DTYPES, FUSION_BYTES, backends, drawn, placed, serial
+from thorough import quick
 
 from workbench.collectives.reduction import Reduction, wire_dtype
 from workbench.collectives.ring import chunk_lengths
@@ -52,7 +53,7 @@ def lengths_around(limits: list[int], itemsize: int) -> list[int]:
 # --- allreduce ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize("n", quick(WORLDS, 3))
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_the_bits_are_those_of_a_serial_loop(name: str, way: str, n: int) -> None:
@@ -73,7 +74,7 @@ def test_the_bits_are_those_of_a_serial_loop(name: str, way: str, n: int) -> Non
     assert backends(n, run) == [[]] * n
 
 
-@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize("n", quick(WORLDS, 3))
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "uint8"])
 def test_around_the_limits(dtype: str, way: str, n: int) -> None:
@@ -113,7 +114,7 @@ def test_all_ways_in_turns() -> None:
     assert backends(3, run) == [[]] * 3
 
 
-@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize("n", quick(WORLDS, 3))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 def test_many_arrays_where_they_lie(dtype: str, n: int) -> None:
     """Of any lengths, some empty, some over several segments, in any order: each has the serial bits."""
@@ -140,7 +141,7 @@ def test_many_arrays_where_they_lie(dtype: str, n: int) -> None:
 # --- the other verbs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize("n", quick(WORLDS, 3))
 @pytest.mark.parametrize("prescale", [1.0, 0.5])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 def test_reducescatter_in_place(dtype: str, prescale: float, n: int) -> None:
@@ -164,7 +165,7 @@ def test_reducescatter_in_place(dtype: str, prescale: float, n: int) -> None:
     assert backends(n, run) == [[]] * n
 
 
-@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize("n", quick(WORLDS, 3))
 def test_allgather_across_the_segment_size(n: int) -> None:
     """Parts that are shorter, as long and longer than a segment, uneven ones and empty ones, arrive bit by bit."""
     most = SEGMENT_BYTES // 4
@@ -186,7 +187,7 @@ def test_allgather_across_the_segment_size(n: int) -> None:
     assert backends(n, run) == [[]] * n
 
 
-@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize("n", quick(WORLDS, 3))
 @pytest.mark.parametrize("dtype", ["float64", "bool", "uint16"])
 def test_broadcast_across_the_segment_size(dtype: str, n: int) -> None:
     """Every root's bits arrive, for arrays of less than a segment, a whole one, and several."""

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from memory_world import backends, drawn, serial
+from thorough import quick
 
 from workbench.collectives.reduction import Reduction
 from workbench.core.backend.base import Backend
@@ -18,7 +19,7 @@ from workbench.transport.shm.process_memory import read, works
 LENGTHS = [5000, 65_537, 300_001]
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", quick([2, 3, 4], 3))
 @pytest.mark.parametrize(("op", "dtype"), [("sum", "float32"), ("average", "bfloat16"), ("max", "int64")])
 def test_sums_are_those_of_one_thread(n: int, op: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit what one thread gets that adds in the order of the ranks, with factors, for every length."""
@@ -82,7 +83,7 @@ def test_the_others_parts_are_read_in_their_memory(n: int, monkeypatch: pytest.M
     assert len(used) == (n - 1) * (n + 1)  # of each rank: the others' parts but the empty one, two broadcasts
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", quick([2, 3, 4], 3))
 def test_each_rank_gets_its_part_of_a_sum(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """reducescatter gives the part of what one thread adds up, bit for bit; parts may be empty, and of any length."""
     used: list[int] = []
@@ -100,7 +101,7 @@ def test_each_rank_gets_its_part_of_a_sum(n: int, monkeypatch: pytest.MonkeyPatc
     assert used
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("n", quick([2, 3, 4], 3))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "int64"])
 def test_each_rank_gets_what_the_others_have_for_it(n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """alltoall with parts of every length, among them empty ones, as a matrix that is transposed."""

@@ -1,0 +1,215 @@
+"""Ranks that are threads of the test's process: each test in a job of its own, in the same functions as under mpiexec.
+
+``tests/parallel/conftest.py`` uses it where ``WORKBENCH_TEST_THREADS`` says how many ranks there are. They share memory
+as ranks of one machine do; ``WORKBENCH_TEST_HOSTS=2`` puts every two of them on a machine of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+import workbench as hvd
+from workbench import config
+from workbench.config import Settings
+from workbench.core.backend.base import Backend
+from workbench.core.messages import Raised
+from workbench.job.context import HOLDER
+from workbench.job.start import start
+from workbench.runtime.trace.timeline import begin_timeline
+from workbench.transport.host.threads import Mailboxes, ThreadBootstrap, ThreadLink, spawn
+from workbench.transport.links import link_backend
+from workbench.transport.select import with_shared_memory
+
+SIZE = int(os.environ.get("WORKBENCH_TEST_THREADS", "0"))
+HOSTS = int(os.environ.get("WORKBENCH_TEST_HOSTS", "1"))
+TIMEOUT_S = 50.0  # less than a test's, so that a rank that hangs is named
+
+_FACTORIES = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")
+_IN_PLACE = ("uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "log_normal_", "cauchy_")
+_INIT = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_")
+DRAWS = {getattr(torch, name) for name in _FACTORIES} | {getattr(torch.Tensor, name) for name in _IN_PLACE}
+DRAWS |= {getattr(torch.nn.init, name) for name in (*_INIT, "xavier_normal_", "orthogonal_")}
+
+
+class OwnGenerator(TorchFunctionMode):
+    """What a rank draws without a generator comes from its own: torch's is the whole process's."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if function in DRAWS and kwargs.get("generator") is None:
+            kwargs["generator"] = self.generator
+        return function(*args, **kwargs)
+
+
+class _Mine(threading.local):
+    """A rank's own: its random numbers, and the world that it is in."""
+
+    draws: OwnGenerator | None = None
+    world: World | None = None
+
+
+MINE = _Mine()
+
+
+class World:
+    """The job of n threads, and those that follow it in the same test."""
+
+    def __init__(self, n: int, mailboxes: Mailboxes) -> None:
+        self.n, self.mailboxes = n, mailboxes
+        self.failures: list[int] = []
+        self._meet = threading.Barrier(n)
+
+    def begin(self, rank: int) -> None:
+        """Join the job, with the settings that the environment has."""
+        bootstrap = ThreadBootstrap(self.mailboxes, rank)
+        bootstrap.node = f"threads{rank * HOSTS // self.n}"
+        HOLDER.set(start(bootstrap, config.settings(), begin_timeline), thread_only=True)
+
+    def again(self, rank: int, settings: Mapping[str, str]) -> None:
+        """Leave the job together, and begin another with these settings."""
+        self.leave()
+        if self._meet.wait(TIMEOUT_S) == 0:
+            self.mailboxes = Mailboxes(self.n, TIMEOUT_S)
+            os.environ.update(settings)
+        self._meet.wait(TIMEOUT_S)
+        self.begin(rank)
+
+    def leave(self) -> None:
+        """Leave it."""
+        context = HOLDER.get()
+        context.finish_all()
+        HOLDER.set(None, thread_only=True)
+        context.leave(context.settings.shutdown_timeout_s)
+
+    def wait_for_all(self) -> None:
+        """Until all ranks have come here, and each knows of the failures of which another has been told."""
+        engine = HOLDER.get().engine
+        self._meet.wait(TIMEOUT_S)
+        self.failures.append(engine.failures)
+        self._meet.wait(TIMEOUT_S)
+        until = time.monotonic() + TIMEOUT_S
+        while engine.failures < max(self.failures):
+            assert time.monotonic() < until, f"this rank knows of {engine.failures} failures of {self.failures}"
+            time.sleep(0.005)
+
+    def give_up(self) -> None:
+        """Nobody waits any longer for this rank, whose test has failed."""
+        self._meet.abort()
+
+
+def _connect(bootstrap: ThreadBootstrap, settings: Settings) -> Backend:
+    flat = link_backend(bootstrap.mailboxes.link(bootstrap.rank))
+    if bootstrap.size == 1 or settings.backend not in ("auto", "shm"):
+        return flat
+    nodes = bootstrap.exchange(bootstrap.node)
+    here = SimpleNamespace(rank=bootstrap.rank, size=bootstrap.size, node=bootstrap.node, exchange=bootstrap.exchange)
+    return with_shared_memory(flat, here, nodes, settings)
+
+
+def run(n: int, function: Callable[[int], object]) -> None:
+    """Call ``function(rank)`` on each of n ranks; the first that raises ends the others' waits, and is raised here."""
+    first: list[BaseException] = []
+    made: list[World] = []
+    lock = threading.Lock()
+
+    def rank(link: ThreadLink) -> None:
+        with lock:
+            if not made:
+                made.append(World(n, link.mailboxes))
+        MINE.world = made[0]
+        MINE.draws = OwnGenerator(link.rank)
+        made[0].begin(link.rank)
+        try:
+            with MINE.draws:
+                function(link.rank)
+        except BaseException as error:
+            first.append(error)
+            made[0].give_up()
+            if context := HOLDER.own():
+                context.engine.report(Raised(link.rank, repr(error)))
+            raise
+        finally:
+            if HOLDER.own():
+                made[0].leave()
+
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch("workbench.transport.host.threads.connect", _connect))
+        patches.enter_context(mock.patch("torch.manual_seed", lambda seed: MINE.draws.generator.manual_seed(seed)))
+        try:
+            spawn(n, rank, TIMEOUT_S)
+        except BaseException:
+            if first:
+                raise first[0] from None
+            raise
+
+
+class Ranks:
+    """A plug-in of pytest: each test runs on as many threads as it needs, and on :data:`SIZE` of them at least."""
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what is marked for processes."""
+        others = [item for item in items if item.get_closest_marker("processes")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if not item.get_closest_marker("processes")]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool:
+        """On each rank, with its own ``rank`` and ``tmp_path``."""
+        given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        chosen = pyfuncitem.callspec.params if hasattr(pyfuncitem, "callspec") else {}  # a test's own, of this name
+
+        def one(rank: int) -> None:
+            mine = dict(given)
+            if "rank" in mine and "rank" not in chosen:
+                mine["rank"] = rank
+            if "tmp_path" in mine:
+                mine["tmp_path"] = Path(mine["tmp_path"], f"rank{rank}")
+                mine["tmp_path"].mkdir()
+            hvd.barrier()
+            pyfuncitem.obj(**mine)
+
+        run(size(pyfuncitem), one)
+        return True
+
+
+def size(item: pytest.Item) -> int:
+    """How many ranks a test runs on."""
+    mark = item.get_closest_marker("ranks")
+    return max(SIZE, 4 if mark is not None and mark.args[0] > SIZE and mark.args[0] > 2 else 0)
+
+
+def begin(settings: Mapping[str, str]) -> None:
+    """On a rank: another job. Beside the ranks, in a fixture: the one that the test begins with."""
+    if HOLDER.own() is None:
+        os.environ.update(settings)
+        return
+    MINE.world.again(hvd.rank(), settings)
+
+
+def wait_for_all() -> bool:
+    """As :func:`all_ranks.wait_for_all` among threads; False on a rank that is a process."""
+    if MINE.world is None:
+        return False
+    MINE.world.wait_for_all()
+    return True
+
+
+__all__ = ["SIZE", "Ranks", "begin", "run", "size", "wait_for_all"]

@@ -1,0 +1,22 @@
+"""The contract of the verbs and of the gradients of a step, for numpy and torch.
+
+Other frameworks keep it too: ``tests/frameworks``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from checks import VERBS, Check, cases
+from list_checks import LISTS
+from modes import Mode, Torch
+
+
+def name(value: object) -> str:
+    """How a case is called."""
+    return str(getattr(value, "name", None) or getattr(value, "__name__", value))
+
+
+@pytest.mark.parametrize(("mode", "check"), cases([Mode, Torch], [*VERBS, *LISTS]), ids=name)
+def test_contract(mode: type[Mode], check: Check) -> None:
+    """Each check of ``checks.py`` and ``list_checks.py`` holds on every rank."""
+    check(mode())
