@@ -100,9 +100,9 @@ class MemoryComparison:
 
 _PARTS = "parameters", "gradients", "optimizer", "activations"
 _SYSTEM = (
-    "The system is asked after backward, when there are no activations. Memory that ranks of one machine share, it "
-    "counts for",
-    "each of them in part: with the optimizer sharded, they keep one copy of the parameters together.",
+    "The system is asked after backward, when there are no activations. Memory that ranks of one machine share, such "
+    "as that of",
+    "gradients which are being added up, it counts for each of them in part.",
 )
 
 
