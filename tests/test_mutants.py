@@ -51,6 +51,10 @@ def test_a_fault_is_caught_or_survives(mutants: ModuleType, tmp_path: Path, monk
     test = tmp_path / "tests" / "core" / "test_most.py"
     test.write_text(TESTS.format("2, 1", 2))
     assert "test_most.py::test_most" in mutants.caught(fault, tmp_path)
+    mutants.red_without.cache_clear()
     test.write_text(TESTS.format("1, 2", 2))
     assert mutants.caught(fault, tmp_path) == ""
+    mutants.red_without.cache_clear()
+    test.write_text(TESTS.format("2, 1", 3))
+    assert mutants.caught(fault, tmp_path) == "", "a test that is red without the fault has caught nothing"
     assert (tmp_path / file).read_text() == SOURCE
