@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+from cells import CELL_S
 
 import workbench as hvd
 from workbench.cluster.sent_cells import SentCells
@@ -27,7 +28,6 @@ from workbench.common.cell_numbers import KEY, CellNumbers
 from workbench.job.cells import as_cell
 from workbench.job.context import HOLDER
 
-CELL_S = 60.0  # a cell that has not come back by then hangs
 _number = itertools.count()
 
 
@@ -87,6 +87,7 @@ class Notebook:
         self.n = n
         self._queues: list[queue.Queue[Any]] = [queue.Queue() for _ in range(n)]
         self._numbers = [CellNumbers(rank) for rank in range(n)]
+        self._spaces: list[dict[str, Any]] = [{} for _ in range(n)]
         self._client = Client(self._numbers)
         SentCells(cast("Any", self._client))
         self._job = threading.Thread(target=hvd.run_threads, args=(n, self._engine, 1000.0), daemon=True)
@@ -113,7 +114,7 @@ class Notebook:
     def values(self, expression: str) -> list[Any]:
         """Of an expression, by rank."""
         assert not self.run(f"value = {expression}")
-        return [space["value"] for space in self._spaces()]
+        return [space["value"] for space in self._spaces]
 
     def close(self) -> None:
         """End the engines."""
@@ -130,16 +131,13 @@ class Notebook:
 
         return self._client.number(put, SimpleNamespace(engines=[rank], possible=[], metadata={}))
 
-    def _spaces(self) -> list[dict[str, Any]]:
-        return [vars(each)["space"] for each in self._numbers]
-
     def _engine(self) -> None:
         """One rank, until the end."""
         job, rank = HOLDER.get(), hvd.rank()
         numbers = self._numbers[rank]
         numbers.changed, numbers.drifted = lambda: job.cells_sent(numbers), job.drifted
-        space = {"hvd": hvd, "np": np, "time": time, "rank": rank, "x": np.full(3, float(rank))}
-        vars(numbers)["space"] = space
+        space = self._spaces[rank]
+        space |= {"hvd": hvd, "np": np, "time": time, "rank": rank, "x": np.full(3, float(rank))}
         while asked := self._queues[rank].get():
             code, carried, answer = asked
             raised = self._cell(code, carried, numbers, space)
