@@ -174,15 +174,18 @@ print(f"{len(short[1])} times {short[0]:,} bytes, {len(long[1])} times {long[0]:
 # small network are timed. `workbench.measure()` does this on a copy of the network, without communication, and it fits
 # its own constants from more sizes. If the times differ too much, it raises `NoisyError`: on this machine, at this
 # time, no prediction is possible. This notebook then prints the error, and goes on with the measured values.
+#
+# A rank's batch has 256 samples. With few samples a step takes some milliseconds, and what no model counts (Python
+# between the layers, caches that other data has filled) is a large part of it.
 
 # %%
 # %%px
 noisy = ""
 try:
-    found = workbench.measure(network(), batch(), seconds=3.0)
+    found = workbench.measure(network(), batch(samples=256), seconds=3.0)
 except NoisyError as error:  # on all ranks alike: all fit the same times
     noisy = str(error)
-    found = workbench.measure(network(), batch(), seconds=3.0, doubt=float("inf"))
+    found = workbench.measure(network(), batch(samples=256), seconds=3.0, doubt=float("inf"))
 print([(layer.name, layer.values) for layer in found.layers])
 
 # %%
@@ -238,7 +241,7 @@ for ranks, (mine, theirs) in said.items():
 
 # %%
 # %%px
-step_s = trained()
+step_s = trained(samples=256)
 
 # %%
 measured = {2: engines.client[0]["step_s"]}
@@ -251,7 +254,7 @@ import workbench.torch as hvd
 from workbench.course.training.own_ranks import sent_by, trained
 
 hvd.init()
-step_s = trained()
+step_s = trained(samples=256)
 
 # %%
 measured[len(engines.client.ids)] = engines.client[0]["step_s"]

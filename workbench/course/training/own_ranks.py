@@ -37,10 +37,10 @@ def network(sizes: Sequence[int] = SIZES) -> nn.Sequential:
     return model
 
 
-def batch(sizes: Sequence[int] = SIZES) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(sizes: Sequence[int] = SIZES, samples: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets of this rank, for a :func:`network`."""
     chance = torch.Generator().manual_seed(1 + hvd.rank())
-    return torch.randn(64, sizes[0], generator=chance), torch.randint(sizes[-1], (64,), generator=chance)
+    return torch.randn(samples, sizes[0], generator=chance), torch.randint(sizes[-1], (samples,), generator=chance)
 
 
 def slowest(seconds: float) -> float:
@@ -60,9 +60,9 @@ def repeated(nbytes: int, rounds: int = 15) -> tuple[int, list[float]]:
     return nbytes, took
 
 
-def trained(steps: int = 20, sizes: Sequence[int] = SIZES) -> float:
+def trained(steps: int = 20, sizes: Sequence[int] = SIZES, samples: int = 64) -> float:
     """The median of some steps of training a :func:`network`, each of the slowest rank."""
-    model, (inputs, targets) = network(sizes), batch(sizes)
+    model, (inputs, targets) = network(sizes), batch(sizes, samples)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
     took = []
     for _ in range(steps):
