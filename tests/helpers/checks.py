@@ -65,9 +65,9 @@ def values(rank: int, dtype: str, shape: tuple[int, ...] = (2, 3)) -> Array:
 
 
 def folded(op: Any, dtype: str, arrays: Sequence[Array]) -> Array:
-    """The closed form: in float64, cut towards zero for integers; or and and for bool."""
+    """The closed form: in float64; for integers cut towards zero, and modulo what they hold; or and and for bool."""
     total = FOLD[op](np.stack([wide(each) for each in arrays]))
-    return total != 0 if dtype == "bool" else total if "float" in dtype else np.trunc(total)
+    return total != 0 if dtype == "bool" else total if "float" in dtype else total.astype(np.int64).astype(dtype)
 
 
 def ours() -> tuple[int, int]:

@@ -141,10 +141,10 @@ def distribute(optimizer: Any, reducer: TensorReducer) -> Distributed:
 
 def _numbers(optimizer: Any) -> Progress:
     """What must be equal on all ranks; while JAX's trainer runs, the learning rate is not in its variable."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # a LossScaleOptimizer has it
     numbers = {name: value for name, value in vars(optimizer).items() if not name.startswith("_")}
-    rate = getattr(optimizer, "_learning_rate", None)
-    if not LEGACY and isinstance(rate, keras.Variable) and keras.backend.backend() != "jax":
-        numbers["learning_rate"] = number_or_array(rate).item()
+    if not LEGACY and isinstance(optimizer._learning_rate, keras.Variable) and keras.backend.backend() != "jax":
+        numbers["learning_rate"] = number_or_array(optimizer._learning_rate).item()
     return hyperparameters([numbers])
 
 

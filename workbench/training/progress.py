@@ -54,7 +54,7 @@ def hyperparameters(groups: Iterable[Mapping[str, Any]]) -> Progress:
     Ranks may have their groups in another order, or divided in another way. What is no number is left out.
 
     Args:
-        groups: torch's ``param_groups``; a number may be a tensor.
+        groups: torch's ``param_groups``; a number may be a tensor that has ``item()``. A variable of Keras is left out.
 
     Example:
         >>> hyperparameters([{"lr": 0.1, "betas": (0.9, 0.999)}, {"lr": np.float32(0.5), "foreach": None}, {"lr": 0.1}])
@@ -70,7 +70,7 @@ def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
         for i, each in enumerate(value):
             yield from _numbers(f"{name}[{i}]", each)
         return
-    number = value.item() if getattr(value, "shape", None) == () else value
+    number = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
     if isinstance(number, (int, float)) and number == number:
         yield name, float(number)
 

@@ -390,7 +390,12 @@ def test_variables_of_the_optimizer_may_be_called_for() -> None:
         assert [each.path for each in found] == [each.path for each in plain.variables]
 
 
-ALONE = {"learning rate": "learning rates|weights", "momentum": "hyperparameters", "weights": "weights"}
+ALONE = {
+    "learning rate": "learning rates|weights",
+    "momentum": "hyperparameters",
+    "momentum, loss scaled": "hyperparameters",
+    "weights": "weights",
+}
 
 
 @pytest.mark.usually("torch", "tensorflow")
@@ -399,8 +404,9 @@ def test_what_a_rank_does_alone_is_told(what: str, rank: int) -> None:
     """Within the steps until the first comparison, on every rank; on JAX another rate is seen by the weights."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)])
-    rate, momentum = (0.02 if what == "learning rate" else 0.01), (0.5 if what == "momentum" else 0.9)
+    rate, momentum = (0.02 if what == "learning rate" else 0.01), (0.5 if "momentum" in what else 0.9)
     plain = keras.optimizers.SGD(rate if rank else 0.01, momentum=momentum if rank else 0.9)
+    plain = keras.optimizers.LossScaleOptimizer(plain) if "scaled" in what else plain
     model.compile(hvd.DistributedOptimizer(plain), "mse")
     if what == "weights" and rank:
         model.layers[0].kernel.assign_add(np.full((4, 8), 0.01, np.float32))
