@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from workbench.convert.check.compare import Comparison
+from workbench.convert.check.compare import Comparison, table
 from workbench.convert.check.record import Record
 
 
@@ -29,3 +30,17 @@ def test_a_small_change_that_is_wrong_is_seen() -> None:
     begin = np.ones(4)
     assert not Comparison([ran(begin + 1e-7, begin)], [ran(begin + 2e-7, begin)]).agrees
     assert Comparison([ran(begin, begin)], [ran(begin, begin)]).agrees
+
+
+@pytest.mark.parametrize(("samples", "said"), [(163, True), (164, False)])
+def test_repeated_samples_are_named(samples: int, said: bool) -> None:
+    """Two ranks take 82 of 163 samples each, so one counts twice."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import DistributedSampler
+
+    from workbench.convert.check.torch_recording import recording
+
+    found = Record([0.5], [np.ones(1)], [np.zeros(1)], steps=1)
+    with recording(found, steps=1):
+        DistributedSampler(torch.arange(samples), num_replicas=2, rank=0).set_epoch(1)
+    assert ("DistributedSampler repeats" in table(Comparison([found], [found]))) == said

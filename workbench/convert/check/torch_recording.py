@@ -40,9 +40,9 @@ def recording(found: Record, steps: int) -> Iterator[None]:
     with (
         changed(torch.Tensor, "backward", recorded),
         changed(RandomSampler, "__iter__", _order),
-        changed(DistributedSampler, "set_epoch", _epochs_from_0()),
+        changed(DistributedSampler, "set_epoch", _epochs_from_0(found)),
         changed(torch.nn.functional, "dropout", _no_dropout(found)),
-        _batch_norm_is_seen(found),
+        changed(torch.nn.functional, "batch_norm", _batch_norm_is_seen(found)),
     ):
         try:
             yield
@@ -63,11 +63,13 @@ def _order(self: Any) -> Iterator[int]:
     yield from torch.randperm(len(self.data_source), generator=torch.Generator().manual_seed(epoch)).tolist()
 
 
-def _epochs_from_0() -> Any:
+def _epochs_from_0(found: Record) -> Any:
     """``set_epoch`` that counts from 0, whatever number the script begins with; without this call each is the first."""
     known: dict[int, tuple[Any, list[int]]] = {}  # by data set, for which a script may make several samplers
 
     def set_epoch(self: Any, epoch: int) -> None:
+        if self.total_size > len(self.dataset):
+            found.seen.add("repeated samples")
         _, epochs = known.setdefault(id(self.dataset), (self.dataset, []))
         if epoch not in epochs:
             epochs.append(epoch)
@@ -85,16 +87,14 @@ def _no_dropout(found: Record) -> Any:
     return dropout
 
 
-@contextlib.contextmanager
-def _batch_norm_is_seen(found: Record) -> Iterator[None]:
+def _batch_norm_is_seen(found: Record) -> Any:
     batch_norm = torch.nn.functional.batch_norm
 
     def seen(*args: Any, **options: Any) -> Any:
         found.seen.add("batch norm")
         return batch_norm(*args, **options)
 
-    with changed(torch.nn.functional, "batch_norm", seen):
-        yield
+    return seen
 
 
 __all__ = ["recording"]
