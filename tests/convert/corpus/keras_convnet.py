@@ -29,6 +29,7 @@ model = keras.Sequential(
         layers.Conv2D(4, kernel_size=(3, 3), activation="relu"),
         layers.MaxPooling2D(pool_size=(2, 2)),
         layers.Flatten(),
+        layers.Dropout(0.5),
         layers.Dense(num_classes, activation="softmax"),
     ]
 )

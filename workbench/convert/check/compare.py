@@ -114,8 +114,7 @@ def table(found: Comparison) -> str:
     lines.append(f"Difference of the weights after {counts[-1]} steps: {found.weights():.1e} of their change.")
     if len(counts) > 1:
         lines.append(f"The ranks made different numbers of steps: {counts}.")
-    seen = set[str]().union(*(each.seen for each in (*found.before, *found.after)))
-    lines += [_SAID[each] for each in sorted(seen)]
+    lines += [_SAID[what] for what in sorted(set[str]().union(*(each.seen for each in (*found.before, *found.after))))]
     lines.append(
         f"✓ {after} train as {before} did."
         if found.agrees

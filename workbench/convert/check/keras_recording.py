@@ -26,44 +26,46 @@ def recording(found: Record, steps: int) -> Iterator[None]:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             found.steps += 1
             found.losses.append(float((logs or {})["loss"]))
-            if found.steps <= steps:
-                found.weights = [each.numpy().astype(float) for each in self.model.trainable_variables]
-                found.begin = self.begin if len(self.begin) == len(found.weights) else []
+            found.weights = [each.numpy().astype(float) for each in self.model.trainable_variables]
+            found.begin = self.begin if len(self.begin) == len(found.weights) else []
             if found.steps >= steps:
                 raise Enough
 
     def recorded(self: Any, *args: Any, **options: Any) -> Any:
         if options.get("shuffle", True):
             found.seen.add("shuffle")
-        options["shuffle"] = False
-        options["callbacks"] = [*(options.get("callbacks") or []), Recorder()]
+        options |= {"shuffle": False, "callbacks": [*(options.get("callbacks") or []), Recorder()]}
         return fit(self, *args, **options)
 
-    with changed(keras.Model, "fit", recorded), _same_order(found), _optimizers(found):
+    dropout = changed(keras.src.backend.random, "dropout", _skip(found, "dropout"))
+    with changed(keras.Model, "fit", recorded), dropout, _same_order(found), _optimizers(found):
         yield
+
+
+def _skip(found: Record, what: str) -> Any:
+    def skip(first: Any, *_: Any, **__: Any) -> Any:
+        found.seen.add(what)
+        return first
+
+    return skip
 
 
 @contextlib.contextmanager
 def _same_order(found: Record) -> Iterator[None]:
-    """``tf.data`` does not shuffle."""
+    """``tf.data`` does not shuffle, and TensorFlow has no dropout."""
     if keras.backend.backend() != "tensorflow":
         yield
         return
-    import tensorflow as tf
+    from tensorflow import data, nn
 
-    def shuffle(self: Any, *_: Any, **__: Any) -> Any:
-        found.seen.add("shuffle")
-        return self
-
-    with changed(tf.data.Dataset, "shuffle", shuffle):
+    with changed(data.Dataset, "shuffle", _skip(found, "shuffle")), changed(nn, "dropout", _skip(found, "dropout")):
         yield
 
 
 @contextlib.contextmanager
 def _optimizers(found: Record) -> Iterator[None]:
     """For loops without ``fit``: the weights and steps of the optimizers that are made within it."""
-    made: list[Any] = []
-    init = keras.optimizers.Optimizer.__init__
+    made, init = list[Any](), keras.optimizers.Optimizer.__init__
 
     def kept(self: Any, *args: Any, **options: Any) -> None:
         init(self, *args, **options)

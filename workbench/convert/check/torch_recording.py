@@ -31,8 +31,7 @@ def recording(found: Record, steps: int) -> Iterator[None]:
 
     def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         found.steps += 1
-        if found.steps <= steps:
-            found.weights, found.begin = _weights(optimizer), begins[id(optimizer)]
+        found.weights, found.begin = _weights(optimizer), begins[id(optimizer)]
         if found.steps >= steps:
             raise Enough
 
