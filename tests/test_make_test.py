@@ -11,6 +11,7 @@ HERE = Path(__file__).resolve().parents[1]
 # the second with the second. What else `.ci/test` asks Python is answered by the real one.
 PYTHON = """
 if [ "$1" = -c ]; then exec {python} "$@"; fi
+if [ "$1" = .ci/minutes.py ]; then exit 0; fi
 case " $* " in *" -n 0 "*) echo again; exit {second};; esac
 mkdir -p .pytest_cache/v/cache
 printf '{{%s}}' '{failed}' >.pytest_cache/v/cache/lastfailed
