@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import pytest
 from cuda_standin import install
 from loading import BENCHMARKS, load
-from thorough import once_more
 
 from workbench.config import child_environment
 from workbench.transport.gpu import select as gpu_select
@@ -331,14 +330,15 @@ def test_packing_is_one_launch_each_way(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parallel
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("ranks", "script", "words"),
     [
-        once_more(2, "tests/gpu/verbs.py", ()),
-        once_more(2, "tests/gpu/trains.py", ()),
-        once_more(1, "benchmarks/gpu_training.py", ("--model", "gpt", "--rounds", "2", "--steps", "2")),
+        (2, "tests/gpu/verbs.py", ()),
+        (2, "tests/gpu/trains.py", ()),
+        (1, "benchmarks/gpu_training.py", ("--model", "gpt", "--rounds", "2", "--steps", "2")),
         (2, "benchmarks/gpu_training.py", ("--rounds", "2", "--steps", "2")),
     ],
 )
@@ -353,6 +353,7 @@ def test_a_dry_run_on_the_cpu(bare: Path, ranks: int, script: str, words: tuple[
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_the_tests_for_gpus_can_be_collected() -> None:
     """Where there is no GPU they are left out, so it is here that an import that fails is seen."""
