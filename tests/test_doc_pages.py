@@ -148,7 +148,7 @@ def scripts(page: str) -> str:
 
 @pytest.mark.process
 @pytest.mark.timeout(120)
-def test_blocks_for_scripts_run(tmp_path: Path) -> None:
+def test_blocks_for_scripts_run(warm_torch: None, tmp_path: Path) -> None:
     """Page by page on one rank, in a job of its own each."""
     pytest.importorskip("torch")
     (tmp_path / "checkpoints").mkdir()

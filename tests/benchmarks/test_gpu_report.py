@@ -183,12 +183,6 @@ def test_ranks_that_share_a_gpu_need_a_new_nccl() -> None:
     assert none["every verb, 1 rank, NCCL"]["skipped"] == "cupy finds no NCCL"
 
 
-def test_several_gpus_are_compared_with_one() -> None:
-    """Images per second of all over those of plain torch on one."""
-    found = by_title(whole(MACHINE | {"gpus": 4}))["ResNet-50: 1 rank against 4"]["results"]
-    assert {each["name"]: each["value"] for each in found}["efficiency"] == pytest.approx(100 / 1.01)
-
-
 def test_a_section_that_fails_is_told_and_the_rest_goes_on() -> None:
     """Also one whose ranks print something else; the exit code is 1 then, as for a wrong result."""
 
@@ -204,25 +198,6 @@ def test_a_section_that_fails_is_told_and_the_rest_goes_on() -> None:
     assert sections["late streams, 1 rank, NCCL"]["results"][0]["met"]
     assert report.went_wrong(found)
     assert "failed: gpu_copy.py, rank 0 of 1: not done after 60 s:" in report.told(found)
-
-
-def test_whichever_section_fails_the_others_are_measured() -> None:
-    """It alone is failed, and the exit code says so."""
-    for title in [each.title for each in report.plan(False, 1)]:
-        (broken,) = [each for each in report.plan(False, 1) if each.title == title]
-
-        def start(
-            ranks: int, script: Path, words: tuple[str, ...], deadline_s: float, broken: Any = broken, **env: str
-        ) -> list[Any]:
-            asked = (ranks, script.name, words, env["WORKBENCH_GPU_OPERATIONS"])
-            if asked == (broken.ranks, Path(broken.script).name, broken.words, broken.way):
-                raise plain_ranks.RanksError("it fails")
-            return made_up(ranks, script, words, deadline_s, **env)
-
-        found = whole(MACHINE | {"nccl": 23007}, start)
-        assert [each["section"] for each in found["sections"] if "results" not in each] == [title]
-        assert by_title(found)[title]["failed"] == "it fails"
-        assert report.went_wrong(found)
 
 
 def test_the_picture_shows_each_way_to_train() -> None:
