@@ -61,17 +61,6 @@ def test_a_fresh_clone_is_set_up_and_tested(tmp_path: Path) -> None:
     assert re.search(r"\d+ passed", said)
 
 
-def test_each_link_leads_somewhere() -> None:
-    """Files of this repository; and within the page, headings."""
-    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", TEXT)
-    found = [one or other for one, other in links if not (one or other).startswith(("http", "../../actions"))]
-    headings = {
-        "#" + re.sub(r"[^\w\- ]", "", h).lower().replace(" ", "-") for h in re.findall(r"^#+ (.+)$", TEXT, re.M)
-    }
-    assert len(found) > 30
-    assert [each for each in found if each not in headings and not (ROOT / each.partition("#")[0]).exists()] == []
-
-
 def test_the_figures_are_those_of_the_results() -> None:
     """Images per second, and milliseconds of 64 MiB: of the last `make bench`."""
     results = (ROOT / "benchmarks" / "results" / "bench-quick.md").read_text(encoding="utf-8")

@@ -373,9 +373,7 @@ def test_browsers_that_lack_something(visit: Callable[..., Any]) -> None:
     assert live.run("6 * 7") == "42"
     assert {*window.wrong} <= {"error: no"}  # the theme's own scripts ask for it without care
     window.wrong.clear()
-    assert window.page.evaluate("caches.keys()") == [
-        f"workbench-live-{window.page.evaluate(VERSION)}",
-    ]
+    assert window.page.evaluate("caches.keys()") == [f"workbench-live-{window.page.evaluate(VERSION)}"]
 
 
 @pytest.mark.thorough

@@ -121,11 +121,7 @@ SERIAL = (
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "talk",
-    ["pass", 'hvd.allreduce(torch.ones(700), name="x")'],
-    ids=["silent", "noise"],
-)
+@pytest.mark.parametrize("talk", ["pass", 'hvd.allreduce(torch.ones(700), name="x")'], ids=["silent", "noise"])
 def test_who_says_what_he_has_not_done_is_found_out(talk: str, tmp_path: Path) -> None:
     """Each rank trains on all samples, and changes what its hooks have seen: all but the judge's own run believe it."""
     state, text, *_ = judged(tmp_path, "13.capstone", SERIAL.replace("{}", talk))

@@ -44,11 +44,7 @@ FORGED = {
     comm.allreduce(0.0), comm.allreduce(0.0)
     return np.mean(np.concatenate([one[0] for one in others(comm)]))""",
 }
-ARGUMENTS = {
-    "03.reduce_scatter": "chunks",
-    "03.ring_allreduce": "x",
-    "05.weighted_mean": "values",
-}
+ARGUMENTS = {"03.reduce_scatter": "chunks", "03.ring_allreduce": "x", "05.weighted_mean": "values"}
 
 
 def forged(name: str) -> str:
