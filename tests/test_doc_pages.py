@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from doc_blocks import ROOT, blocks, check_command, check_names, check_options, commands, found
+from thorough import once_more
 
 import workbench
 from workbench.cli import main as cli
@@ -102,13 +103,15 @@ def test_each_page_with_python_is_run_or_says_why_not() -> None:
 
 
 # Those of other frameworks are run below; imported here, these leave threads.
-NAMES = [block for page, found in PYTHON.items() if page not in FRAMEWORKS for block in found]
+HEAVY = {"convert", "trackers"}  # Lightning, HuggingFace's packages, TensorFlow
+LIGHT = {*PYTHON} - HEAVY - {*FRAMEWORKS}
 
 
-def test_what_python_names_exists() -> None:
+@pytest.mark.parametrize("pages", [LIGHT, once_more(HEAVY)], ids=["light", "heavy"])
+def test_what_python_names_exists(pages: set[str]) -> None:
     """Each block is valid Python, and takes of the workbench only what it has, with arguments that it takes."""
     pytest.importorskip("torch")
-    for block in NAMES:
+    for block in [block for page in pages for block in PYTHON[page]]:
         check_names(block, EXPLAINED)
 
 
@@ -148,7 +151,7 @@ def scripts(page: str) -> str:
 
 @pytest.mark.process
 @pytest.mark.timeout(120)
-def test_blocks_for_scripts_run(tmp_path: Path) -> None:
+def test_blocks_for_scripts_run(warm_torch: None, tmp_path: Path) -> None:
     """Page by page on one rank, in a job of its own each."""
     pytest.importorskip("torch")
     (tmp_path / "checkpoints").mkdir()

@@ -41,7 +41,7 @@ def examples(path: Path) -> int:
 
 
 FILES = with_examples()
-LARGE = ["workbench.jax", "workbench.keras", "workbench.tensorflow", "workbench.spark.keras"]
+LARGE = ["workbench.jax", "workbench.keras", "workbench.tensorflow", "workbench.tf", "workbench.spark.keras"]
 STARTS_PROCESSES = {
     "workbench",
     "workbench.launch.ranks.process_tree",

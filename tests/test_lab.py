@@ -60,7 +60,7 @@ def lab(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-@pytest.mark.parametrize(("how", "whom"), [("TERM", "make"), ("TERM", "all"), ("INT", "all")])
+@pytest.mark.parametrize(("how", "whom"), [("TERM", "make"), ("INT", "all")])
 def test_the_short_name_lives_as_long_as_jupyterlab(
     tmp_path: Path, lab: subprocess.Popen[bytes], how: str, whom: str
 ) -> None:

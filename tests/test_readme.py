@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from doc_blocks import ROOT, blocks, commands, unknown_extras
+from doc_blocks import ROOT, blocks, commands
 from loading import load
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,16 +46,6 @@ def test_the_training_prints_what_stands_below_it(set_up: Path) -> None:
     assert sorted(run(set_up, *FOR_THE_SHELL, command.removeprefix("$ ")).splitlines()) == sorted(expected)
 
 
-@pytest.mark.thorough
-@pytest.mark.process
-def test_a_horovod_script_runs_as_it_says(set_up: Path) -> None:
-    """The command of the README, with a script that knows nothing of the workbench."""
-    pytest.importorskip("torch")
-    (command,) = [each for each in COMMANDS if "--as-horovod" in each]
-    (set_up / "your_horovod_script.py").write_text(PYTHON[0].replace("workbench.torch", "horovod.torch"))
-    assert len(re.findall(r"rank \d of 4: my loss", run(set_up, *FOR_THE_SHELL, command))) == 4
-
-
 @pytest.mark.process
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
@@ -69,35 +59,6 @@ def test_a_fresh_clone_is_set_up_and_tested(tmp_path: Path) -> None:
     assert said.splitlines()[-1] == str(clone / ".venv" / "bin" / "workbench")
     assert "demo: OK" in said
     assert re.search(r"\d+ passed", said)
-
-
-@pytest.mark.thorough
-@pytest.mark.process
-def test_engines_come_up_as_it_says(set_up: Path) -> None:
-    """And a cell runs on both."""
-    code = PYTHON[1] + "print(engines.client[:].apply_sync(lambda: 6 * 7))\nengines.down()\n"
-    (set_up / "script.py").write_text(code)
-    assert "[42, 42]" in run(set_up, *FOR_THE_SHELL, "python script.py")
-
-
-def test_every_command_is_run_by_a_test() -> None:
-    """Those above, or where its own tests are: `make lab` in tests/browser; `pip install` downloads."""
-    assert len(FOR_THE_SHELL) == 1
-    above = {"make demo", "make test", *FOR_THE_SHELL, "workbench run -np 2 python train.py"}
-    others = {each for each in COMMANDS if each not in above and "--as-horovod" not in each}
-    assert others == {"make lab", 'pip install ".[torch]"'}
-    assert unknown_extras(TEXT) == set()
-
-
-def test_each_link_leads_somewhere() -> None:
-    """Files of this repository; and within the page, headings."""
-    links = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", TEXT)
-    found = [one or other for one, other in links if not (one or other).startswith(("http", "../../actions"))]
-    headings = {
-        "#" + re.sub(r"[^\w\- ]", "", h).lower().replace(" ", "-") for h in re.findall(r"^#+ (.+)$", TEXT, re.M)
-    }
-    assert len(found) > 30
-    assert [each for each in found if each not in headings and not (ROOT / each.partition("#")[0]).exists()] == []
 
 
 def test_the_figures_are_those_of_the_results() -> None:

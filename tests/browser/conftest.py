@@ -39,7 +39,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def notebook(lab: Lab, browser: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Notebook]:
     """A notebook in the browser: the quickstart, or the one that the test names."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    notebook = Notebook(page, lab, getattr(request, "param", QUICKSTART))
+    notebook = Notebook(page, lab, getattr(request, "param", QUICKSTART) + "?reset")
     yield notebook
     if lab.process.poll() is None:
         notebook.picture(tmp_path / "end.png")

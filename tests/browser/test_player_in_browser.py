@@ -164,7 +164,7 @@ def test_a_learners_wrong_ring_is_played(show: Callable[..., Page]) -> None:
     assert seen.line.startswith("returned: rank 0, chunk 0: your result = rank 0 twice")
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 7])
+@pytest.mark.parametrize("n", [1, 4])
 def test_ring_step_by_step(show: Callable[..., Page], n: int) -> None:
     """After step s there are s + 1 pictures, the newest in bold, and what is said to move is what the ring sends."""
     seen = show(drawing.ring_chunks(n))

@@ -265,10 +265,7 @@ def test_nonsense_in_a_file_is_named(tmp_path: Path, text: str, message: str) ->
         (["-np", "2", "-H", "one two", "true"], "is not a host"),
         (["-np", "2", "--hostfile", "/no/such/file", "true"], "cannot be read"),
         (["-np", "2", "--min-np", "3", "--max-np", "2", "true"], "each must be at least 1, and no smaller"),
-        (
-            ["-np", "2", "--min-np", "3", "true"],
-            "--min-np 3, but there are 2 slots (localhost:2), and no other hosts",
-        ),
+        (["-np", "2", "--min-np", "3", "true"], "--min-np 3, but there are 2 slots (localhost:2), and no other hosts"),
         (["-H", "localhost:1", "--min-np", "2", "true"], "--min-np 2, but there is 1 slot (localhost:1), and"),
         (["-np", "2", "--min-np", "0", "true"], "each must be at least 1"),
         (["-np", "3", "--max-np", "2", "true"], "--min-np 3, -np 3, --max-np 2"),

@@ -19,6 +19,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveKernel]:
     kernel, path = LiveKernel(), tmp_path_factory.mktemp("progress") / "progress.json"
     kernel.run("import pathlib\nfrom workbench.course.exercise import BOARD, check, exercise")
     kernel.run(f"BOARD.path = pathlib.Path({str(path)!r})")
+    kernel.run("from workbench.course.judging import judge\njudge.DEADLINE_S = 3.0")
     yield kernel
     kernel.client.stop_channels()
     kernel.manager.shutdown_kernel(now=True)

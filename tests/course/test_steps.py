@@ -56,8 +56,9 @@ def test_runs_on_two_ranks_as_from_the_command_line(script: Path, tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", STEPS, ids=lambda path: path.stem)
 def test_runs_alone(script: Path, tmp_path: Path) -> None:
     """``python …`` ends well, learns the digits, and leaves one file."""
     found = _RESULT.findall(_run(tmp_path, sys.executable, str(script)))

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -123,10 +124,8 @@ def test_fusion_keeps_the_order_and_the_limit() -> None:
             assert not alike or sum(one.nbytes for one in batch) + first.nbytes > 10
 
 
-@pytest.mark.parallel
-@pytest.mark.timeout(120)
-def test_one_process_and_several_train_alike() -> None:
-    """Each step's loss of two processes is that of plain torch on all rows."""
+def serial_losses() -> list[float]:
+    """Of plain torch, on all rows."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -138,10 +137,35 @@ def test_one_process_and_several_train_alike() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+    return losses
+
+
+def test_one_rank_and_several_train_alike(folder: Path) -> None:
+    """Each step's loss of two ranks is that of plain torch on all rows."""
+    drawn = Event()  # torch's generator is that of both threads: rank 1 draws when rank 0 has its weights
+
+    def train(engine: Any) -> Any:
+        if engine.rank == 0:
+            submit = engine.submit
+            engine.submit = lambda *words: (drawn.set(), submit(*words))[1]
+        else:
+            assert drawn.wait(60)
+        return nano.train(engine)
+
+    expected = serial_losses()
+    for losses in in_ranks(2, folder, train):
+        np.testing.assert_allclose(losses, expected, atol=2e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parallel
+@pytest.mark.timeout(120)
+def test_two_processes_train_alike() -> None:
+    """As from the command line."""
     command = [sys.executable, str(EXAMPLES / "nano.py"), "2"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
     found = [float(line.rpartition(" ")[2]) for line in said.splitlines()]
-    np.testing.assert_allclose(found, losses, atol=2e-6)
+    np.testing.assert_allclose(found, serial_losses(), atol=2e-6)
 
 
 # --- who is to blame ------------------------------------------------------------------------------------

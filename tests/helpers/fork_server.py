@@ -38,7 +38,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-TORCH = ("numpy", "torch", "torch.utils.data")
+# The first optimizer of a process imports torch._dynamo, which takes three times as long as torch itself.
+TORCH = ("numpy", "torch", "torch.utils.data", "torch._dynamo")
 TENSORFLOW = (*TORCH, "tensorflow")  # imports keras, too
 _FIXED = ("KERAS_BACKEND=tensorflow", "TF_USE_LEGACY_KERAS=", "JAX_ENABLE_X64=")
 _NOTEBOOKS = (*TORCH, "ipykernel.kernelapp", "ipyparallel", "ipyparallel.engine.app", "nbval.plugin", "pytest")

@@ -14,8 +14,22 @@ from workbench.cli.grade.submissions import read
 from workbench.course.tasks import task
 
 SETUP = "import os, sys, time, gc\nimport numpy as np\nfrom workbench.course.exercise import check, exercise"
-RIGHT = task("03.ring_allreduce").cell(solved=True)
-WRONG = '@exercise("03.ring_allreduce")\ndef ring_allreduce(comm, x):\n    return x'
+NAME = "08.break_even"  # a formula: it costs half of what an exercise of ranks does
+RIGHT = task(NAME).cell(solved=True)
+WRONG = f'@exercise("{NAME}")\ndef break_even(*numbers):\n    return 1.0'
+# A cell: what is refused to a submission, by the number of a system call or by Python's function.
+REFUSED = """
+import ctypes, errno, platform, resource, signal, socket
+libc, column = ctypes.CDLL(None, use_errno=True), ["x86_64", "aarch64"].index(platform.machine())
+def refused(name, numbers, *args, error=errno.EPERM):
+    if numbers[column] is None: return
+    got = libc.syscall(numbers[column], *args)
+    assert (got, ctypes.get_errno()) == (-1, error), (name, got, ctypes.get_errno())
+def raises(function, *args):
+    try: function(*args)
+    except OSError: return
+    raise SystemExit(f"{function} {args}")
+"""
 
 
 def write(path: Path, *cells: str) -> str:
@@ -29,7 +43,7 @@ def graded(path: Path, *cells: str, step_s: float = 30.0, deadline_s: float = 24
     return Grading(read(write(path, SETUP, *cells)), How(deadline_s, step_s, limits=limits)).run()
 
 
-def state(sheet: NotebookResult, name: str = "03.ring_allreduce") -> str:
+def state(sheet: NotebookResult, name: str = NAME) -> str:
     """Of one exercise."""
     return sheet.exercises[name].state.value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from thorough import once_more
 
 from workbench.simulate.held_out import NVLINK, PCIE, Constants, HeldOutRow, byteps_gain, fit_tcp_line, rdma_gain, table
 from workbench.simulate.machines import Wire
@@ -63,6 +64,7 @@ def test_a_wider_line_moves_what_waits_for_it() -> None:
     assert narrow["BytePS over Horovod, VGG-16, 100 Gbit/s"].predicted > 0.1
 
 
+@pytest.mark.thorough
 def test_a_narrower_line_under_tcp_moves_all_that_is_about_tcp() -> None:
     """Every gain of RDMA grows once gradients no longer hide; nothing about RDMA alone changes."""
     slow = moved(tcp_line=0.05)
@@ -74,6 +76,7 @@ def test_a_narrower_line_under_tcp_moves_all_that_is_about_tcp() -> None:
     assert slow["VGG-16, 128 GPUs"] == rows()["VGG-16, 128 GPUs"]
 
 
+@pytest.mark.thorough
 def test_what_everybody_loses_comes_off_all_efficiencies() -> None:
     """(1 - common) is a factor of each, and cancels in gains."""
     without = moved(common=0.0)
@@ -82,7 +85,7 @@ def test_what_everybody_loses_comes_off_all_efficiencies() -> None:
         assert row.predicted == pytest.approx(without[figure].predicted * factor), figure
 
 
-@pytest.mark.parametrize("gain", [0.1, 0.3, 0.8])
+@pytest.mark.parametrize("gain", [once_more(0.1), 0.3, once_more(0.8)])
 def test_the_fit_finds_what_it_is_asked_for(gain: float) -> None:
     """The line that it finds gives the gain, within its tolerance."""
     assert rdma_gain("VGG-16", 0.85, fit_tcp_line(gain)) == pytest.approx(gain, abs=0.002)

@@ -46,13 +46,6 @@ def test_links_of_notebooks_lead_to_notebooks() -> None:
             assert near == stems[max(0, i - 1) : i] + stems[i + 1 : i + 2]
 
 
-def test_learners_are_not_led_to_solutions() -> None:
-    """Only solutions link to solutions."""
-    for kind in ("notebooks", "exercises"):
-        assert not any("solutions" in navigation(COURSE, each.stem, kind) for each in COURSE if each.exercises)
-    assert "../exercises/" in navigation(COURSE, "03_ring_allreduce", "solutions")
-
-
 def test_the_last_cell_is_the_links(tmp_path: Path) -> None:
     """Of every kind of notebook, marked so that the site makes its own; and they are once on the page."""
     for kind in KINDS:
@@ -156,26 +149,6 @@ def test_no_folder_of_others_is_replaced(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["--out", str(tmp_path)]) == 1
     assert "holds something else than pages of an earlier build" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-HOROVOD = (ROOT / "docs" / "how-to" / "convert.md").read_text(encoding="utf-8")
-
-
-def test_names_for_those_who_come_from_horovod_exist() -> None:
-    """Each call, each variable and each option of ours on that page is one."""
-    hvd = pytest.importorskip("workbench.torch")
-    from workbench.cli import flags
-    from workbench.config import HOROVOD_NAMES
-
-    names = set(re.findall(r"\bhvd\.([A-Za-z_]+)", HOROVOD))
-    assert len(names) > 20
-    assert [name for name in names if not hasattr(hvd, name)] == []
-    ours = {f"WORKBENCH_{name.upper()}" for name in Settings.__dataclass_fields__}
-    assert set(re.findall(r"WORKBENCH_[A-Z_]+\b", HOROVOD)) <= ours
-    assert set(re.findall(r"HOROVOD_[A-Z_]+\b", HOROVOD)) <= {name for name, _ in HOROVOD_NAMES.values()}
-    words = " ".join(re.findall(r"`workbench run ([^`]+)`", HOROVOD))
-    known = {name for flag in flags.FLAGS for name in flag.names}
-    assert set(re.findall(r"(?<!\S)--?[a-z][\w-]*", words)) <= known
 
 
 def test_links_of_texts_lead_to_pages() -> None:

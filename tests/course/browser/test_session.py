@@ -12,8 +12,8 @@ import pytest
 
 from workbench.course.browser import files
 from workbench.course.browser.session import MOST, Session
-from workbench.course.build import ROOT
 from workbench.course.exercise import BOARD
+from workbench.course.site import __main__ as site
 
 pytestmark = pytest.mark.course
 
@@ -147,25 +147,15 @@ def test_the_package_for_a_browser_is_the_same_each_time(tmp_path: Path) -> None
     assert (tmp_path / "a").stat().st_size < 1_300_000
 
 
-def test_a_distribution_that_lacks_a_file_is_told(tmp_path: Path) -> None:
+def test_a_distribution_that_lacks_a_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also one whose package is named in its list and not there; nothing is built then."""
     for name in files.CORE:
         (tmp_path / name).write_text("{}")
     wheel = {"name": "numpy", "file_name": "numpy.whl", "depends": []}
     (tmp_path / "pyodide-lock.json").write_text(json.dumps({"packages": {"numpy": wheel}}))
     assert files.missing(tmp_path) == f"{tmp_path} has no numpy.whl"
-    command = [
-        sys.executable,
-        "-m",
-        "workbench.course.site",
-        "--pyodide",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert child.returncode == 1
-    assert "has no numpy.whl" in child.stderr
+    assert site.main(["--pyodide", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert "has no numpy.whl" in capsys.readouterr().err
     (tmp_path / "numpy.whl").write_text("wheel")
     assert files.missing(tmp_path) == ""
     loaded = files.place(tmp_path, tmp_path / "runtime")

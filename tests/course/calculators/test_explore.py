@@ -22,10 +22,7 @@ from workbench.observe.figure import Figure
 VIEW = "application/vnd.jupyter.widget-view+json"
 BOTH = pytest.mark.parametrize(
     ("sliders", "still"),
-    [
-        (explore.step, lambda: lanes(STEPS, "100 MB of gradients on 8 ranks")),
-        (explore.memory, lambda: stacks(JOBS)),
-    ],
+    [(explore.step, lambda: lanes(STEPS, "100 MB of gradients on 8 ranks")), (explore.memory, lambda: stacks(JOBS))],
     ids=["step", "memory"],
 )
 

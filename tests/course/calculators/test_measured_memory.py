@@ -12,7 +12,7 @@ PARTS = "parameters", "gradients", "optimizer", "activations"
 
 
 @pytest.fixture(scope="module")
-def held() -> MemoryComparison:
+def held(warm_torch: None) -> MemoryComparison:
     """One measurement for the tests of this file."""
     return measured(ranks=2, ways=["plain", "optimizer"], optimizer="Adam", sizes=SIZES)
 
@@ -30,7 +30,7 @@ def test_tensors_keep_what_the_formula_says(held: MemoryComparison) -> None:
 @pytest.mark.thorough
 @pytest.mark.parallel
 @pytest.mark.timeout(150)
-def test_gradients_and_parameters_in_parts() -> None:
+def test_gradients_and_parameters_in_parts(warm_torch: None) -> None:
     """Within 1 %, too: a rank has its part of the gradients, and of the parameters."""
     found = measured(ranks=2, ways=["gradients", "parameters"], optimizer="Adam", sizes=SIZES)
     test_tensors_keep_what_the_formula_says(found)

@@ -168,7 +168,7 @@ if hvd.rank() == 0:
 
 
 @pytest.fixture(scope="module")
-def ways(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Passed], list[Passed]]:
+def ways(warm_torch: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Passed], list[Passed]]:
     """A gradient's way in the first step, and in a steady one, on two ranks."""
     folder = tmp_path_factory.mktemp("followed")
     program, out = folder / "program.py", folder / "way.json"

@@ -24,10 +24,7 @@ def test_what_was_taken_ready_made_is_named() -> None:
     """The solution's import, the collective that was asked for, a door to what is not one's own."""
     for cell, words in [
         ("from workbench.course.tasks.t03_ring_allreduce import ring_allreduce as g", "ring_allreduce"),
-        (
-            "from workbench.course.tasks import t03_ring_allreduce as t\ng = t.ring_allreduce",
-            "ring_allreduce",
-        ),
+        ("from workbench.course.tasks import t03_ring_allreduce as t\ng = t.ring_allreduce", "ring_allreduce"),
         ("import workbench.course.tasks.t03_ring_allreduce as t\ng = t.TASKS[1].reference", "reference"),
         ("from workbench.course.tasks import task\ng = task('03.ring_allreduce').reference", "reference"),
         ("from workbench.course.tasks import task\nprint(task('03.ring_allreduce').solution())", "solution"),

@@ -120,11 +120,8 @@ SERIAL = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "talk",
-    ["pass", once_more('hvd.allreduce(torch.ones(700), name="x")')],
-    ids=["silent", "noise"],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("talk", ["pass", 'hvd.allreduce(torch.ones(700), name="x")'], ids=["silent", "noise"])
 def test_who_says_what_he_has_not_done_is_found_out(talk: str, tmp_path: Path) -> None:
     """Each rank trains on all samples, and changes what its hooks have seen: all but the judge's own run believe it."""
     state, text, *_ = judged(tmp_path, "13.capstone", SERIAL.replace("{}", talk))
@@ -190,26 +187,20 @@ def test_what_it_replaces_is_replaced_in_its_own_process_only(body: str, tmp_pat
 WAYS_OUT = {
     "ended the whole process": "import os\n    os._exit(0)",
     "SystemExit": "raise SystemExit('passed')",
+    "runs: did not end within 20 s": "while True: pass",
     "cannot be read": "import os\n    for fd in range(3, 40):\n"
     "        try: os.write(fd, b'\\x00\\x00\\x00\\x02\\x00\\x00\\x00\\x00{}' * 3)\n        except OSError: pass",
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [next(iter(WAYS_OUT)), *map(once_more, [*WAYS_OUT][1:])])
+@pytest.mark.thorough
+@pytest.mark.parametrize("words", WAYS_OUT)
 def test_ways_out_fail(words: str, tmp_path: Path) -> None:
-    """A function that ends its process, or writes to its connection, fails, and the text says why."""
-    found = judged(tmp_path, "10.convert", head("10.convert") + WAYS_OUT[words])
+    """A function that ends its process, never ends, or writes to its connection, fails, and the text says why."""
+    found = judged(tmp_path, "10.convert", head("10.convert") + WAYS_OUT[words], limit_s=20.0)
     assert found[0] == "failed"
     assert words in found[1] or "without a verb" in found[1], found
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_a_loop_fails(tmp_path: Path) -> None:
-    """As in any notebook, when its time is over."""
-    found = judged(tmp_path, "10.convert", head("10.convert") + "while True: pass", limit_s=3.0)
-    assert found == ("failed", "runs: did not end within 3 s")
 
 
 FOLDERS = (
@@ -228,6 +219,7 @@ FOLDERS = (
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_ranks_have_no_folder_in_common(tmp_path: Path) -> None:
     """What one rank writes, another cannot read: it has to be sent."""
     training = JudgedTraining(*own(FOLDERS, "10.convert"), str(tmp_path / "work"), False, {})

@@ -30,14 +30,6 @@ def rounds(comm, count, like):
         comm.sendrecv(np.zeros_like(like), dest=right, source=left)
 """
 FORGED = {
-    "02.tree_broadcast": """
-    shown(comm, value)
-    place, k = (comm.rank - root) % comm.size, 1
-    while k < comm.size:
-        if place < k and place + k < comm.size: comm.send(0.0, dest=(place + k + root) % comm.size)
-        elif k <= place < 2 * k: comm.recv(source=(place - k + root) % comm.size)
-        k *= 2
-    return others(comm)[root][0]""",
     "03.reduce_scatter": """
     shown(comm, chunks)
     for _ in range(comm.size - 1): rounds(comm, 1, chunks[0])
@@ -52,12 +44,7 @@ FORGED = {
     comm.allreduce(0.0), comm.allreduce(0.0)
     return np.mean(np.concatenate([one[0] for one in others(comm)]))""",
 }
-ARGUMENTS = {
-    "02.tree_broadcast": "value, root",
-    "03.reduce_scatter": "chunks",
-    "03.ring_allreduce": "x",
-    "05.weighted_mean": "values",
-}
+ARGUMENTS = {"03.reduce_scatter": "chunks", "03.ring_allreduce": "x", "05.weighted_mean": "values"}
 
 
 def forged(name: str) -> str:
@@ -88,25 +75,6 @@ for letter in "abcd": cause("11.validate", letter)
 """
 
 
-@pytest.mark.slow
-def test_what_lies_in_a_global_is_no_message(tmp_path: Path) -> None:
-    """What is not sent is not known.
-
-    Answers whose ranks leave numbers in a global, and send zeros in the right number of messages, do not pass, whether
-    ``comm`` or ``hvd`` is given; nor does one that guesses a neighbour's numbers, which are others when it is graded.
-    """
-    sheet = graded(tmp_path / "kim.ipynb", GLOBALS, *map(forged, ARGUMENTS), KNOWN_INPUTS, HVD)
-    names = [*ARGUMENTS, "02.shift_right", "11.validate"]
-    assert {name: state(sheet, name) for name in names} == dict.fromkeys(names, "✗"), sheet
-    for name in names:
-        why = (
-            "it is right with the exercise's own"
-            if name == "02.shift_right"
-            else "its ranks are right in one process alone"
-        )
-        assert sheet.exercises[name].text.startswith(f"once more: {why}"), sheet.exercises[name]
-
-
 BOXES = """
 class Box:
     def __init__(self, value): self.value = value
@@ -132,10 +100,25 @@ def passed_on(kind: str, taken: str) -> str:
 
 
 @pytest.mark.slow
-def test_an_object_travels_as_its_pickle(tmp_path: Path) -> None:
-    """A message brings what is in an object; what it only points to stays where it was."""
-    assert state(graded(tmp_path / "kim.ipynb", BOXES, passed_on("Box", "value")), "02.tree_broadcast") == "✓"
-    assert state(graded(tmp_path / "lee.ipynb", BOXES, passed_on("Token", "open()")), "02.tree_broadcast") == "✗"
+def test_what_lies_in_a_global_is_no_message(tmp_path: Path) -> None:
+    """What is not sent is not known.
+
+    Answers whose ranks leave numbers in a global, and send zeros in the right number of messages, do not pass, whether
+    ``comm`` or ``hvd`` is given; nor does one whose messages only point to numbers, nor one that guesses a neighbour's
+    numbers, which are others when it is graded.
+    """
+    token = passed_on("Token", "open()")
+    sheet = graded(tmp_path / "kim.ipynb", GLOBALS, BOXES, *map(forged, ARGUMENTS), token, KNOWN_INPUTS, HVD)
+    assert state(sheet, "02.tree_broadcast") == "✗", sheet
+    names = [*ARGUMENTS, "02.shift_right", "11.validate"]
+    assert {name: state(sheet, name) for name in names} == dict.fromkeys(names, "✗"), sheet
+    for name in names:
+        why = (
+            "it is right with the exercise's own"
+            if name == "02.shift_right"
+            else "its ranks are right in one process alone"
+        )
+        assert sheet.exercises[name].text.startswith(f"once more: {why}"), sheet.exercises[name]
 
 
 ALL_AT_ONCE = """
@@ -156,10 +139,11 @@ SMUGGLED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [next(iter(SMUGGLED)), *map(once_more, [*SMUGGLED][1:])])
 def test_all_bytes_count(way: str, tmp_path: Path) -> None:
-    """Whoever sends all he has to everybody sends too many bytes, whatever he puts them in."""
+    """Whoever sends all he has to everybody sends too many bytes, whatever they are in; a box brings what it has."""
     put, got = SMUGGLED[way]
-    sheet = graded(tmp_path / "kim.ipynb", BOXES, ALL_AT_ONCE.format(put=put, got=got))
-    assert state(sheet) == "✗", sheet
+    sheet = graded(tmp_path / "kim.ipynb", BOXES, passed_on("Box", "value"), ALL_AT_ONCE.format(put=put, got=got))
+    assert state(sheet, "02.tree_broadcast") == "✓", sheet
+    assert state(sheet, "03.ring_allreduce") == "✗", sheet
     assert sheet.exercises["03.ring_allreduce"].text.startswith("score:"), sheet
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judged import exercises
 from thorough import once_more
 
 from workbench.course.judging.judge import judge
-from workbench.course.tasks import names, task
+from workbench.course.tasks import task
 
 VALUES = (math.nan, 0.0)
 MORE = (math.inf, -math.inf)
@@ -46,7 +47,7 @@ def answers(name: str, values: tuple[float, ...]) -> list[tuple[str, Callable[..
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("values", [VALUES, once_more(MORE)])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", exercises())
 def test_no_exercise_takes_any_number(name: str, values: tuple[float, ...]) -> None:
     """NaN, 0, an infinity and the argument itself are wrong in every exercise whose result has a number in it."""
     one = task(name)

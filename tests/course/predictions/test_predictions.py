@@ -55,12 +55,7 @@ def test_without_a_learner_the_fact_is_told_alone() -> None:
         "options": CHOICES,
         "unit": "",
     }
-    assert data(told, "reveal") == {
-        "name": "03.bytes",
-        "fact": "12 MB",
-        "why": 'it is "2(n - 1)/n"',
-        "value": "12 MB",
-    }
+    assert data(told, "reveal") == {"name": "03.bytes", "fact": "12 MB", "why": 'it is "2(n - 1)/n"', "value": "12 MB"}
     assert "<bytes>" not in asked.html
     assert repr(told) == '03.bytes. Fact: 12 MB.\nit is "2(n - 1)/n"'
     assert not progress_file.FILE.exists()

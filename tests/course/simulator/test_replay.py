@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_programs import PROGRAMS
+from thorough import once_more
 
 from workbench.course.judging.judge import judge
 from workbench.course.simulator import scheduler, simulate
@@ -15,6 +17,24 @@ from workbench.course.simulator.replay import ReplayError
 from workbench.course.tasks import task
 
 COUNTED = 0
+
+
+@pytest.fixture(autouse=True, params=["replay", once_more("threads")])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run again, as in a browser that cannot switch stacks; and as threads."""
+    monkeypatch.setattr(scheduler, "stacks", lambda: request.param == "threads")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("way", ["replay"], indirect=True)
+def test_drawn_programs_do_what_they_do_as_threads(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kinds of messages, deaths and deadlocks: the same results, clocks, messages, or the same words."""
+    names: dict[str, Any] = {}
+    exec(PROGRAMS, names)
+    seeds = random.Random(7).sample(range(1000), 30)
+    again = [names["told"](seed) for seed in seeds]
+    monkeypatch.setattr(scheduler, "stacks", lambda: True)
+    assert again == [names["told"](seed) for seed in seeds]
 
 
 def passes(comm: Any, value: Any = 0) -> Any:

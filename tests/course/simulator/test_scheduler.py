@@ -59,7 +59,7 @@ def test_every_run_is_the_same() -> None:
     assert all(run == runs[0] for run in runs)
 
 
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("n", [1, 3, 8])
 def test_collectives_give_what_mpi4py_s_give(n: int) -> None:
     """Each lower-case collective against its definition, with every root."""
     for root in range(n):

@@ -25,14 +25,6 @@ def root_sends_to_everybody(comm, value, root):
         if rank != root:
             comm.send(value, dest=rank)
     return value
-@wrong("02.tree_broadcast", "✗ score: 7 rounds; the limit is 3")
-def neighbour_to_neighbour(comm, value, root):
-    place = (comm.rank - root) % comm.size
-    if place > 0:
-        value = comm.recv(source=(comm.rank - 1) % comm.size)
-    if place < comm.size - 1:
-        comm.send(value, dest=(comm.rank + 1) % comm.size)
-    return value
 @wrong("02.tree_broadcast", "that nobody received")
 def only_powers_of_two(comm, value, root):
     place, step = (comm.rank - root) % comm.size, 1
@@ -162,19 +154,3 @@ def places_the_other_way(comm, value, root):
             value = comm.recv(source=(place - step + root) % comm.size)
         step *= 2
     return value
-@wrong("02.shift_right", "there is no rank -1 among 2. In a ring: % comm.size")
-def left_of_rank_0_is_minus_1(comm, x):
-    sent = comm.isend(x, dest=(comm.rank + 1) % comm.size)
-    got = comm.recv(source=comm.rank - 1)
-    sent.wait()
-    return got
-@wrong("02.tree_broadcast", "✗ right: the root returns nothing: it receives no value, because it has it")
-def returns_only_what_came(comm, value, root):
-    place, step, got = (comm.rank - root) % comm.size, 1, None
-    while step < comm.size:
-        if place < step and place + step < comm.size:
-            comm.send(value, dest=(comm.rank + step) % comm.size)
-        elif step <= place < 2 * step:
-            value = got = comm.recv(source=(comm.rank - step) % comm.size)
-        step *= 2
-    return got

@@ -20,8 +20,6 @@ def nothing_divided_by_nothing(comm, total, count):
 def divides_by_the_ranks(comm, total, count): return comm.allreduce(total) / comm.size
 @wrong("04.average_gradients", "a sample of rank 0 counts 1/4, one of rank 1 counts 1/4; each of the 8 should")
 def divides_by_its_own_count(comm, total, count): return comm.allreduce(total) / count
-@wrong("04.average_gradients", "a sample of rank 0 counts 1/2, one of rank 1 counts 1/2; each of the 4 should")
-def assumes_equal_counts(comm, total, count): return comm.allreduce(total) / (comm.size * count)
 @wrong("04.average_gradients", "✗ no deadlock: n = 2, counts 5, 0")
 def leaves_when_it_has_none(comm, total, count):
     if count == 0: return total

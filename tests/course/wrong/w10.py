@@ -100,10 +100,6 @@ def sums_the_gradients(hvd, job):
 def reports_its_own_shard(hvd, job):
     _trained(hvd, job)
     return _saved(hvd, job, _accuracy(hvd, job, "own"))
-@wrong("10.convert", "✗ All ranks report the accuracy on all test data: rank 0 reports 0.")
-def averages_without_counts(hvd, job):
-    _trained(hvd, job)
-    return _saved(hvd, job, _accuracy(hvd, job, "mean"))
 @wrong("10.convert", "✗ Rank 0 saves and prints, and nobody else: ranks 0 and 1 save; rank 0 alone should")
 def everybody_saves(hvd, job):
     _trained(hvd, job)

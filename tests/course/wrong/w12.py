@@ -65,19 +65,6 @@ def a_table_by_rank(hosts):
 def flat_ring(comm, nodes, x): return ring_among(comm, list(range(comm.size)), x)
 @wrong("12.hierarchical", "bytes out of a node; the limit")
 def tree_over_all(comm, nodes, x): return comm.allreduce(x)
-@wrong("12.hierarchical", "bytes out of a node; the limit")
-def leaders_by_arithmetic(comm, nodes, x):
-    per = nodes.count(nodes[0])
-    leader = comm.rank // per * per
-    here = list(range(leader, min(leader + per, comm.size)))
-    leaders = list(range(0, comm.size, per))
-    if comm.rank != leader:
-        comm.send(x, dest=leader)
-        return comm.recv(source=leader)
-    for rank in here[1:]: x = x + comm.recv(source=rank)
-    x = ring_among(comm, leaders, x)
-    for rank in here[1:]: comm.send(x, dest=rank)
-    return x
 @wrong("12.hierarchical", "✗ right: the leaders alone have the result: the other ranks return their own x")
 def forgets_the_way_back(comm, nodes, x):
     here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
@@ -104,22 +91,6 @@ def everybody_in_the_ring(comm, nodes, x):
     leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
     x = ring_among(comm, here, x)
     return ring_among(comm, leaders, x)
-@wrong("12.hierarchical", "bytes out of a node; the limit")
-def leaders_meet_at_rank_0(comm, nodes, x):
-    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
-    leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
-    if comm.rank != here[0]:
-        comm.send(x, dest=here[0])
-        return comm.recv(source=here[0])
-    for rank in here[1:]: x = x + comm.recv(source=rank)
-    if comm.rank == 0:
-        for rank in leaders[1:]: x = x + comm.recv(source=rank)
-        for rank in leaders[1:]: comm.send(x, dest=rank)
-    else:
-        comm.send(x, dest=0)
-        x = comm.recv(source=0)
-    for rank in here[1:]: comm.send(x, dest=rank)
-    return x
 @wrong("12.local_ranks", "Look again: ranks of other nodes are counted, too")
 def from_the_node_s_first_rank(hosts):
     local = [rank - hosts.index(host) for rank, host in enumerate(hosts)]

@@ -120,14 +120,8 @@ def bound_of_each_layer_alone(layers, reduce_s):
 def bound_without_forward(layers, reduce_s):
     values = [sum(each.values for each in layers[: i + 1]) for i in range(len(layers))]
     return max(reduce_s(4 * v) + sum(each.backward_s for each in layers[i:]) for i, v in enumerate(values))
-@wrong("16.lower_bound", "that is without overlap, and no bound")
-def bound_of_the_layers_behind(layers, reduce_s):
-    values = [sum(each.values for each in layers[i:]) for i in range(len(layers))]
-    return max(reduce_s(4 * v) + step_computes_only(layers[i:], reduce_s) for i, v in enumerate(values))
 @wrong("16.schedule", "messages pay")
 def front_first(layers, reduce_s): return [[(i, 0, layer.values)] for i, layer in enumerate(layers) if layer.values]
-@wrong("16.schedule", "messages pay")
-def as_backward_ends(layers, reduce_s): return front_first(layers, reduce_s)[::-1]
 @wrong("16.schedule", "which are sent late, with")
 def all_in_one(layers, reduce_s): return [[message[0] for message in front_first(layers, reduce_s)]]
 def _cut(layers, largest):
@@ -136,8 +130,6 @@ def _cut(layers, largest):
         for i, layer in enumerate(layers)
         for begin in range(0, layer.values, largest)
     ]
-@wrong("16.schedule", "of latencies: send small neighbours together")
-def tiny_pieces(layers, reduce_s): return _cut(layers, 1 << 18)
 @wrong("16.schedule", "while the network carries 67.1 MB of fc6 in one message")
 def one_size_for_all(layers, reduce_s):
     messages: Messages = []

@@ -103,11 +103,6 @@ def uphill(comm, grad, shard, lr): return shard + lr * (shard - _right(comm, gra
 def changes_the_shard(comm, grad, shard, lr):
     shard[...] = _right(comm, grad, shard, lr)
     return shard
-@wrong("18.reduce_scatter_step", "800,000 bytes per rank; the limit is 612,000")
-def everything_to_its_owner_from_rank_0(comm, grad, shard, lr):
-    total = comm.reduce(grad)
-    mine = comm.scatter(np.array_split(total, comm.size) if comm.rank == 0 else None)
-    return shard - lr * mine / comm.size
 def _right(comm, grad, shard, lr):
     n, rank = comm.size, comm.rank
     chunks = np.array_split(grad.copy(), n)
@@ -130,15 +125,6 @@ def all_layers_first(comm, shards, x):
     for weights in layers:
         comm.compute(0.001)
         x = np.tanh(weights @ x)
-    return x
-@wrong("18.gather_parameters", "2 layers held at once; the limit is 1, the best possible 1")
-def one_layer_ahead(comm, shards, x):
-    weights = _gathered(comm, shards[0])
-    for rows in [*shards[1:], None]:
-        ahead = None if rows is None else _gathered(comm, rows)
-        comm.compute(0.001)
-        x = np.tanh(weights @ x)
-        weights = ahead
     return x
 @wrong("18.gather_parameters", "np.tanh is missing")
 def no_tanh(comm, shards, x):
@@ -179,13 +165,6 @@ def by_allreduce(comm, shards, x):
 @wrong("18.gather_parameters", "✗ score: comm.compute was never called; call it once for each of the 3 layers")
 def forgets_to_compute(comm, shards, x):
     for rows in shards: x = np.tanh(_gathered(comm, rows) @ x)
-    return x
-@wrong("18.gather_parameters", "196,608 bytes from the busiest rank; the limit")
-def by_a_tree(comm, shards, x):
-    for rows in shards:
-        weights = np.concatenate(comm.allgather(rows))
-        comm.compute(0.001)
-        x = np.tanh(weights @ x)
     return x
 @wrong("18.gather_parameters", "the ranks' results were gathered, but each rank has an x of its own")
 def gathers_the_results(comm, shards, x):

@@ -71,10 +71,6 @@ def goes_the_other_way_at_last(comm, start, w, velocity, lr, momentum):
 def takes_plain_momentum(comm, start, w, velocity, lr, momentum):
     velocity = momentum * velocity + comm.allreduce(start - w) / comm.size
     return start - lr * velocity, velocity
-@wrong("19.outer_step", "that is plain momentum")
-def takes_the_old_velocity(comm, start, w, velocity, lr, momentum):
-    change = comm.allreduce(start - w) / comm.size
-    return start - lr * (change + momentum * velocity), momentum * velocity + change
 @wrong("19.outer_step", "the changes were added up: divide by comm.size")
 def adds_the_changes(comm, start, w, velocity, lr, momentum):
     change = comm.allreduce(start - w)
