@@ -130,6 +130,7 @@ def test_a_negative_constant_is_refused() -> None:
 
 
 @pytest.mark.parallel
+@pytest.mark.usefixtures("warm_torch")
 def test_measure_on_real_ranks() -> None:
     """All ranks get the same; model and random states stay; its layers are in forward order, with all parameters.
 
@@ -156,7 +157,7 @@ def test_measure_on_real_ranks() -> None:
         )
         before = {name: value.clone() for name, value in model.state_dict().items()}
         batch, state = (torch.randn(8, 50), torch.zeros(8, dtype=torch.long)), states()
-        found = workbench.measure(model, batch, seconds=3.0, doubt=10)
+        found = workbench.measure(model, batch, seconds=1.0, doubt=10)
         same = state == states() and all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         planned = hvd.DistributedOptimizer(sgd, model.named_parameters(), plan="auto").plan

@@ -94,12 +94,6 @@ def test_what_is_to_decide_stands_at_its_line(path: Path) -> None:
     assert "hvd.init()" in lines
 
 
-def test_nine_of_ten_are_converted() -> None:
-    """Of at least 30."""
-    assert len(CORPUS) >= 30
-    assert len(CONVERTED) >= 0.9 * len(CORPUS)
-
-
 @pytest.mark.parametrize("path", by_names(TORCH, ("torch_trainer_class", "ddp_dist", *NOT_BACK)))
 def test_the_way_back_leaves_nothing_of_the_workbench(path: Path) -> None:
     """Plain DDP, which is converted again; or a reason why PyTorch has no counterpart."""

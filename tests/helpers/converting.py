@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from workbench.config import launch
 from workbench.convert.check.record import Record
 from workbench.convert.check.recording import record
 from workbench.convert.conversion import Converted, Options, convert
@@ -39,8 +40,10 @@ for epoch in range(2):
 TRAINING = DATA + LOADER + MODEL + LOOP
 
 
-def _records(texts: list[str], here: str) -> list[Record]:
-    return [record(text, here, [], 10_000) for text in texts]
+def _records(before: list[str], after: list[str], here: str) -> tuple[list[Record], list[Record]]:
+    """Rank 0 first runs the scripts alone, as they were."""
+    alone = [record(text, here, [], 10_000) for text in before] if launch().rank == 0 else []
+    return alone, [record(text, here, [], 10_000) for text in after]
 
 
 Trained = tuple[Record, list[Record]]
@@ -57,9 +60,9 @@ def both(texts: list[str]) -> list[Converted]:
 def trained(scripts: list[Converted], folder: Path) -> list[Trained]:
     """Each on one rank as it was, and converted on two, from beginning to end."""
     here = str(folder / "train.py")
-    (alone,) = run(_records, ([each.before for each in scripts], here), np=1)
-    ranks = run(_records, ([each.after for each in scripts], here), np=2)
-    found = [(one, [rank[i] for rank in ranks]) for i, one in enumerate(alone)]
+    texts = [each.before for each in scripts], [each.after for each in scripts]
+    (alone, first), (_, second) = run(_records, (*texts, here), np=2)
+    found = [(one, [*two]) for one, *two in zip(alone, first, second, strict=True)]
     for one, two in found:
         assert not "".join(each.error for each in (one, *two)), "\n".join(each.error for each in (one, *two))
     return found

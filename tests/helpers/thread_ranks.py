@@ -1,7 +1,7 @@
 """Ranks that are threads of the test's process: each test in a job of its own, in the same functions as under mpiexec.
 
 ``tests/parallel/conftest.py`` uses it where ``WORKBENCH_TEST_THREADS`` says how many ranks there are. They share memory
-as ranks of one machine do; ``WORKBENCH_TEST_HOSTS=2`` puts every two of them on a machine of their own.
+as ranks of one machine do. What could tell runs in each of :data:`WORLDS`, two machines of two ranks among them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,19 @@ from workbench.transport.links import link_backend
 from workbench.transport.select import with_shared_memory
 
 SIZE = int(os.environ.get("WORKBENCH_TEST_THREADS", "0"))
-HOSTS = int(os.environ.get("WORKBENCH_TEST_HOSTS", "1"))
+IN_MEMORY = "in memory"
+WORLDS: dict[str, tuple[int, int, dict[str, str]]] = {
+    IN_MEMORY: (SIZE, 1, {}),
+    "two hosts": (4, 2, {}),
+    "over links": (SIZE, 1, {"WORKBENCH_BACKEND": "mpi"}),
+}
+"""How many ranks, on how many machines, with which settings."""
+ELSEWHERE = {
+    "test_buckets_ranks": ("two hosts", "over links"),
+    "test_scaling": ("two hosts", "over links"),
+    "test_sharded_ranks": ("over links",),
+}
+"""Files of which all tests run in these worlds, too."""
 TIMEOUT_S = 50.0  # less than a test's, so that a rank that hangs is named
 
 _FACTORIES = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")
@@ -72,15 +84,15 @@ MINE = _Mine()
 class World:
     """The job of n threads, and those that follow it in the same test."""
 
-    def __init__(self, n: int, mailboxes: Mailboxes) -> None:
-        self.n, self.mailboxes = n, mailboxes
+    def __init__(self, n: int, hosts: int, mailboxes: Mailboxes) -> None:
+        self.n, self.hosts, self.mailboxes = n, hosts, mailboxes
         self.failures: list[int] = []
         self._meet = threading.Barrier(n)
 
     def begin(self, rank: int) -> None:
         """Join the job, with the settings that the environment has."""
         bootstrap = ThreadBootstrap(self.mailboxes, rank)
-        bootstrap.node = f"threads{rank * HOSTS // self.n}"
+        bootstrap.node = f"threads{rank * self.hosts // self.n}"
         HOLDER.set(start(bootstrap, config.settings(), begin_timeline), thread_only=True)
 
     def again(self, rank: int, settings: Mapping[str, str]) -> None:
@@ -124,7 +136,7 @@ def _connect(bootstrap: ThreadBootstrap, settings: Settings) -> Backend:
     return with_shared_memory(flat, here, nodes, settings)
 
 
-def run(n: int, function: Callable[[int], object]) -> None:
+def run(n: int, function: Callable[[int], object], hosts: int = 1) -> None:
     """Call ``function(rank)`` on each of n ranks; the first that raises ends the others' waits, and is raised here."""
     first: list[BaseException] = []
     made: list[World] = []
@@ -133,7 +145,7 @@ def run(n: int, function: Callable[[int], object]) -> None:
     def rank(link: ThreadLink) -> None:
         with lock:
             if not made:
-                made.append(World(n, link.mailboxes))
+                made.append(World(n, hosts, link.mailboxes))
         MINE.world = made[0]
         MINE.draws = OwnGenerator(link.rank)
         made[0].begin(link.rank)
@@ -162,7 +174,12 @@ def run(n: int, function: Callable[[int], object]) -> None:
 
 
 class Ranks:
-    """A plug-in of pytest: each test runs on as many threads as it needs, and on :data:`SIZE` of them at least."""
+    """A plug-in of pytest: each test runs on as many threads as it needs, and on those of its world at least."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Once in memory, and in other worlds where its file is to run there."""
+        worlds = [IN_MEMORY, *ELSEWHERE.get(metafunc.module.__name__, ())]
+        metafunc.parametrize("ranks_world", worlds, indirect=True, ids=[pytest.HIDDEN_PARAM, *worlds[1:]])
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what is marked for processes."""
@@ -186,14 +203,19 @@ class Ranks:
             hvd.barrier()
             pyfuncitem.obj(**mine)
 
-        run(size(pyfuncitem), one)
+        run(size(pyfuncitem), one, WORLDS[world(pyfuncitem)][1])
         return True
 
 
 def size(item: pytest.Item) -> int:
     """How many ranks a test runs on."""
-    mark = item.get_closest_marker("ranks")
-    return max(SIZE, 4 if mark is not None and mark.args[0] > SIZE and mark.args[0] > 2 else 0)
+    mark, least = item.get_closest_marker("ranks"), WORLDS[world(item)][0]
+    return max(least, 4 if mark is not None and mark.args[0] > least and mark.args[0] > 2 else 0)
+
+
+def world(item: pytest.Item) -> str:
+    """In which world a test runs."""
+    return str(item.callspec.params["ranks_world"])  # type: ignore[attr-defined]
 
 
 def begin(settings: Mapping[str, str]) -> None:
@@ -212,4 +234,4 @@ def wait_for_all() -> bool:
     return True
 
 
-__all__ = ["SIZE", "Ranks", "begin", "run", "size", "wait_for_all"]
+__all__ = ["IN_MEMORY", "SIZE", "WORLDS", "Ranks", "begin", "run", "size", "wait_for_all"]

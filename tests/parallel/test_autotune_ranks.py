@@ -13,6 +13,7 @@ import pytest
 import torch
 from bag import MAKES, Pair
 from broken_off import broken_off, fail
+from thorough import diagonal
 
 import workbench as wb
 import workbench.torch as hvd
@@ -68,15 +69,14 @@ def trained(n: int, make: str, steps: int) -> tuple[list[torch.Tensor], list[int
     return [param.detach().clone() for param in pair.bag.parameters()], sizes
 
 
-@pytest.mark.parametrize("make", MAKES)
-@pytest.mark.parametrize("eager", [0, 4096])
+@pytest.mark.parametrize(("eager", "make"), diagonal([0, 4096], MAKES), ids=str)
 def test_weights_while_everything_changes(eager: int, make: str, n: int, restless: Begin, job_with: Begin) -> None:
     """They are those of the serial run, and on two ranks those of a job that is not tuned, to the last bit."""
     restless(**({} if eager else {"EAGER_BYTES": 0}))
-    tuned, sizes = trained(n, make, 40)
+    tuned, sizes = trained(n, make, 24)
     alike(sizes)
     job_with(AUTOTUNE=0)
-    plain, sizes = trained(n, make, 40)
+    plain, sizes = trained(n, make, 24)
     assert len(set(sizes)) == 1
     for mine, its in zip(tuned, plain, strict=True):
         assert torch.equal(mine, its) if n == 2 else torch.allclose(mine, its, rtol=0, atol=1e-12)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras_twins import ROWS, SameEverywhere, begin, compiled, data, dense, difference, fitted, part, precision
+from thorough import diagonal
 
 import workbench.tensorflow as hvd
 
@@ -19,9 +20,9 @@ def layers(**options: Any) -> tuple[Any, Any]:
     return ours, whole
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "tf.function"])
-@pytest.mark.parametrize("uneven", [False, True])
-@pytest.mark.parametrize("shape", [(3,), (4, 5, 3)], ids=["rows", "images"])
+@pytest.mark.parametrize(
+    ("graph", "uneven", "shape"), diagonal([False, True], [False, True], [(3,), (4, 5, 3)]), ids=str
+)
 def test_equal_to_the_whole_batch(graph: bool, uneven: bool, shape: tuple[int, ...], n: int, rank: int) -> None:
     """Outputs, gradients of inputs and parameters, and moving statistics; ranks may have more rows than others."""
     with precision("float64"):
