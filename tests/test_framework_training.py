@@ -46,7 +46,7 @@ MORE = ("tensorflow_training", "tensorflow_batch_norm", "tensorflow_elastic", "t
 def test_training(
     jobs: Runner, backend: str, which: str, names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every test for this backend passes on each of two ranks; how far off and how fast they were is printed."""
+    """Every test for this backend passes on each of two ranks; how far off they were is printed."""
     needs("keras", backend)
     files = [str(TRAINING / f"test_{name}.py") for name in names]
     # Another folder's conftest.py may have fixtures of its own for the same names.

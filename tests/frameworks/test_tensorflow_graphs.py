@@ -374,7 +374,7 @@ def test_ranks_that_wait_for_each_other(run: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "error"), diagonal([in_function, in_session], [UnspeakableError(), OSError("no file \udcff")]), ids=repr
+    ("run", "error"), diagonal([in_function, in_session], [UnspeakableError(), OSError("no file \udcff")])
 )
 def test_an_error_without_a_proper_text_ends_the_graph(run: Callable[..., Any], error: Exception) -> None:
     """Whatever an exception's text is, the op that waits ends with an error of TensorFlow's."""

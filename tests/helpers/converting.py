@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.config import launch
 from workbench.convert.check.record import Record
 from workbench.convert.check.recording import record
 from workbench.convert.conversion import Converted, Options, convert
@@ -41,9 +40,8 @@ TRAINING = DATA + LOADER + MODEL + LOOP
 
 
 def _records(before: list[str], after: list[str], here: str) -> tuple[list[Record], list[Record]]:
-    """Rank 0 first runs the scripts alone, as they were."""
-    alone = [record(text, here, [], 10_000) for text in before] if launch().rank == 0 else []
-    return alone, [record(text, here, [], 10_000) for text in after]
+    """Each rank first runs the scripts alone, as they were: all of them, for Keras numbers layers by process."""
+    return [record(text, here, [], 10_000) for text in before], [record(text, here, [], 10_000) for text in after]
 
 
 Trained = tuple[Record, list[Record]]

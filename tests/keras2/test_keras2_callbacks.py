@@ -43,6 +43,7 @@ def rates_of(n: int, kind: str, callback: Any, epochs: int) -> list[float]:
     return rates.steps
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_warmup(kind: str, n: int, capfd: pytest.CaptureFixture[str], rank: int) -> None:
     """From the rate of one rank to that of all, step by step over two epochs; then rank 0 says so, and it stays."""
@@ -83,6 +84,7 @@ def test_broadcast_gives_the_start(kind: str, built: bool, n: int, rank: int) ->
         assert each is local[0] or mine.tolist() == other.tolist(), each.name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "name"),
     [

@@ -26,7 +26,7 @@ KINDS = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("new", "model.keras"),
+        once_more("new", "model.keras"),
         ("legacy", "model.h5"),
         once_more("new", "model"),
         once_more("new", "model.h5"),
@@ -192,6 +192,7 @@ def test_verbs_on_values(n: int, rank: int) -> None:
         hvd.broadcast_global_variables(0)
 
 
+@pytest.mark.thorough
 def test_models_of_an_estimator_are_bytes() -> None:
     """A compiled model, its weights and its rate go to the ranks and back in Keras' own formats."""
     # Its package needs pyspark, which ranks with Keras 2 need not have.

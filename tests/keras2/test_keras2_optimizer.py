@@ -248,7 +248,7 @@ def test_process_sets(kind: str, rank: int) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "inside"),
-    [("new", False), ("legacy", True), once_more("new", True), once_more("legacy", False)],
+    [once_more("new", False), ("legacy", True), once_more("new", True), once_more("legacy", False)],
     ids=["new-outside", "legacy-inside", "new-inside", "legacy-outside"],
 )
 def test_loss_scale(kind: str, inside: bool, n: int, rank: int) -> None:
@@ -301,6 +301,7 @@ def test_another_kind_is_refused() -> None:
         hvd.DistributedOptimizer(object())
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(keras.__name__ != "tf_keras", reason="needs tf_keras beside Keras 3")
 def test_an_optimizer_of_keras_3_is_refused() -> None:
     """Where the variable is set already the text does not say to set it, but to unset it or to use tf_keras."""

@@ -56,7 +56,7 @@ def assert_same(actual: torch.Tensor, wanted: torch.Tensor, op: Any = None) -> N
         assert torch.allclose(actual, wanted, rtol=step, atol=step), (actual, wanted)
 
 
-@pytest.mark.parametrize(("dtype", "op"), diagonal([*INTEGERS, *FLOATS], OPS), ids=str)
+@pytest.mark.parametrize(("dtype", "op"), diagonal([*INTEGERS, *FLOATS], OPS))
 def test_closed_form(dtype: torch.dtype, op: Any, rank: int, n: int) -> None:
     """Every op, dtype and shape gives numpy's result, in new memory, and leaves the input as it was."""
     for shape in SHAPES:
@@ -68,7 +68,7 @@ def test_closed_form(dtype: torch.dtype, op: Any, rank: int, n: int) -> None:
         assert tensor.numel() == 0 or result.data_ptr() != tensor.data_ptr()
 
 
-@pytest.mark.parametrize(("op", "dtype"), diagonal([hvd.Sum, hvd.Average], FLOATS), ids=str)
+@pytest.mark.parametrize(("op", "dtype"), diagonal([hvd.Sum, hvd.Average], FLOATS))
 def test_random_floats(dtype: torch.dtype, op: Any, rank: int, n: int) -> None:
     """Sums of arbitrary numbers stay within the rounding of n additions in their dtype."""
     for length in (5, 100_003):

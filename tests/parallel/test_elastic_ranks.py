@@ -141,7 +141,7 @@ def undisturbed(quick_resets: None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("which", "place"), diagonal(["first", "last"], ["forward", "backward", "synchronize", "step", "commit"]), ids=str
+    ("which", "place"), diagonal(["first", "last"], ["forward", "backward", "synchronize", "step", "commit"])
 )
 def test_one_failure_on_one_rank_changes_nothing(place: str, which: str, n: int, undisturbed: Any) -> None:
     """Wherever a step fails, on whichever rank: all go back to the commit and end with the undisturbed weights."""
@@ -157,7 +157,7 @@ def test_failure_after_failure_changes_nothing(n: int, undisturbed: Any) -> None
     assert (one.left, two.left) == ([0, 5] if hvd.rank() else [], [4] if hvd.rank() != n - 1 else [])
 
 
-@pytest.mark.parametrize(("options", "zero_last"), diagonal([{"passes": 2}, {"num_groups": 2}], [True, False]), ids=str)
+@pytest.mark.parametrize(("options", "zero_last"), diagonal([{"passes": 2}, {"num_groups": 2}], [True, False]))
 def test_gradients_of_the_failed_step_are_forgotten(zero_last: bool, options: dict[str, int], n: int) -> None:
     """They are neither added to the next ones nor waited for, wherever zero_grad() stands; also amid accumulation."""
     wanted = train_with(no_trouble, zero_last, **options)

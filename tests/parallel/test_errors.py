@@ -165,7 +165,7 @@ MISMATCHES: dict[str, tuple[Submit, Callable[[bool, int], str], str]] = {
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize(("what", "who"), diagonal(MISMATCHES, ["rank 0", "last rank"]), ids=str)
+@pytest.mark.parametrize(("what", "who"), diagonal(MISMATCHES, ["rank 0", "last rank"]))
 def test_mismatch(what: str, who: str, rank: int, n: int) -> None:
     """One rank that differs is a MismatchError on all ranks, in Horovod's words and with the value of each rank."""
     submit, shown, sentence = MISMATCHES[what]

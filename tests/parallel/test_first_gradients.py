@@ -98,7 +98,7 @@ def wrap_and_fill(model: nn.Module, name: str) -> Any:
 HOW = [wrap, broadcast_then_wrap, wrap_then_broadcast, wrap_twice, wrap_and_fill]
 
 
-@pytest.mark.parametrize(("how", "name"), diagonal(HOW, MAKES), ids=str)
+@pytest.mark.parametrize(("how", "name"), diagonal(HOW, MAKES))
 def test_training_equals_the_serial_run(how: Callable[..., Any], name: str, n: int) -> None:
     """Weight decay and momentum leave alone what no rank used, as without Horovod: its zeros are no gradient."""
     model, serial = twins()

@@ -27,7 +27,7 @@ def writing() -> nn.Module:
     return hvd.write_in_buckets(tower(), least_bytes=0)
 
 
-@pytest.mark.parametrize(("make", "sharded"), diagonal(MAKES, [False, True]), ids=str)
+@pytest.mark.parametrize(("make", "sharded"), diagonal(MAKES, [False, True]))
 def test_equals_the_serial_run(make: str, sharded: bool, n: int) -> None:
     """A model whose layers write to the buckets, and a plain one on one rank."""
     train_overlapped(n, MAKES[make], prepare=lambda model: hvd.write_in_buckets(model, 0), sharded=sharded)

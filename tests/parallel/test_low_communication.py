@@ -51,7 +51,7 @@ def equal_everywhere(model: nn.Module) -> bool:
     return bool((everyone == everyone[0]).all())
 
 
-@pytest.mark.parametrize(("wrap", "make"), diagonal(ALIKE, ["plain", "SGD"]), ids=str)
+@pytest.mark.parametrize(("wrap", "make"), diagonal(ALIKE, ["plain", "SGD"]))
 def test_an_exchange_in_every_step_is_synchronous_sgd(wrap: str, make: str, n: int) -> None:
     """With H = 1 it is the serial run on the whole batch, to 1e-12 after each step, with momentum as well."""
     model, serial = twins()

@@ -45,7 +45,7 @@ SILENT: dict[str, Callable[[int], bool]] = {
 
 
 @pytest.mark.parametrize(
-    ("silent", "options"), diagonal(SILENT, [{}, {"num_groups": 1}, {"backward_passes_per_step": 2}]), ids=str
+    ("silent", "options"), diagonal(SILENT, [{}, {"num_groups": 1}, {"backward_passes_per_step": 2}])
 )
 def test_sparse_gradients(silent: str, options: dict[str, int], n: int) -> None:
     """Without sparse_as_dense the gradient stays sparse on every rank, and SGD equals the serial run.
@@ -77,7 +77,7 @@ def test_sparse_gradients(silent: str, options: dict[str, int], n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("silent", "options"), diagonal(SILENT, [{}, {"num_groups": 1}, {"backward_passes_per_step": 2}]), ids=str
+    ("silent", "options"), diagonal(SILENT, [{}, {"num_groups": 1}, {"backward_passes_per_step": 2}])
 )
 def test_sparse_as_dense_for_an_optimizer_of_sparse_gradients(silent: str, options: dict[str, int], n: int) -> None:
     """SparseAdam, which takes no other, gets them back in sparse form on every rank, and equals the serial run."""

@@ -63,7 +63,6 @@ def batch(which: str, sizes: list[int], step: int = 0, mean: float = 0.0) -> tup
 @pytest.mark.parametrize(
     ("which", "affine", "how"),
     diagonal(SHAPES, [True, False], ["even", "uneven", "one each", "none on rank 0"]),
-    ids=str,
 )
 def test_equals_batch_norm_on_all_samples(which: str, affine: bool, how: str, n: int) -> None:
     """Output, input gradient, the sum of the parameter gradients, running statistics: over three steps, to 1e-12."""
@@ -88,7 +87,7 @@ def test_equals_batch_norm_on_all_samples(which: str, affine: bool, how: str, n:
     close(ours.eval()(whole[mine]), plain.eval()(whole)[mine])
 
 
-@pytest.mark.parametrize(("track", "momentum"), diagonal([True, False], [0.3, None]), ids=str)
+@pytest.mark.parametrize(("track", "momentum"), diagonal([True, False], [0.3, None]))
 def test_options(momentum: float | None, track: bool, n: int) -> None:
     """Momentum, cumulative averages, and no running statistics at all: as torch has them."""
     ours, plain = pair("2d", momentum=momentum, track_running_stats=track, eps=0.1)

@@ -27,7 +27,7 @@ def small_buckets(job_with: Callable[..., None]) -> None:
     job_with(**SMALL)
 
 
-@pytest.mark.parametrize(("name", "how", "sharded"), diagonal(OPTIMIZERS, ["foreach", "fused"], [False, True]), ids=str)
+@pytest.mark.parametrize(("name", "how", "sharded"), diagonal(OPTIMIZERS, ["foreach", "fused"], [False, True]))
 def test_foreach_and_fused(name: str, how: str, sharded: bool, n: int) -> None:
     """An optimizer that updates many parameters in one call, in buckets and in parts of them."""
 
@@ -88,7 +88,7 @@ def _checked(model: nn.Module, serial: nn.Module) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("set_to_none", "options"), diagonal([True, False], [{}, {"sharded": True}, {"num_groups": 2}]), ids=str
+    ("set_to_none", "options"), diagonal([True, False], [{}, {"sharded": True}, {"num_groups": 2}])
 )
 def test_no_sync(set_to_none: bool, options: dict[str, Any], n: int) -> None:
     """Within no_sync() nothing travels; the backward after it sends the sums of all batches while it runs."""

@@ -71,7 +71,7 @@ def test_a_graph_is_used_twice(stage: str, n: int) -> None:
         twins.check()
 
 
-@pytest.mark.parametrize(("stage", "alone", "between"), diagonal(STAGES, [False, True], [False, True]), ids=str)
+@pytest.mark.parametrize(("stage", "alone", "between"), diagonal(STAGES, [False, True], [False, True]))
 def test_a_penalty_on_gradients(stage: str, alone: bool, between: bool, n: int) -> None:
     """A backward pass through a backward pass (create_graph=True), with or without one in between."""
     twins = Twins(stage, adapted, OPTIMIZERS["Adam"])

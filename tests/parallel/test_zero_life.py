@@ -255,7 +255,7 @@ def test_join_is_no_way_out(rank: int, n: int) -> None:
 # --- replaced, lost, broken off -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("first", "later"), diagonal([False, True, "gradients"], ["gradients", False, True]), ids=str)
+@pytest.mark.parametrize(("first", "later"), diagonal([False, True, "gradients"], ["gradients", False, True]))
 def test_another_optimizer_takes_over(first: Any, later: Any, n: int) -> None:
     """Made again for the same model, at whichever stage: the first one says so, and the new one is right."""
     pair = Pair(n, sharded=first)

@@ -108,7 +108,7 @@ def test_horovod_s_broadcasts(stage: str, rank: int, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize(("stage", "when"), diagonal(STAGES, ["before", "after"]), ids=str)
+@pytest.mark.parametrize(("stage", "when"), diagonal(STAGES, ["before", "after"]))
 def test_a_state_that_one_rank_alone_has_loaded(stage: str, when: str, rank: int, n: int) -> None:
     """As Horovod's scripts do it on rank 0: the others' parts would go on without. All are told, in whichever call."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])

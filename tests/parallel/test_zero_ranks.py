@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 import torch
 from bag import MAKES, STEPS, Pair
-from thorough import diagonal
+from thorough import diagonal, quick
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, batch, checkpointed, mixed, net
 
 import workbench.torch as hvd
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_write_in_buckets(stage: str, n: int) -> None:
     """Linear layers that would write to a bucket find none, and make gradients of their own."""
     twins = Twins(stage, lambda: hvd.write_in_buckets(net(), 0), OPTIMIZERS["SGD"])
     twins.go_on(range(3))
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_activation_checkpoints(stage: str, n: int) -> None:
     """A forward pass that is repeated amid backward finds the parameters, and they are freed once."""
     twins = Twins(stage, checkpointed, OPTIMIZERS["SGD"])
@@ -47,7 +47,7 @@ def test_accumulation(stage: str, n: int) -> None:
             twins.check()
 
 
-@pytest.mark.parametrize(("stage", "norm_type"), diagonal(STAGES, [1.0, 2.0, float("inf")]), ids=str)
+@pytest.mark.parametrize(("stage", "norm_type"), diagonal(STAGES, [1.0, 2.0, float("inf")]))
 def test_clipping(stage: str, norm_type: float, n: int) -> None:
     """clip_grad_norm_ over all ranks' parts returns the serial norm, and clips as torch does."""
     twins = Twins(stage, net, OPTIMIZERS["SGD"])
@@ -62,7 +62,7 @@ def test_clipping(stage: str, norm_type: float, n: int) -> None:
         twins.check()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_groups_and_a_scheduler(stage: str, n: int) -> None:
     """Parameter groups keep their own rates, and a scheduler changes them."""
 
@@ -99,7 +99,7 @@ def test_a_checkpoint_goes_on(stage: str, n: int) -> None:
     others.check_state()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_a_checkpoint_amid_accumulation(stage: str, n: int) -> None:
     """Taken between two backward passes it has the weights and the state from before the step, and disturbs neither."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
@@ -117,7 +117,7 @@ def test_a_checkpoint_amid_accumulation(stage: str, n: int) -> None:
         twins.check()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_schedulers(stage: str, n: int) -> None:
     """Those that change rates, momentum, or look at a loss."""
     makes: list[Callable[[Any], Any]] = [
@@ -138,7 +138,7 @@ def test_schedulers(stage: str, n: int) -> None:
         twins.check_state()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_only_one_rank_gets_the_weights(stage: str, rank: int, n: int) -> None:
     """full_state_dict(rank=0) gives the others nothing; keys and values are those of a model that is not divided."""
     twins = Twins(stage, mixed, OPTIMIZERS["SGD"])
@@ -169,7 +169,7 @@ def test_the_first_rank_s_weights(stage: str, rank: int, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_a_process_set(stage: str, rank: int, n: int) -> None:
     """The members of a set share, and the rank outside trains alone."""
     members = list(range(1, n))
@@ -180,7 +180,7 @@ def test_a_process_set(stage: str, rank: int, n: int) -> None:
     assert hvd.remove_process_set(few)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_closure(stage: str, n: int) -> None:
     """step(closure) returns the mean loss, and steps with the gradients that it computed."""
     twins = Twins(stage, net, OPTIMIZERS["SGD"])
@@ -213,7 +213,7 @@ def test_evaluation(stage: str, n: int) -> None:
     twins.check()
 
 
-@pytest.mark.parametrize(("stage", "dtype"), diagonal(STAGES, [torch.float32, torch.bfloat16, torch.float16]), ids=str)
+@pytest.mark.parametrize(("stage", "dtype"), diagonal(STAGES, [torch.float32, torch.bfloat16, torch.float16]))
 def test_short_dtypes(stage: str, dtype: torch.dtype, n: int) -> None:
     """Whole numbers are exact in every dtype: the closed form of a few steps of SGD."""
     model = nn.Linear(37, 1, bias=False, dtype=dtype)

@@ -15,7 +15,7 @@ from zero import OPTIMIZERS, STAGES, Twins, mixed, net
 import workbench.torch as hvd
 
 
-@pytest.mark.parametrize(("stage", "make"), diagonal(STAGES, OPTIMIZERS), ids=str)
+@pytest.mark.parametrize(("stage", "make"), diagonal(STAGES, OPTIMIZERS))
 def test_equals_serial(stage: str, make: str, n: int) -> None:
     """After each step weights and, at the end, the state of all ranks together are the serial run's to 1e-12."""
     twins = Twins(stage, net, OPTIMIZERS[make])

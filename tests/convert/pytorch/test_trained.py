@@ -14,7 +14,7 @@ pytest.importorskip("libcst")
 from workbench.convert.check.compare import Comparison, table
 from workbench.convert.conversion import convert
 
-pytestmark = [pytest.mark.usefixtures("warm_torch"), pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(240)]
 CORPUS = Path(__file__).resolve().parents[1] / "corpus"
 
 # --- gradients are averaged once, when they are complete, and before they are read ----------------------

@@ -118,7 +118,6 @@ def test_xla_is_left_out_with_a_warning(n: int) -> None:
 
 
 @pytest.mark.parametrize("average", [pytest.param(False, marks=pytest.mark.usually("torch")), True])
-@pytest.mark.usually("torch", "tensorflow")
 def test_several_passes_per_step(average: bool, n: int) -> None:
     """Two batches that are added up, or averaged, before a step: the serial run with batches twice as large."""
     model, serial = train(
@@ -228,7 +227,6 @@ def test_layers_of_several_dtypes(n: int) -> None:
     )
 
 
-@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.parametrize(
     "as_dense",
     [
