@@ -18,7 +18,6 @@ from unittest import mock
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 import workbench as hvd
 from workbench import config
@@ -48,33 +47,29 @@ ELSEWHERE = {
 """Files of which all tests run in these worlds, too."""
 TIMEOUT_S = 50.0  # less than a test's, so that a rank that hangs is named
 
-_FACTORIES = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")
-_IN_PLACE = ("uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "log_normal_", "cauchy_")
-_INIT = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_")
-DRAWS = {getattr(torch, name) for name in _FACTORIES} | {getattr(torch.Tensor, name) for name in _IN_PLACE}
-DRAWS |= {getattr(torch.nn.init, name) for name in (*_INIT, "xavier_normal_", "orthogonal_")}
+DRAWS = [
+    *((torch, name) for name in ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")),
+    *((torch.Tensor, f"{name}_") for name in ("uniform", "normal", "random", "bernoulli", "exponential", "geometric")),
+    *((torch.Tensor, f"{name}_") for name in ("log_normal", "cauchy")),
+]
+"""What draws; torch.nn.init calls these."""
 
 
-class OwnGenerator(TorchFunctionMode):
+def own(function: Callable[..., Any]) -> Callable[..., Any]:
     """What a rank draws without a generator comes from its own: torch's is the whole process's."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if function in DRAWS and kwargs.get("generator") is None:
-            kwargs["generator"] = self.generator
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        if MINE.draws is not None and kwargs.get("generator") is None:
+            kwargs["generator"] = MINE.draws
         return function(*args, **kwargs)
+
+    return drawn
 
 
 class _Mine(threading.local):
     """A rank's own: its random numbers, and the world that it is in."""
 
-    draws: OwnGenerator | None = None
+    draws: torch.Generator | None = None
     world: World | None = None
 
 
@@ -147,11 +142,10 @@ def run(n: int, function: Callable[[int], object], hosts: int = 1) -> None:
             if not made:
                 made.append(World(n, hosts, link.mailboxes))
         MINE.world = made[0]
-        MINE.draws = OwnGenerator(link.rank)
+        MINE.draws = torch.Generator().manual_seed(link.rank)
         made[0].begin(link.rank)
         try:
-            with MINE.draws:
-                function(link.rank)
+            function(link.rank)
         except BaseException as error:
             first.append(error)
             made[0].give_up()
@@ -164,7 +158,9 @@ def run(n: int, function: Callable[[int], object], hosts: int = 1) -> None:
 
     with ExitStack() as patches:
         patches.enter_context(mock.patch("workbench.transport.host.threads.connect", _connect))
-        patches.enter_context(mock.patch("torch.manual_seed", lambda seed: MINE.draws.generator.manual_seed(seed)))
+        patches.enter_context(mock.patch("torch.manual_seed", lambda seed: MINE.draws.manual_seed(seed)))
+        for owner, name in DRAWS:
+            patches.enter_context(mock.patch.object(owner, name, own(getattr(owner, name))))
         try:
             spawn(n, rank, TIMEOUT_S)
         except BaseException:
