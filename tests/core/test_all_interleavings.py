@@ -52,12 +52,13 @@ def look(job: Job, at_least: int = 0) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "warm", "at_least"),
-    [pytest.param(OFF, "", 25_000, id="plain"), once_more(ON, "x y", 40_000)],
+    ("settings", "warm", "deaths", "at_least"),
+    [(OFF, "", 1, 25_000), (ON, "x y", 0, 1_000), once_more(ON, "x y", 1, 40_000)],
+    ids=["plain", "steady", "steady-death"],
 )
-def test_a_rank_joins_and_a_rank_dies(settings: Settings, warm: str, at_least: int) -> None:
+def test_a_rank_joins_and_a_rank_dies(settings: Settings, warm: str, deaths: int, at_least: int) -> None:
     """Three ranks, two names, a join and the death of any one rank; names are new, or known by their ids."""
-    look(Job(TWO_NAMES, settings, deaths=1, warm=warm), at_least)
+    look(Job(TWO_NAMES, settings, deaths=deaths, warm=warm), at_least)
 
 
 @pytest.mark.slow
@@ -70,8 +71,10 @@ def test_a_rank_dies_amid_the_first_step() -> None:
 @pytest.mark.parametrize("settings", [OFF, ON], ids=["plain", "steady"])
 @pytest.mark.parametrize("deaths", [0, 1, 2])
 def test_as_many_ranks_die_as_there_are(settings: Settings, deaths: int) -> None:
-    """Two ranks: nobody is left who waits."""
+    """Two ranks: nobody is left who waits; names are new, or known by their ids."""
     look(Job(SMALL, settings, deaths=deaths), 100)
+    if settings is ON:
+        look(Job(SMALL, settings, deaths=deaths, warm="x y"), 50)
 
 
 @pytest.mark.parametrize("settings", [OFF, ON], ids=["plain", "steady"])
