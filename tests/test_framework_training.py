@@ -32,14 +32,12 @@ SCRIPTS = TRAINING / "scripts"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 ALL = ("keras_fit", "keras_callbacks", "keras_mixed", "keras_elastic", "saved")
 MORE = ("tensorflow_training", "tensorflow_batch_norm", "tensorflow_elastic", "together")
-# All of it on each backend where thorough tests run.
-ALWAYS = {"tensorflow": (*ALL, *MORE), "jax": ("keras_fit",)}
 
 
 @pytest.mark.parametrize(
     ("backend", "which", "names"),
     [
-        *((backend, "not thorough", names) for backend, names in ALWAYS.items()),
+        ("tensorflow", "not thorough", (*ALL, *MORE)),
         once_more("tensorflow", "thorough", (*ALL, *MORE)),
         *(once_more(backend, "", ALL) for backend in ("torch", "jax")),
     ],
@@ -48,7 +46,7 @@ ALWAYS = {"tensorflow": (*ALL, *MORE), "jax": ("keras_fit",)}
 def test_training(
     jobs: Runner, backend: str, which: str, names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every test for this backend passes on each of two ranks; how far off and how fast they were is printed."""
+    """Every test for this backend passes on each of two ranks; how far off they were is printed."""
     needs("keras", backend)
     files = [str(TRAINING / f"test_{name}.py") for name in names]
     # Another folder's conftest.py may have fixtures of its own for the same names.

@@ -52,6 +52,7 @@ def example(jobs: Runner, folder: Path, script: str, *words: str, n: int = 2) ->
     return job
 
 
+@pytest.mark.thorough
 def test_tensorflow2_keras_mnist(jobs: Runner, tmp_path: Path) -> None:
     """It learns, its rates warm up, and rank 0 alone saves a model after each epoch that plain Keras can load."""
     job = example(jobs, tmp_path, "tensorflow2_keras_mnist.py")

@@ -25,6 +25,7 @@ def mutants(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return mutants
 
 
+@pytest.mark.thorough
 def test_every_fault_is_a_program(mutants: ModuleType) -> None:
     """A sample of the product's: each file can be read, and says something else; the same seed, the same faults."""
     chosen = mutants.sample(100, 1, "")
@@ -35,6 +36,7 @@ def test_every_fault_is_a_program(mutants: ModuleType) -> None:
         assert ast.dump(ast.parse(fault.written(source))) != ast.dump(ast.parse(source)), str(fault)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_fault_is_caught_or_survives(mutants: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a test that looks at the branch; not by one that does not, or is red anyway; the file is whole again."""

@@ -14,6 +14,7 @@ import re
 import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -36,18 +37,10 @@ PYTEST = (
 ENV = {"WORKBENCH_TEST_INSIDE_RANKS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": ""}
 DEADLINE_S = 800.0
 # On one rank: what is done without others. Between two hosts, and without shared memory: what is cut in another way.
-ALONE = ("contract", "verbs", "state", "optimizer", "sharded_ranks", "exact_ranks")
+ALONE = ("contract", "verbs", "optimizer")
 BUCKETS = ("buckets_life", "buckets_place", "buckets_ranks")
 SHARDED = ("sharded_life", "sharded_ranks", "sharded_state", "zero_ranks")
 OPTIMIZER = ("optimizer", "optimizer_classes", "optimizer_life", "optimizer_sparse")
-THREADS = {
-    "in memory": ({"WORKBENCH_TEST_THREADS": "2"}, ()),
-    "two hosts": ({"WORKBENCH_TEST_THREADS": "4", "WORKBENCH_TEST_HOSTS": "2"}, ("buckets_ranks", "scaling")),
-    "over links": (
-        {"WORKBENCH_TEST_THREADS": "2", "WORKBENCH_BACKEND": "mpi"},
-        ("buckets_ranks", "scaling", "sharded_ranks"),
-    ),
-}
 ALWAYS = "not slow and not thorough"
 # Ranks, settings, and what can tell that it is another way.
 SCALED = ("scaling", *BUCKETS, *SHARDED)
@@ -113,20 +106,18 @@ def some(names: Iterable[str]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 60)
-@pytest.mark.parametrize("world", THREADS)
-def test_threads(jobs: Runner, world: str) -> None:
-    """Every test passes on ranks that are threads, but those for processes."""
-    settings, names = THREADS[world]
-    words = [each for each in PYTEST if each != "-x"]
-    files = some(names) or [str(HERE / "parallel")]
-    check(jobs.python(*words, *files, "-m", ALWAYS, deadline_s=DEADLINE_S, **settings, **ENV), 1)
+def test_threads(jobs: Runner) -> None:
+    """Every test passes on ranks that are threads, in the worlds of ``thread_ranks.py``, but those for processes."""
+    words = [each for each in PYTEST if each != "-x"] + [str(HERE / "parallel"), "-m", ALWAYS]
+    check(jobs.python(*words, deadline_s=DEADLINE_S, WORKBENCH_TEST_THREADS="2", **ENV), 1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 60)
 def test_processes(jobs: Runner) -> None:
     """What threads do not show passes on each of two ranks that mpiexec started."""
-    words = (*PYTEST, str(HERE / "parallel"), "-m", f"processes and {ALWAYS}")
+    files = [str(each) for each in (HERE / "parallel").glob("test_*.py") if "mark.processes(" in each.read_text()]
+    words = (*PYTEST, *sorted(files), "-m", f"processes and {ALWAYS}")
     check(jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, **ENV), 2)
 
 
@@ -195,7 +186,7 @@ def test_torchrun(jobs: Runner) -> None:
 
 def test_a_file_that_a_run_names_runs_in_ranks(jobs: Runner) -> None:
     """Named as CONTRIBUTING.md says, it passes on each of two ranks, with no word of ours in the environment."""
-    check(jobs.python("-m", "pytest", *some(["timeline_picture"]), deadline_s=120.0), 2)
+    check(jobs.python("-m", "pytest", *some(["world"]), deadline_s=120.0), 2)
 
 
 def test_a_run_that_also_names_others_is_refused(jobs: Runner) -> None:
@@ -248,15 +239,6 @@ if hvd.config.launch().rank == 1:
     atexit.register(the_end_that_hangs)
 """
 
-_NOT_THE_SAME = """
-import pytest
-from workbench import config
-
-@pytest.mark.parametrize("i", [config.launch().rank])
-def test_another_on_each_rank(i):
-    pass
-"""
-
 
 def _written(folder: Path, text: str) -> str:
     shutil.copy(HERE / "parallel" / "conftest.py", folder)
@@ -286,6 +268,7 @@ def test_a_failure_among_threads_is_red(jobs: Runner, tmp_path: Path) -> None:
     assert "AssertionError: the cause" in text, text
 
 
+@pytest.mark.thorough
 def test_a_hang_is_red_with_stacks(jobs: Runner, tmp_path: Path) -> None:
     """A rank that never comes is red after the test's time limit, with the line that it stands at."""
     job = _inner(jobs, tmp_path, _HANGS_ON_ONE, "--timeout=5", "-o", "faulthandler_timeout=3")
@@ -305,20 +288,18 @@ def test_a_hang_outside_of_the_tests_is_red_with_stacks(jobs: Runner, tmp_path: 
     assert not [each for each in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(each.info["cmdline"])]
 
 
+@pytest.mark.parametrize(("passed", "says"), [((["a"], ["a", "b"]), "only rank 1 ran b"), (([], []), "no test ran")])
+def test_green_ranks_that_are_red(passed: tuple[list[str], list[str]], says: str, tmp_path: Path) -> None:
+    """Not the same tests on every rank, or none, is no success, though every single one passed."""
+    for rank, names in enumerate(passed):
+        (tmp_path / f"{rank}.json").write_text(json.dumps({"passed": names, "failed": [], "running": ""}))
+    job = SimpleNamespace(folder=tmp_path, left=(), code=0, report=lambda most: "")
+    assert says in problem(job, 2)
+
+
+@pytest.mark.thorough
 def test_a_killed_rank_is_red(jobs: Runner, tmp_path: Path) -> None:
     """A rank that is killed amid a test is named."""
     text = problem(_inner(jobs, tmp_path, _DIES_ON_ONE), 2)
     assert "rank 1 never came out of" in text
     assert "test_one_rank_is_killed" in text
-
-
-def test_ranks_that_run_different_tests_are_red(jobs: Runner, tmp_path: Path) -> None:
-    """Not the same tests on every rank: red, though every single one passed."""
-    job = _inner(jobs, tmp_path, _NOT_THE_SAME)
-    assert job.code == 0, job.report()
-    assert "only rank 1 ran" in problem(job, 2)
-
-
-def test_no_test_at_all_is_red(jobs: Runner, tmp_path: Path) -> None:
-    """A run without a single test is no success."""
-    assert "no test ran" in problem(_inner(jobs, tmp_path, "def helper(): pass\n"), 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,5 +62,6 @@ def test_deadlines_follow_the_machine(tmp_path: Path) -> None:
     )
     (tmp_path / "conftest.py").write_text("import deadlines\ndeadlines.slowness = lambda: 3.0\n")
     words = ["-m", "pytest", "-p", "deadlines", "-p", "no:cacheprovider", "-n", "1", str(tmp_path)]
-    done = subprocess.run([sys.executable, *words], cwd=HELPERS, text=True, capture_output=True, timeout=60)
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin,pytest_timeout"}
+    done = subprocess.run([sys.executable, *words], cwd=HELPERS, env=env, text=True, capture_output=True)
     assert "2 passed" in done.stdout, done.stdout

@@ -15,7 +15,7 @@ from workbench.core.messages import Key
 from workbench.runtime.faults import supervision
 from workbench.runtime.faults.deadlock_detection import Attendance, Missed
 
-JOBS = [range(250), once_more(range(250, 12_000))]
+JOBS = [range(120), once_more(range(120, 12_000))]
 
 
 @pytest.mark.timeout(300)

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from failed_cells import interrupted_cell
+from thorough import diagonal, once_more
 
 import workbench.jax as hvd
 from workbench.errors import MismatchError, UnsupportedTensorError
@@ -29,8 +30,7 @@ def test_pytrees_travel_as_they_are(wrap: object) -> None:
     assert wrap(lambda t: hvd.allreduce(t))({}) == {}
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["at once", "jit"])
-@pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize(("wrap", "kind"), diagonal([lambda f: f, jax.jit], ["threefry2x32", "rbg"]))
 def test_random_keys_travel(wrap: object, kind: str) -> None:
     """Every rank draws the root's numbers: a typed key stays one of its kind; keys have no sum."""
     rank, n = hvd.rank(), hvd.size()
@@ -157,7 +157,7 @@ def test_an_error_within_jit_leaves_the_next_call_alone() -> None:
     assert jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum))(jnp.ones(2)).tolist() == [hvd.size()] * 2
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["at once", "jit"])
+@pytest.mark.parametrize("wrap", [once_more(lambda f: f), jax.jit], ids=["at once", "jit"])
 def test_two_optimizers_in_unlike_order_are_not_mixed(wrap: object) -> None:
     """Both trees have a leaf of one name and shape; where a rank begins with the second, all ranks get an error."""
     rank, n = hvd.rank(), hvd.size()
@@ -175,8 +175,7 @@ def test_two_optimizers_in_unlike_order_are_not_mixed(wrap: object) -> None:
             step()
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["at once", "jit"])
-@pytest.mark.parametrize("way", ["with parameters", "without", "value_and_grad"])
+@pytest.mark.parametrize(("jit", "way"), diagonal([True, False], ["with parameters", "without", "value_and_grad"]))
 def test_a_learning_rate_of_one_rank_is_told(way: str, jit: bool) -> None:
     """By the weights, or by their changes where update() gets no parameters; equal ones are not told."""
     rank = hvd.rank()

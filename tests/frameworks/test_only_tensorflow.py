@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from thorough import once_more
 
 import workbench.tensorflow as hvd
 from workbench.errors import MismatchError
@@ -112,7 +113,7 @@ def test_numbers_of_ranks_in_a_graph() -> None:
     assert int(hvd.process_set_included_op()) == 1
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["at once", "graph"])
+@pytest.mark.parametrize("wrap", [once_more(lambda f: f), tf.function], ids=["at once", "graph"])
 def test_tapes_of_two_models_in_unlike_order_are_not_mixed(wrap: Any) -> None:
     """Two variables have one name; tapes, made in each step, know them apart: else all ranks get an error."""
     rank, n = hvd.rank(), hvd.size()
@@ -136,7 +137,7 @@ def test_tapes_of_two_models_in_unlike_order_are_not_mixed(wrap: Any) -> None:
             swapped()
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "tf.function"])
+@pytest.mark.parametrize("graph", [once_more(False), True], ids=["eager", "tf.function"])
 def test_a_tape_tells_of_weights_that_one_rank_has_alone(graph: bool) -> None:
     """The user's own optimizer is not known, but the variables are."""
     rank, w = hvd.rank(), tf.Variable(tf.ones(5))

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from thorough import diagonal, once_more
 
 import workbench.tensorflow as hvd
 from workbench.tf.host_calls import HOST_CALLS
 
 v1 = tf.compat.v1
-MANY, GRAPHS, RUNS = 24, 10, 5
+MANY, GRAPHS, RUNS = 24, 3, 5
 
 
 @contextmanager
@@ -54,7 +55,7 @@ class UnspeakableError(Exception):
 
 
 WAYS = pytest.mark.parametrize("run", [at_once, in_function, in_session])
-GRAPHED = pytest.mark.parametrize("run", [in_function, in_session])
+GRAPHED = pytest.mark.parametrize("run", [once_more(in_function), in_session])
 
 
 def shuffled(count: int, seed: int) -> list[int]:
@@ -78,9 +79,9 @@ def mine(i: int) -> Any:
 # --- any order ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [0, 1], ids=["default pool", "one thread"])
+@pytest.mark.parametrize("threads", [0, once_more(1)], ids=["default pool", "one thread"])
 def test_many_collectives_in_one_session_run(threads: int) -> None:
-    """24 allreduces in one Session.run, 50 times: each rank makes and asks for them in an order of its own."""
+    """24 allreduces in one Session.run, 15 times: each rank makes and asks for them in an order of its own."""
     for graph in range(GRAPHS):
         with session(inter_op_parallelism_threads=threads) as running:
             made = {i: hvd.allreduce(mine(i), op=hvd.Sum, name=f"many_{i}") for i in shuffled(MANY, graph)}
@@ -308,8 +309,9 @@ def scattered(hvd: Any, rank: int) -> Any:
     return hvd.reducescatter(tf.ones([4, 2 + rank]), name="wrong")
 
 
-@WAYS
-@pytest.mark.parametrize("mistake", [shape, dtype, columns, root, scattered])
+@pytest.mark.parametrize(
+    ("run", "mistake"), diagonal([at_once, in_function, in_session], [shape, dtype, columns, root, scattered])
+)
 def test_ranks_that_disagree(run: Callable[..., Any], mistake: Callable[..., Any]) -> None:
     """It is TensorFlow's FailedPreconditionError; eagerly ours as well; in a graph ours is known by its text."""
     if hvd.size() == 1:
@@ -371,8 +373,9 @@ def test_ranks_that_wait_for_each_other(run: Callable[..., Any]) -> None:
     np.testing.assert_array_equal(run(lambda: hvd.allreduce(mine(1), op=hvd.Sum, name="next")), summed(1))
 
 
-@GRAPHED
-@pytest.mark.parametrize("error", [UnspeakableError(), OSError("no file \udcff")], ids=["unspeakable", "surrogate"])
+@pytest.mark.parametrize(
+    ("run", "error"), diagonal([in_function, in_session], [UnspeakableError(), OSError("no file \udcff")])
+)
 def test_an_error_without_a_proper_text_ends_the_graph(run: Callable[..., Any], error: Exception) -> None:
     """Whatever an exception's text is, the op that waits ends with an error of TensorFlow's."""
 

@@ -39,8 +39,9 @@ for epoch in range(2):
 TRAINING = DATA + LOADER + MODEL + LOOP
 
 
-def _records(texts: list[str], here: str) -> list[Record]:
-    return [record(text, here, [], 10_000) for text in texts]
+def _records(before: list[str], after: list[str], here: str) -> tuple[list[Record], list[Record]]:
+    """Each rank first runs the scripts alone, as they were: all of them, for Keras numbers layers by process."""
+    return [record(text, here, [], 10_000) for text in before], [record(text, here, [], 10_000) for text in after]
 
 
 Trained = tuple[Record, list[Record]]
@@ -57,9 +58,9 @@ def both(texts: list[str]) -> list[Converted]:
 def trained(scripts: list[Converted], folder: Path) -> list[Trained]:
     """Each on one rank as it was, and converted on two, from beginning to end."""
     here = str(folder / "train.py")
-    (alone,) = run(_records, ([each.before for each in scripts], here), np=1)
-    ranks = run(_records, ([each.after for each in scripts], here), np=2)
-    found = [(one, [rank[i] for rank in ranks]) for i, one in enumerate(alone)]
+    texts = [each.before for each in scripts], [each.after for each in scripts]
+    (alone, first), (_, second) = run(_records, (*texts, here), np=2)
+    found = [(one, [*two]) for one, *two in zip(alone, first, second, strict=True)]
     for one, two in found:
         assert not "".join(each.error for each in (one, *two)), "\n".join(each.error for each in (one, *two))
     return found

@@ -19,7 +19,7 @@ import workbench.torch as hvd
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
-ROWS, STEPS = 6, 20
+ROWS, STEPS = 6, 10
 
 Make = Callable[[Any], torch.optim.Optimizer]
 MAKES: dict[str, Make] = {

@@ -1,7 +1,7 @@
 """Ranks that are threads of the test's process: each test in a job of its own, in the same functions as under mpiexec.
 
 ``tests/parallel/conftest.py`` uses it where ``WORKBENCH_TEST_THREADS`` says how many ranks there are. They share memory
-as ranks of one machine do; ``WORKBENCH_TEST_HOSTS=2`` puts every two of them on a machine of their own.
+as ranks of one machine do. What could tell runs in each of :data:`WORLDS`, two machines of two ranks among them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from unittest import mock
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
 
 import workbench as hvd
 from workbench import config
@@ -33,36 +32,44 @@ from workbench.transport.links import link_backend
 from workbench.transport.select import with_shared_memory
 
 SIZE = int(os.environ.get("WORKBENCH_TEST_THREADS", "0"))
-HOSTS = int(os.environ.get("WORKBENCH_TEST_HOSTS", "1"))
+IN_MEMORY = "in memory"
+WORLDS: dict[str, tuple[int, int, dict[str, str]]] = {
+    IN_MEMORY: (SIZE, 1, {}),
+    "two hosts": (4, 2, {}),
+    "over links": (SIZE, 1, {"WORKBENCH_BACKEND": "mpi"}),
+}
+"""How many ranks, on how many machines, with which settings."""
+ELSEWHERE = {
+    "test_buckets_ranks": ("two hosts", "over links"),
+    "test_scaling": ("two hosts", "over links"),
+    "test_sharded_ranks": ("over links",),
+}
+"""Files of which all tests run in these worlds, too."""
 TIMEOUT_S = 50.0  # less than a test's, so that a rank that hangs is named
 
-_FACTORIES = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")
-_IN_PLACE = ("uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "log_normal_", "cauchy_")
-_INIT = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_")
-DRAWS = {getattr(torch, name) for name in _FACTORIES} | {getattr(torch.Tensor, name) for name in _IN_PLACE}
-DRAWS |= {getattr(torch.nn.init, name) for name in (*_INIT, "xavier_normal_", "orthogonal_")}
+DRAWS = [
+    *((torch, name) for name in ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")),
+    *((torch.Tensor, f"{name}_") for name in ("uniform", "normal", "random", "bernoulli", "exponential", "geometric")),
+    *((torch.Tensor, f"{name}_") for name in ("log_normal", "cauchy")),
+]
+"""What draws; torch.nn.init calls these."""
 
 
-class OwnGenerator(TorchFunctionMode):
+def own(function: Callable[..., Any]) -> Callable[..., Any]:
     """What a rank draws without a generator comes from its own: torch's is the whole process's."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if function in DRAWS and kwargs.get("generator") is None:
-            kwargs["generator"] = self.generator
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        if MINE.draws is not None and kwargs.get("generator") is None:
+            kwargs["generator"] = MINE.draws
         return function(*args, **kwargs)
+
+    return drawn
 
 
 class _Mine(threading.local):
     """A rank's own: its random numbers, and the world that it is in."""
 
-    draws: OwnGenerator | None = None
+    draws: torch.Generator | None = None
     world: World | None = None
 
 
@@ -72,15 +79,15 @@ MINE = _Mine()
 class World:
     """The job of n threads, and those that follow it in the same test."""
 
-    def __init__(self, n: int, mailboxes: Mailboxes) -> None:
-        self.n, self.mailboxes = n, mailboxes
+    def __init__(self, n: int, hosts: int, mailboxes: Mailboxes) -> None:
+        self.n, self.hosts, self.mailboxes = n, hosts, mailboxes
         self.failures: list[int] = []
         self._meet = threading.Barrier(n)
 
     def begin(self, rank: int) -> None:
         """Join the job, with the settings that the environment has."""
         bootstrap = ThreadBootstrap(self.mailboxes, rank)
-        bootstrap.node = f"threads{rank * HOSTS // self.n}"
+        bootstrap.node = f"threads{rank * self.hosts // self.n}"
         HOLDER.set(start(bootstrap, config.settings(), begin_timeline), thread_only=True)
 
     def again(self, rank: int, settings: Mapping[str, str]) -> None:
@@ -124,7 +131,7 @@ def _connect(bootstrap: ThreadBootstrap, settings: Settings) -> Backend:
     return with_shared_memory(flat, here, nodes, settings)
 
 
-def run(n: int, function: Callable[[int], object]) -> None:
+def run(n: int, function: Callable[[int], object], hosts: int = 1) -> None:
     """Call ``function(rank)`` on each of n ranks; the first that raises ends the others' waits, and is raised here."""
     first: list[BaseException] = []
     made: list[World] = []
@@ -133,13 +140,12 @@ def run(n: int, function: Callable[[int], object]) -> None:
     def rank(link: ThreadLink) -> None:
         with lock:
             if not made:
-                made.append(World(n, link.mailboxes))
+                made.append(World(n, hosts, link.mailboxes))
         MINE.world = made[0]
-        MINE.draws = OwnGenerator(link.rank)
+        MINE.draws = torch.Generator().manual_seed(link.rank)
         made[0].begin(link.rank)
         try:
-            with MINE.draws:
-                function(link.rank)
+            function(link.rank)
         except BaseException as error:
             first.append(error)
             made[0].give_up()
@@ -152,7 +158,9 @@ def run(n: int, function: Callable[[int], object]) -> None:
 
     with ExitStack() as patches:
         patches.enter_context(mock.patch("workbench.transport.host.threads.connect", _connect))
-        patches.enter_context(mock.patch("torch.manual_seed", lambda seed: MINE.draws.generator.manual_seed(seed)))
+        patches.enter_context(mock.patch("torch.manual_seed", lambda seed: MINE.draws.manual_seed(seed)))
+        for owner, name in DRAWS:
+            patches.enter_context(mock.patch.object(owner, name, own(getattr(owner, name))))
         try:
             spawn(n, rank, TIMEOUT_S)
         except BaseException:
@@ -162,7 +170,12 @@ def run(n: int, function: Callable[[int], object]) -> None:
 
 
 class Ranks:
-    """A plug-in of pytest: each test runs on as many threads as it needs, and on :data:`SIZE` of them at least."""
+    """A plug-in of pytest: each test runs on as many threads as it needs, and on those of its world at least."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Once in memory, and in other worlds where its file is to run there."""
+        worlds = [IN_MEMORY, *ELSEWHERE.get(metafunc.module.__name__, ())]
+        metafunc.parametrize("ranks_world", worlds, indirect=True, ids=[pytest.HIDDEN_PARAM, *worlds[1:]])
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what is marked for processes."""
@@ -186,14 +199,19 @@ class Ranks:
             hvd.barrier()
             pyfuncitem.obj(**mine)
 
-        run(size(pyfuncitem), one)
+        run(size(pyfuncitem), one, WORLDS[world(pyfuncitem)][1])
         return True
 
 
 def size(item: pytest.Item) -> int:
     """How many ranks a test runs on."""
-    mark = item.get_closest_marker("ranks")
-    return max(SIZE, 4 if mark is not None and mark.args[0] > SIZE and mark.args[0] > 2 else 0)
+    mark, least = item.get_closest_marker("ranks"), WORLDS[world(item)][0]
+    return max(least, 4 if mark is not None and mark.args[0] > least and mark.args[0] > 2 else 0)
+
+
+def world(item: pytest.Item) -> str:
+    """In which world a test runs."""
+    return str(item.callspec.params["ranks_world"])  # type: ignore[attr-defined]
 
 
 def begin(settings: Mapping[str, str]) -> None:
@@ -212,4 +230,4 @@ def wait_for_all() -> bool:
     return True
 
 
-__all__ = ["SIZE", "Ranks", "begin", "run", "size", "wait_for_all"]
+__all__ = ["IN_MEMORY", "SIZE", "WORLDS", "Ranks", "begin", "run", "size", "wait_for_all"]

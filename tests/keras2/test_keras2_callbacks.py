@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from thorough import once_more, quick
-from twins2 import ROWS, STEPS, assert_same_everywhere, begin, compiled, data, fitted, in_float64, net, part
+from thorough import diagonal, once_more, quick
+from twins2 import ROWS, STEPS, assert_same_everywhere, begin, compiled, data, fitted, net, part
 
 import workbench.keras as hvd
 from workbench.keras.backend import state_of, values_of
@@ -44,6 +43,7 @@ def rates_of(n: int, kind: str, callback: Any, epochs: int) -> list[float]:
     return rates.steps
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_warmup(kind: str, n: int, capfd: pytest.CaptureFixture[str], rank: int) -> None:
     """From the rate of one rank to that of all, step by step over two epochs; then rank 0 says so, and it stays."""
@@ -54,78 +54,7 @@ def test_warmup(kind: str, n: int, capfd: pytest.CaptureFixture[str], rank: int)
     assert capfd.readouterr().out.count("Epoch 2: finished gradual learning rate warmup to") == (rank == 0)
 
 
-@pytest.mark.parametrize("kind", ["new", once_more("legacy")])
-def test_schedules(kind: str, n: int) -> None:
-    """In stairs, or times a number; the rate of a finished schedule stays."""
-    schedule = hvd.callbacks.LearningRateScheduleCallback
-    stairs = schedule(0.1, lambda epoch: 0.5**epoch, start_epoch=1, end_epoch=2)
-    assert rates_of(n, kind, stairs, 3) == pytest.approx([0.1] * 4 + [0.05] * 8, rel=1e-6)
-    times = schedule(multiplier=1e-1, initial_lr=0.1, start_epoch=1)
-    assert rates_of(n, kind, times, 2) == pytest.approx([0.1] * 4 + [0.01] * 4, rel=1e-6)
-
-
-@pytest.mark.parametrize("correct", [False, True])
-@pytest.mark.parametrize("kind", quick(KINDS, "new"))
-def test_momentum_correction(kind: str, correct: bool, n: int) -> None:
-    """Where the rate goes from a to b, the velocity is multiplied by b / a; the oracle is the loop written out.
-
-    With rates that float32 holds, as Keras 2 does.
-    """
-    in_float64()
-    inputs = keras.Input((5,))
-    model = keras.Model(inputs, keras.layers.Dense(2, use_bias=False)(inputs))
-    model.set_weights(hvd.broadcast_object(model.get_weights()))
-    (weight,) = (each.copy() for each in model.get_weights())
-    x, y = data(n)
-    compiled(model, hvd.DistributedOptimizer(KINDS[kind].SGD(0.125, momentum=0.875)))
-    callback = hvd.callbacks.LearningRateScheduleCallback(
-        0.125, lambda epoch: 1 - epoch / 4, staircase=False, momentum_correction=correct
-    )
-    fitted(model, part(x), part(y), ROWS, 2, [callback])
-    velocity, before = np.zeros_like(weight), 0.125
-    for step in range(2 * STEPS):
-        at = step % STEPS * ROWS * n
-        rows, wanted = x[at : at + ROWS * n], y[at : at + ROWS * n]
-        now = 0.125 * (1 - step / STEPS / 4)
-        gradient = rows.T @ (2 * (rows @ weight - wanted) / wanted.size)
-        velocity = 0.875 * velocity * (now / before if correct else 1) - now * gradient
-        weight, before = weight + velocity, now
-    np.testing.assert_allclose(model.get_weights()[0], weight, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("kind", ["new", once_more("legacy")])
-def test_metrics_are_the_mean_of_the_ranks(kind: str, n: int) -> None:
-    """After MetricAverageCallback every number of an epoch is the mean of the ranks' own; History has it, too."""
-    model, (x, y), own, mean = net(), data(n), Rates(), Rates()
-    compiled(model, hvd.DistributedOptimizer(KINDS[kind].SGD(0.05)))
-    callbacks = [begin(), own, hvd.callbacks.MetricAverageCallback(), mean]
-    kept = fitted(model, part(x), part(y), ROWS, 2, callbacks)
-    for epoch, numbers in enumerate(mean.epochs):
-        everyones = [each[epoch] for each in hvd.allgather_object(own.epochs)]
-        assert set(numbers) == {"loss", "mae"}
-        assert n == 1 or everyones[0] != everyones[1]
-        for name, value in numbers.items():
-            assert value == pytest.approx(np.mean([each[name] for each in everyones]), rel=1e-12)
-            assert kept.history[name][epoch] == value
-
-
-def test_the_mean_comes_before_what_decides(n: int, rank: int, tmp_path: Path) -> None:
-    """Listed last, it moves, and all ranks get one rate. A backup for all ranks is Keras 3's."""
-    model, (x, y) = net(), data(n)
-    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)))
-    rate = keras.callbacks.ReduceLROnPlateau("mine", factor=0.5, patience=1, mode="min")
-    told = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(mine=(1 - 2 * rank) * epoch))
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        fitted(model, part(x), part(y), ROWS, 3, [begin(), told, rate, hvd.callbacks.MetricAverageCallback()])
-    assert sum("is behind ReduceLROnPlateau" in str(each.message) for each in said) == (rank == 0)
-    assert hvd.allgather_object(float(model.optimizer.learning_rate.numpy())) == pytest.approx([0.05 / 4] * n)
-    with pytest.raises(NotImplementedError, match="needs Keras 3, and this is Keras 2"):
-        hvd.callbacks.BackupAndRestore(str(tmp_path))
-
-
-@pytest.mark.parametrize("built", [False, True], ids=["built by the first batch", "built before"])
-@pytest.mark.parametrize("kind", quick(KINDS, "new"))
+@pytest.mark.parametrize(("kind", "built"), diagonal(KINDS, [False, True]))
 def test_broadcast_gives_the_start(kind: str, built: bool, n: int, rank: int) -> None:
     """The root's weights and optimizer state reach every rank; local variables stay, if they are there.
 
@@ -155,12 +84,13 @@ def test_broadcast_gives_the_start(kind: str, built: bool, n: int, rank: int) ->
         assert each is local[0] or mine.tolist() == other.tolist(), each.name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
         ("new", "best.keras"),
-        ("legacy", "best.h5"),
-        ("new", "best.weights.h5"),
+        once_more("legacy", "best.h5"),
+        once_more("new", "best.weights.h5"),
         once_more("new", "best.h5"),
         once_more("legacy", "best.weights.h5"),
     ],

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from thorough import once_more, quick
-from twins2 import ROWS, assert_same_everywhere, begin, compiled, data, fitted, in_float64, net, part, twins
+from thorough import diagonal, once_more, quick
+from twins2 import ROWS, assert_same_everywhere, begin, compiled, data, fitted, in_float64, net, part
 
 import workbench
 import workbench.keras as hvd
@@ -26,9 +26,9 @@ KINDS = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("new", "model.keras"),
+        once_more("new", "model.keras"),
         ("legacy", "model.h5"),
-        ("new", "model"),
+        once_more("new", "model"),
         once_more("new", "model.h5"),
         once_more("legacy", "model"),
     ],
@@ -57,6 +57,7 @@ def test_load_model(kind: str, name: str, n: int, rank: int, tmp_path: Path) -> 
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-6 if "." in name else 0.1)
 
 
+@pytest.mark.thorough
 def test_load_model_with_custom_optimizers(n: int, tmp_path: Path) -> None:
     """Classes of one's own are given; ``legacy_opts`` makes a legacy optimizer of what the file holds."""
 
@@ -75,6 +76,7 @@ def test_load_model_with_custom_optimizers(n: int, tmp_path: Path) -> None:
     assert isinstance(hvd.load_model(tmp_path / "old.h5", legacy_opts=True).optimizer, keras.optimizers.legacy.SGD)
 
 
+@pytest.mark.thorough
 def test_checkpoints_of_tensorflow(n: int, tmp_path: Path) -> None:
     """``tf.train.Checkpoint`` takes the wrapper as it takes the optimizer."""
     model, (x, y) = net(), data(n)
@@ -88,8 +90,9 @@ def test_checkpoints_of_tensorflow(n: int, tmp_path: Path) -> None:
         np.testing.assert_array_equal(mine, wanted)
 
 
-@pytest.mark.parametrize("kind", quick(KINDS, "new"))
-@pytest.mark.parametrize("make", [hvd.elastic.KerasState, tf_hvd.elastic.TensorFlowKerasState])
+@pytest.mark.parametrize(
+    ("kind", "make"), diagonal(KINDS, [hvd.elastic.KerasState, tf_hvd.elastic.TensorFlowKerasState])
+)
 def test_elastic_state(make: Any, kind: str, rank: int) -> None:
     """Sync gives rank 0's, restore goes back to the last commit: weights, optimizer and numbers."""
     model = keras.Sequential([keras.layers.Dense(2, activation="softmax")])
@@ -118,6 +121,7 @@ def test_elastic_state(make: Any, kind: str, rank: int) -> None:
             np.testing.assert_array_equal(mine, its)
 
 
+@pytest.mark.thorough
 def test_elastic_callbacks(n: int) -> None:
     """They count batches and epochs in the state, and commit when it is time."""
     model, (x, y) = net(), data(n)
@@ -172,26 +176,6 @@ def test_sync_batch_norm(dims: int, n: int) -> None:
     np.testing.assert_allclose(layers[0](part(whole)), layers[1](part(whole)), rtol=0, atol=1e-9)
 
 
-def test_sync_batch_norm_in_fit_is_saved_as_the_plain_layer(n: int, tmp_path: Path) -> None:
-    """It trains in fit, and the file holds a BatchNormalization."""
-
-    def make() -> Any:
-        layer = tf_hvd.SyncBatchNormalization(input_shape=(5,))
-        return keras.Sequential([layer, keras.layers.Dense(2)])
-
-    in_float64()
-    model, _ = twins(make)
-    x, y = data(n)
-    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
-    fitted(model, part(x), part(y), ROWS, 1, [begin()])
-    assert_same_everywhere(model)
-    model.save(tmp_path / "model.h5")
-    assert type(keras.models.load_model(tmp_path / "model.h5").layers[0]) is keras.layers.BatchNormalization
-    for options in ({"fused": True}, {"renorm": True}):
-        with pytest.raises(ValueError, match="fused"):
-            tf_hvd.SyncBatchNormalization(**options)
-
-
 def test_verbs_on_values(n: int, rank: int) -> None:
     """Numbers, arrays and tensors, by rank; results are tensors of TensorFlow's dtypes, as Horovod's are."""
     total = n * (n + 1) / 2
@@ -208,6 +192,7 @@ def test_verbs_on_values(n: int, rank: int) -> None:
         hvd.broadcast_global_variables(0)
 
 
+@pytest.mark.thorough
 def test_models_of_an_estimator_are_bytes() -> None:
     """A compiled model, its weights and its rate go to the ranks and back in Keras' own formats."""
     # Its package needs pyspark, which ranks with Keras 2 need not have.

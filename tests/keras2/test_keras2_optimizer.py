@@ -7,21 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from thorough import once_more, quick
+from thorough import diagonal, once_more, quick
 from twins2 import (
     OPTIMIZERS,
-    ROWS,
     assert_same_everywhere,
-    begin,
     compiled,
     data,
-    difference,
-    fitted,
-    in_float64,
     net,
-    part,
     train,
-    twins,
 )
 
 import workbench.keras as hvd
@@ -31,7 +24,7 @@ from workbench.keras.flavour import LEGACY, keras
 KINDS = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", quick(OPTIMIZERS, "SGD", "legacy Adam"))
 def test_fit_equals_the_serial_run(name: str, n: int) -> None:
     """From a seed of its own on every rank: the serial run's weights and optimizer state, equal on all ranks."""
     assert LEGACY
@@ -99,8 +92,7 @@ def by_minimize(optimizer: Any, gradient: Any, variable: Any) -> None:
 
 
 @pytest.mark.parametrize("graph", quick([False, True], True), ids=["eager", "function"])
-@pytest.mark.parametrize("way", [by_apply, by_aggregate, by_compute, by_minimize])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "way"), diagonal(KINDS, [by_apply, by_aggregate, by_compute, by_minimize]))
 def test_passes_add_up_by_every_way(kind: str, way: Any, graph: bool, n: int, rank: int) -> None:
     """Each gradient is reduced once, by whatever way it comes; the step is taken after the last of four passes.
 
@@ -191,61 +183,6 @@ def test_clipped_sums_need_the_flag(kind: str, n: int, rank: int) -> None:
     assert variable.numpy()[0] == n * (n + 1) / 4
 
 
-@pytest.mark.parametrize("kind", quick(KINDS, "new"))
-def test_passes_in_fit(kind: str, n: int) -> None:
-    """Two small batches on each rank are one batch twice as large."""
-    two = {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
-    train(n, OPTIMIZERS["SGD" if kind == "new" else "legacy SGD"], serial_rows=2 * ROWS, **two)
-
-
-@pytest.mark.parametrize(
-    "options", [{"gradient_predivide_factor": 2.0}, once_more({"num_groups": 2}), once_more({"groups": 1})], ids=str
-)
-def test_options_that_change_nothing(options: dict[str, Any], n: int) -> None:
-    """Factors that cancel out, and groups, end where the serial run ends."""
-    train(n, OPTIMIZERS["legacy Adam"], **options)
-    train(n, OPTIMIZERS["Adam"], **options)
-
-
-@pytest.mark.parametrize("kind", quick(KINDS, "new"))
-def test_compression(kind: str, n: int) -> None:
-    """In half precision the end is near the serial one, not on it, and equal on all ranks."""
-    model, serial = twins()
-    x, y = data(n)
-    make = KINDS[kind].SGD
-    optimizer = hvd.DistributedOptimizer(make(0.05), compression=hvd.Compression.fp16)
-    fitted(compiled(model, optimizer), part(x), part(y), ROWS, 1, [begin()])
-    fitted(compiled(serial, make(0.05)), x, y, ROWS * n, 1)
-    assert_same_everywhere(model)
-    assert 1e-7 < difference(model, serial) < 5e-3
-
-
-@pytest.mark.parametrize(
-    ("kind", "as_dense"),
-    [("new", False), ("legacy", True), once_more("new", True), once_more("legacy", False)],
-    ids=["new-sparse", "legacy-dense", "new-dense", "legacy-sparse"],
-)
-def test_embeddings(kind: str, as_dense: bool, n: int) -> None:
-    """Words that one rank has and another has not: sparse or dense, the serial run's weights."""
-    in_float64()
-
-    def words() -> Any:
-        inputs = keras.Input((3,), dtype="int32")
-        x = keras.layers.Flatten()(keras.layers.Embedding(11, 4, name="words")(inputs))
-        return keras.Model(inputs, keras.layers.Dense(2, name="head")(x))
-
-    model, serial = twins(words)
-    x = np.random.default_rng(3).integers(0, 9, (4 * ROWS * n, 3)).astype("int32")
-    x[::n] %= 4
-    make = KINDS[kind].SGD
-    optimizer = hvd.DistributedOptimizer(make(0.05), sparse_as_dense=as_dense)
-    fitted(compiled(model, optimizer), part(x), part(data(n)[1]), ROWS, callbacks=[begin()])
-    fitted(compiled(serial, make(0.05)), x, data(n)[1], ROWS * n)
-    assert difference(model, serial) < 1e-10
-    model.train_on_batch(part(x)[:ROWS], part(data(n)[1])[:ROWS])
-    assert_same_everywhere(model)
-
-
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", quick(KINDS, "new"))
 def test_local_layers(kind: str, n: int, rank: int) -> None:
@@ -266,8 +203,7 @@ def test_local_layers(kind: str, n: int, rank: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("mean", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "mean"), diagonal(KINDS, [True, False]))
 def test_local_variables_add_up_their_passes(kind: str, mean: bool, n: int, rank: int) -> None:
     """Every pass of a local variable counts, as of a shared one; the counter of Horovod's suite is where it was."""
     local, common = tf.Variable([0.0]), tf.Variable([0.0])
@@ -312,7 +248,7 @@ def test_process_sets(kind: str, rank: int) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "inside"),
-    [("new", False), ("legacy", True), once_more("new", True), once_more("legacy", False)],
+    [once_more("new", False), ("legacy", True), once_more("new", True), once_more("legacy", False)],
     ids=["new-outside", "legacy-inside", "new-inside", "legacy-outside"],
 )
 def test_loss_scale(kind: str, inside: bool, n: int, rank: int) -> None:
@@ -350,18 +286,6 @@ def test_tensorflow_s_own_function_wraps_them_too(kind: str, n: int, rank: int) 
     assert variable.numpy()[0] == (n + 1) / 2
 
 
-def test_run_eagerly(n: int) -> None:
-    """Without any graph the end is the same."""
-    in_float64()
-    model, serial = twins()
-    x, y = data(n)
-    for each, rows in ((model, part), (serial, lambda whole: whole)):
-        make = hvd.DistributedOptimizer if each is model else lambda plain: plain
-        compiled(each, make(OPTIMIZERS["Adam"]()), run_eagerly=True)
-        fitted(each, rows(x), rows(y), ROWS * (1 if each is model else n), 1, [begin()])
-    assert difference(model, serial) < 1e-10
-
-
 def test_xla_is_refused() -> None:
     """What XLA compiles cannot talk to other ranks: the text says how to leave it out."""
     model = net()
@@ -377,6 +301,7 @@ def test_another_kind_is_refused() -> None:
         hvd.DistributedOptimizer(object())
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(keras.__name__ != "tf_keras", reason="needs tf_keras beside Keras 3")
 def test_an_optimizer_of_keras_3_is_refused() -> None:
     """Where the variable is set already the text does not say to set it, but to unset it or to use tf_keras."""

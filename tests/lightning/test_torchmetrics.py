@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 from doc_blocks import ROOT, blocks
 
-from workbench.launch.function import run
+import workbench
 
 (BLOCK,) = [each for each in blocks(ROOT / "docs" / "how-to" / "convert.md", "python") if "torchmetrics" in each.text]
 
@@ -26,8 +26,6 @@ def _computed(text: str) -> float:
     return float(error.compute())  # type: ignore[attr-defined]
 
 
-@pytest.mark.parallel
-@pytest.mark.timeout(120)
 def test_a_metric_is_that_of_all_samples() -> None:
     """Of 0, 1, 2 on one rank and 0, 1, 2, 3 on the other: the mean of their squares."""
-    assert run(_computed, (BLOCK.text,), np=2) == [pytest.approx(19 / 7)] * 2
+    assert workbench.run_threads(2, lambda: _computed(BLOCK.text)) == [pytest.approx(19 / 7)] * 2

@@ -145,7 +145,7 @@ def of(fitted: Any) -> dict[str, Any]:
 
 
 if STRATEGY == "workbench":
-    import workbench.torch.lightning  # noqa: F401 - registers the name
+    import workbench.torch.lightning  # registers the name
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 found: dict[str, Any] = {}
@@ -170,6 +170,10 @@ if SIZE > 1:
         trained(Drifting(), max_epochs=4, enable_checkpointing=False)
     except MismatchError as error:
         found["drifted"] = str(error)
+    try:
+        workbench.torch.lightning.WorkbenchStrategy(backward_passes_per_step=2)
+    except ValueError as error:
+        found["refused"] = str(error)
     os.chdir(FOLDER)  # loggers write here
     space = {"pl": pl, "model": Mixed(), "loader": loader(), "loss_of": torch.nn.functional.mse_loss}
     with redirect_stdout(sys.stderr):

@@ -22,14 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import thread_ranks
 
 import workbench as hvd
 from workbench import config
 from workbench.job.context import HOLDER
 
 LAUNCH = config.launch()
-AMONG_THREADS = thread_ranks.SIZE > 0
+AMONG_THREADS = int(os.environ.get("WORKBENCH_TEST_THREADS", "0")) > 0
+if AMONG_THREADS:
+    import thread_ranks  # and torch with it
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,6 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("ranks")
         if mark is not None and mark.args[0] > LAUNCH.size and not AMONG_THREADS:
             item.add_marker(pytest.mark.skip(f"needs {mark.args[0]} ranks"))
+
+
+def pytest_collection_finish() -> None:
+    """What is there stays: a test that collects garbage looks through what it has made, not through all of torch."""
+    gc.collect()
+    gc.freeze()
 
 
 class Outcomes:
@@ -100,6 +107,16 @@ def job() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def ranks_world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Among threads: in which world the test's jobs are."""
+    if not AMONG_THREADS:
+        return ""
+    for name, value in thread_ranks.WORLDS[request.param][2].items():
+        monkeypatch.setenv(name, value)
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
 def together(job: None) -> None:
     """Begin every test at the same time on all ranks."""
     if not AMONG_THREADS:
@@ -119,7 +136,7 @@ def n(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def job_with() -> Iterator[Callable[..., None]]:
+def job_with(ranks_world: str) -> Iterator[Callable[..., None]]:
     """Ends the job and begins another, with settings of its own: ``job_with(BUCKET_BYTES=0)``; a plain one follows."""
     before = dict(os.environ)
 
@@ -141,8 +158,8 @@ def job_with() -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def in_memory(n: int) -> bool:
+def in_memory(n: int, ranks_world: str) -> bool:
     """Do the ranks share their memory? Not under WORKBENCH_BACKEND=mpi, nor alone."""
     if AMONG_THREADS:
-        return n > 1 == thread_ranks.HOSTS and os.environ.get("WORKBENCH_BACKEND", "auto") == "auto"
+        return ranks_world == thread_ranks.IN_MEMORY
     return n > 1 and HOLDER.get().sets.everybody.name == "SHM"

@@ -24,7 +24,7 @@ def sums(step: int, length: int, n: int) -> torch.Tensor:
     return sum((values(step, length, rank) for rank in range(n)), torch.zeros(length, dtype=torch.float64))
 
 
-ROUNDS = 30
+ROUNDS = 8
 
 
 def test_random_orders(n: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from thorough import quick
+from thorough import diagonal
 
 import workbench.torch as hvd
 
@@ -17,7 +17,7 @@ FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 OPS = [hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product]
 
 # 0-d, empty, an empty dimension amid others, one element, fewer elements than ranks, odd, two dimensions, large.
-SHAPES: list[tuple[int, ...]] = [(), (0,), (2, 0, 3), (1,), (3,), (257,), (5, 7), (1_000_000,)]
+SHAPES: list[tuple[int, ...]] = [(), (0,), (2, 0, 3), (1,), (3,), (257,), (5, 7), (200_003,)]
 
 _NUMPY: dict[Any, Callable[[Any], Any]] = {
     hvd.Sum: lambda all_: all_.sum(0),
@@ -56,8 +56,7 @@ def assert_same(actual: torch.Tensor, wanted: torch.Tensor, op: Any = None) -> N
         assert torch.allclose(actual, wanted, rtol=step, atol=step), (actual, wanted)
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.value)
-@pytest.mark.parametrize("dtype", quick([*INTEGERS, *FLOATS], torch.int8, torch.int16, torch.float32), ids=str)
+@pytest.mark.parametrize(("dtype", "op"), diagonal([*INTEGERS, *FLOATS], OPS))
 def test_closed_form(dtype: torch.dtype, op: Any, rank: int, n: int) -> None:
     """Every op, dtype and shape gives numpy's result, in new memory, and leaves the input as it was."""
     for shape in SHAPES:
@@ -69,8 +68,7 @@ def test_closed_form(dtype: torch.dtype, op: Any, rank: int, n: int) -> None:
         assert tensor.numel() == 0 or result.data_ptr() != tensor.data_ptr()
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average], ids=lambda op: op.value)
+@pytest.mark.parametrize(("op", "dtype"), diagonal([hvd.Sum, hvd.Average], FLOATS))
 def test_random_floats(dtype: torch.dtype, op: Any, rank: int, n: int) -> None:
     """Sums of arbitrary numbers stay within the rounding of n additions in their dtype."""
     for length in (5, 100_003):
@@ -107,17 +105,6 @@ def test_nan_and_inf_arrive(dtype: torch.dtype, rank: int, n: int) -> None:
         if op in (hvd.Sum, hvd.Average):
             assert result[2] == float("inf"), op
             assert result[3] == float("-inf"), op
-
-
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_integer_average_is_cut_towards_zero(dtype: torch.dtype, rank: int, n: int) -> None:
-    """The average of integers is the sum divided by n, cut towards zero as in C, also below zero."""
-    values = [[3 * r + 1, 2, 5 * r, r] for r in range(n)]
-    if dtype is not torch.uint8:
-        values = [[(-1) ** i * each for i, each in enumerate(row)] for row in values]
-    total = np.sum(values, axis=0)
-    result = hvd.allreduce(torch.tensor(values[rank], dtype=dtype))
-    assert result.tolist() == np.trunc(total / n).astype(int).tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)

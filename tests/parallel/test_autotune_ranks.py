@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from bag import MAKES, Pair
 from broken_off import broken_off, fail
+from thorough import diagonal
 
 import workbench as wb
 import workbench.torch as hvd
@@ -24,8 +26,8 @@ from workbench.runtime.steady import bayes, tuner
 from workbench.simulate.measured.plan import Plan, Way
 from workbench.training.gradient_list import GradientList
 
-pytest.importorskip("sklearn")
-pytestmark = pytest.mark.ranks(2)
+# Looked for and not imported: that would take each rank a second.
+pytestmark = [pytest.mark.ranks(2), pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")]
 
 Begin = Callable[..., None]
 LEAST, MOST = 100, 3000
@@ -68,15 +70,14 @@ def trained(n: int, make: str, steps: int) -> tuple[list[torch.Tensor], list[int
     return [param.detach().clone() for param in pair.bag.parameters()], sizes
 
 
-@pytest.mark.parametrize("make", MAKES)
-@pytest.mark.parametrize("eager", [0, 4096])
+@pytest.mark.parametrize(("eager", "make"), diagonal([0, 4096], MAKES))
 def test_weights_while_everything_changes(eager: int, make: str, n: int, restless: Begin, job_with: Begin) -> None:
     """They are those of the serial run, and on two ranks those of a job that is not tuned, to the last bit."""
     restless(**({} if eager else {"EAGER_BYTES": 0}))
-    tuned, sizes = trained(n, make, 40)
+    tuned, sizes = trained(n, make, 24)
     alike(sizes)
     job_with(AUTOTUNE=0)
-    plain, sizes = trained(n, make, 40)
+    plain, sizes = trained(n, make, 24)
     assert len(set(sizes)) == 1
     for mine, its in zip(tuned, plain, strict=True):
         assert torch.equal(mine, its) if n == 2 else torch.allclose(mine, its, rtol=0, atol=1e-12)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from bag import MAKES, STEPS, ZEROS, Bag
 from serial import batches, mse, part
-from thorough import quick
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -85,9 +85,7 @@ class Routes:
         return list(dict.fromkeys(found.values()))
 
 
-@pytest.mark.parametrize("passes", quick([1, 3], 3))
-@pytest.mark.parametrize("zero", ZEROS)
-@pytest.mark.parametrize("short", SHORT)
+@pytest.mark.parametrize(("short", "zero", "passes"), diagonal(SHORT, ZEROS, [1, 3]))
 def test_patterns_of_use(short: str, zero: str, passes: int, n: int, job_with: Callable[..., None]) -> None:
     """Used by all ranks, by some, in turns, by nobody, frozen and unfrozen, tied, of any layout, in several passes."""
     job_with(**SMALL)
@@ -105,8 +103,7 @@ def tower() -> nn.Module:
     return nn.Sequential(*(nn.Linear(4 if i == 0 else 300, 4 if i == 3 else 300) for i in range(4)))
 
 
-@pytest.mark.parametrize("within", [False, True], ids=["copied", "written"])
-@pytest.mark.parametrize("short", SHORT)
+@pytest.mark.parametrize(("short", "within"), diagonal(SHORT, [False, True]))
 def test_a_model_of_some_size(short: str, within: bool, n: int) -> None:
     """Without settings; also where linear layers write their gradients to the buckets."""
     both = Routes(tower, short)
@@ -120,9 +117,8 @@ def test_a_model_of_some_size(short: str, within: bool, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"op": hvd.Sum}, {"gradient_predivide_factor": 4.0}], ids=["average", "sum", "predivide"]
+    ("short", "options"), diagonal(SHORT, [{}, {"op": hvd.Sum}, {"gradient_predivide_factor": 4.0}])
 )
-@pytest.mark.parametrize("short", SHORT)
 def test_every_dtype_has_its_buckets(short: str, options: dict[str, Any], n: int) -> None:
     """What is wider is cast, what is short already is sent as it is: each bucket has 2 bytes a number to send."""
     dtypes = [torch.float64, torch.bfloat16, torch.float32, torch.float16, torch.float64, torch.float32]

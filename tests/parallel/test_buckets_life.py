@@ -10,6 +10,7 @@ import pytest
 import torch
 from bag import MAKES, STEPS, ZEROS, Pair
 from serial import batches, distributed, goes_on, mse, part, twins
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -17,8 +18,7 @@ import workbench.torch as hvd
 SMALL = {"BUCKET_BYTES": 200, "EAGER_BYTES": 0}  # several buckets, and no tensor is eager
 
 
-@pytest.mark.parametrize("zero", ZEROS)
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize(("make", "zero"), diagonal(MAKES, ZEROS))
 def test_made_again_amid_training(make: str, zero: str, n: int, job_with: Callable[..., None]) -> None:
     """A new optimizer on the same model, whose gradients still lie in the old one's buckets."""
     job_with(**SMALL)

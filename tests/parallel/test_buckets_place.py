@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from bag import Pair
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -104,8 +105,7 @@ def test_backward_writes_into_the_buckets_by_itself(n: int, job_with: Callable[.
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize("nbytes", [BUCKET_BYTES, 1 << 20])
+@pytest.mark.parametrize(("nbytes", "sharded"), diagonal([BUCKET_BYTES, 1 << 20], [False, True]))
 def test_one_announcement_for_each_bucket(
     nbytes: int, sharded: bool, n: int, job_with: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Gradients in buckets against the serial run: whoever uses which parameter when, and whatever the buckets' size."""
+"""Gradients in buckets, in each mode, against the serial run: whoever uses which parameter when, in any buckets."""
 
 from __future__ import annotations
 
@@ -8,28 +8,119 @@ from typing import Any
 
 import pytest
 import torch
-from bag import MAKES, PARAMS, STEPS, ZEROS, Pair, maker
-from thorough import quick
+from bag import IMPLEMENTATIONS, MAKES, PARAMS, STEPS, ZEROS, Pair, maker
+from thorough import diagonal, once_more, quick
 from torch import nn
 
 import workbench.torch as hvd
+from workbench.torch.sharded.stage1 import ELEMENTWISE
+
+MODES: dict[str, dict[str, Any]] = {
+    "buckets": {},
+    "overlap": {"overlap_forward": True},
+    "sharded": {"sharded": True},
+    "gradients": {"sharded": "gradients"},
+}
+SMALL = {"BUCKET_BYTES": 500, "PIECE_BYTES": 80, "EAGER_BYTES": 0}  # several buckets, most in several pieces
 
 
-@pytest.mark.parametrize("passes", quick([1, 3], 3))
-@pytest.mark.parametrize("zero", ZEROS)
-@pytest.mark.parametrize("make", MAKES)
-def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
+@pytest.mark.parametrize(("mode", "make", "zero", "passes"), diagonal(MODES, MAKES, ZEROS, [1, 3]))
+def test_patterns_of_use(mode: str, make: str, zero: str, passes: int, n: int) -> None:
     """Used by all, by some, in turns, by nobody for a while or for ever, frozen and unfrozen, tied, of any layout.
 
     After each step weights and gradients are the serial run's, and at the end so is the state: what nobody used was
     touched neither by momentum nor by weight decay.
     """
-    pair = Pair(n, MAKES[make], backward_passes_per_step=passes)
+    pair = Pair(n, MAKES[make], backward_passes_per_step=passes, **MODES[mode])
     for step in range(STEPS):
         pair.step(step, zero, passes)
     pair.check_state()
     before = Pair(1).twin.get_parameter("never")
     assert torch.equal(pair.bag.get_parameter("never"), before)
+
+
+@pytest.mark.parametrize(("kind", "mode"), diagonal(ELEMENTWISE, MODES))
+def test_every_optimizer(kind: type, mode: str, n: int, job_with: Callable[..., None]) -> None:
+    """All that treat each element by itself: weights after each step, and the state at the end, are the serial ones."""
+    job_with(**SMALL)
+    pair = Pair(n, maker(kind), **MODES[mode])
+    for step in range(STEPS):
+        pair.step(step)
+    pair.check_state()
+
+
+@pytest.mark.parametrize(("which", "mode"), diagonal(range(len(IMPLEMENTATIONS)), MODES))
+def test_every_implementation(which: int, mode: str, n: int, job_with: Callable[..., None]) -> None:
+    """torch's other ways to step over many parameters do so over buckets, and over slices of them."""
+    job_with(**SMALL)
+    kind, more = IMPLEMENTATIONS[which]
+    pair = Pair(n, maker(kind, **more), **MODES[mode])
+    for step in range(STEPS):
+        pair.step(step)
+    pair.check_state()
+
+
+@pytest.mark.parametrize("make", quick(MAKES, "Adam"))
+@pytest.mark.parametrize(
+    ("mode", "nbytes"),
+    [
+        *(("buckets", each) for each in (0, 1, 200, 500)),
+        *(("overlap", 1), ("sharded", 0), ("sharded", 200), ("gradients", 200)),
+        *(once_more(mode, each) for mode in ("sharded", "gradients") for each in (1, 500)),
+    ],
+)
+def test_any_size_of_bucket(mode: str, nbytes: int, make: str, n: int, job_with: Callable[..., None]) -> None:
+    """Without buckets, with one for each gradient, and with a few, all over the data plane: the same numbers."""
+    job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
+    pair = Pair(n, MAKES[make], **MODES[mode])
+    for step in range(STEPS):
+        pair.step(step)
+    pair.check_state()
+    if n > 1 and mode == "buckets":
+        buckets = set(pair.optimizer._distributed.grads.buckets.values())
+        assert len(buckets) == {0: 0, 1: len(PARAMS) - 2}.get(nbytes, len(buckets))
+        assert nbytes == 0 or len(buckets) > 1
+    assert mode != "sharded" or (pair.optimizer._distributed.shards is not None) == (n > 1 and nbytes > 0)
+
+
+@pytest.mark.parametrize(("mode", "tensor"), [("overlap", False), ("overlap", True), ("sharded", False)])
+def test_groups_and_a_scheduler(mode: str, tensor: bool, n: int) -> None:
+    """An update is made with the rates of its step, also where a scheduler has changed them before it is made."""
+
+    def groups(bag: nn.Module) -> list[dict[str, Any]]:
+        params = list(bag.parameters())
+        rate = torch.tensor(0.05) if tensor else 0.05
+        return [{"params": params[::2], "lr": rate}, {"params": params[1::2], "weight_decay": 0.3}]
+
+    pair = Pair(n, MAKES["Adam"], groups, **MODES[mode])
+    schedulers = [torch.optim.lr_scheduler.StepLR(one, 2, 0.5) for one in (pair.optimizer, pair.reference)]
+    for step in range(STEPS):
+        pair.backward(step)
+        for _, optimizer, _ in pair.both():
+            optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+        for _, optimizer, _ in pair.both():
+            optimizer.zero_grad()
+    pair.check(STEPS)
+    pair.check_state()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(("mode", "first"), [*((mode, 1) for mode in MODES), ("overlap", 0)])
+def test_a_process_set(mode: str, first: int, rank: int, n: int, job_with: Callable[..., None]) -> None:
+    """With and without rank 0, which decides what overtakes what: each trains as its serial run, outside alone."""
+    job_with(**SMALL)
+    members = list(range(first, n)) if first else list(range(n - 1))
+    few = hvd.add_process_set(members)
+    pair = Pair(n, MAKES["Adam"], among=members if rank in members else [rank], process_set=few, **MODES[mode])
+    for step in range(STEPS):
+        pair.step(step)
+    if rank in members:
+        pair.check_state()
+    if mode == "buckets":
+        assert bool(pair.optimizer._distributed.grads.buckets) == (rank in members and len(members) > 1)
+    assert hvd.remove_process_set(few)
 
 
 def test_a_gradient_of_others_has_the_parameter_s_order_in_memory(n: int) -> None:
@@ -42,24 +133,8 @@ def test_a_gradient_of_others_has_the_parameter_s_order_in_memory(n: int) -> Non
         assert param.grad.stride() == param.stride()
 
 
-@pytest.mark.parametrize("make", MAKES)
-@pytest.mark.parametrize("nbytes", [0, 1, 200, 500])
-def test_any_size_of_bucket(nbytes: int, make: str, n: int, job_with: Callable[..., None]) -> None:
-    """Without buckets, with one for each gradient, and with a few, all over the data plane: the same numbers."""
-    job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
-    pair = Pair(n, MAKES[make])
-    for step in range(STEPS):
-        pair.step(step)
-    pair.check_state()
-    buckets = set(pair.optimizer._distributed.grads.buckets.values())
-    if n > 1:
-        assert len(buckets) == {0: 0, 1: len(PARAMS) - 2}.get(nbytes, len(buckets))
-        assert nbytes == 0 or len(buckets) > 1
-
-
 @pytest.mark.processes("torch tells the whole process that backward() has run")
-@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
-@pytest.mark.parametrize("predivide", [1.0, 4.0])
+@pytest.mark.parametrize(("predivide", "op"), diagonal([4.0, 1.0], [hvd.Average, hvd.Sum]))
 def test_every_dtype_has_its_buckets(op: Any, predivide: float, n: int) -> None:
     """Parameters of four dtypes in one model: whole-numbered gradients are exact in each, and unused ones stay None."""
     if op is hvd.Sum and predivide != 1.0:
@@ -81,20 +156,6 @@ def test_every_dtype_has_its_buckets(op: Any, predivide: float, n: int) -> None:
             assert (param.grad == gradient).all(), (step, param.dtype)
             param.data.zero_()
         assert unused.grad is None
-
-
-@pytest.mark.ranks(2)
-def test_a_process_set(rank: int, n: int) -> None:
-    """The members of a set train together, in buckets, and the rank outside trains alone: each as its serial run."""
-    members = list(range(1, n))
-    few = hvd.add_process_set(members)
-    among = members if rank in members else [rank]
-    pair = Pair(n, among=among, process_set=few)
-    for step in range(STEPS):
-        pair.step(step)
-    pair.check_state()
-    assert bool(pair.optimizer._distributed.grads.buckets) == (rank in members and len(members) > 1)
-    assert hvd.remove_process_set(few)
 
 
 def test_two_optimizers_on_one_model(n: int) -> None:

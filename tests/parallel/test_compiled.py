@@ -34,6 +34,7 @@ INDUCTOR = pytest.param(
 )
 SLOW_TOO = pytest.param("aot_eager", marks=pytest.mark.slow)
 compilers = pytest.mark.parametrize("backend", ["aot_eager", INDUCTOR])
+tracers = pytest.mark.parametrize("backend", ["eager", SLOW_TOO, INDUCTOR])  # where it is what is traced that counts
 slow_compilers = pytest.mark.parametrize("backend", [SLOW_TOO, INDUCTOR])
 
 
@@ -99,7 +100,7 @@ def test_without_buckets_nothing_is_split(n: int, job_with: Callable[..., None])
 
 
 @pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.slow)])
-@compilers
+@tracers
 def test_a_compiled_step(backend: str, sharded: bool, n: int) -> None:
     """The wrapped optimizer's arithmetic is compiled; what waits for other ranks is not traced."""
     torch._dynamo.utils.counters.clear()
@@ -119,7 +120,7 @@ def test_an_optimizer_that_was_compiled_before(backend: str, n: int) -> None:
     train_overlapped(n, make, its_make=MAKES["Adam"], tolerance=1e-5)
 
 
-@compilers
+@tracers
 def test_a_compiled_training_step(backend: str, n: int) -> None:
     """zero_grad, forward, backward and step in one compiled function."""
     model, serial = twins(tower)

@@ -1,4 +1,4 @@
-"""The contract of the verbs and of the gradients of a step, for numpy and torch.
+"""The contract of the verbs and of the gradients of a step, for torch; for numpy in ``tests/threads``.
 
 Other frameworks keep it too: ``tests/frameworks``.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 from checks import VERBS, Check, cases
-from list_checks import LISTS
 from modes import Mode, Torch
 
 
@@ -16,7 +15,7 @@ def name(value: object) -> str:
     return str(getattr(value, "name", None) or getattr(value, "__name__", value))
 
 
-@pytest.mark.parametrize(("mode", "check"), cases([Mode, Torch], [*VERBS, *LISTS]), ids=name)
+@pytest.mark.parametrize(("mode", "check"), cases([Torch], VERBS), ids=name)
 def test_contract(mode: type[Mode], check: Check) -> None:
-    """Each check of ``checks.py`` and ``list_checks.py`` holds on every rank."""
+    """Each check of ``checks.py`` holds on every rank."""
     check(mode())

@@ -7,7 +7,7 @@ from drawn_trainings import Training
 from thorough import quick
 
 
-@pytest.mark.parametrize("seed", quick(range(20), *range(6)))
+@pytest.mark.parametrize("seed", quick(range(20), *range(4)))
 def test_a_training_that_is_drawn(seed: int) -> None:
     """Whatever goes together has the weights of the serial run after each step."""
     Training(seed).run()

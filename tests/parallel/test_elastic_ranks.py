@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch._dynamo  # torch does it with the first optimizer, which would take up to 20 s of that test's minute
 from all_ranks import wait_for_all
+from thorough import diagonal
 
 import workbench.torch as hvd
 from workbench.core.messages import Raised
@@ -84,7 +85,7 @@ def cell(expected: tuple[type[Exception], ...]) -> Iterator[list[Exception]]:
         time.sleep(0.2)  # it takes a moment to print the traceback
         job.engine.report(Raised(rank, repr(error), final=False))
     wait_for_all()
-    time.sleep(0.5)  # nobody says when what was reported has been taken in
+    time.sleep(0.3)  # nobody says when what was reported has been taken in
     job.cell_begins()
 
 
@@ -139,8 +140,9 @@ def undisturbed(quick_resets: None) -> dict[str, Any]:
     return train_with(no_trouble)
 
 
-@pytest.mark.parametrize("place", ["forward", "backward", "synchronize", "step", "commit"])
-@pytest.mark.parametrize("which", ["first", "last"])
+@pytest.mark.parametrize(
+    ("which", "place"), diagonal(["first", "last"], ["forward", "backward", "synchronize", "step", "commit"])
+)
 def test_one_failure_on_one_rank_changes_nothing(place: str, which: str, n: int, undisturbed: Any) -> None:
     """Wherever a step fails, on whichever rank: all go back to the commit and end with the undisturbed weights."""
     trouble = Once(0 if which == "first" else n - 1, place, 3)
@@ -155,8 +157,7 @@ def test_failure_after_failure_changes_nothing(n: int, undisturbed: Any) -> None
     assert (one.left, two.left) == ([0, 5] if hvd.rank() else [], [4] if hvd.rank() != n - 1 else [])
 
 
-@pytest.mark.parametrize("zero_last", [True, False])
-@pytest.mark.parametrize("options", [{"passes": 2}, {"num_groups": 2}], ids=["two passes", "groups"])
+@pytest.mark.parametrize(("options", "zero_last"), diagonal([{"passes": 2}, {"num_groups": 2}], [True, False]))
 def test_gradients_of_the_failed_step_are_forgotten(zero_last: bool, options: dict[str, int], n: int) -> None:
     """They are neither added to the next ones nor waited for, wherever zero_grad() stands; also amid accumulation."""
     wanted = train_with(no_trouble, zero_last, **options)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from all_ranks import wait_for_all
+from thorough import diagonal
 
 import workbench.torch as hvd
 from workbench.errors import (
@@ -164,8 +165,7 @@ MISMATCHES: dict[str, tuple[Submit, Callable[[bool, int], str], str]] = {
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("who", ["rank 0", "last rank"])
-@pytest.mark.parametrize("what", [pytest.param(what, id=what.replace(" ", "_")) for what in MISMATCHES])
+@pytest.mark.parametrize(("what", "who"), diagonal(MISMATCHES, ["rank 0", "last rank"]))
 def test_mismatch(what: str, who: str, rank: int, n: int) -> None:
     """One rank that differs is a MismatchError on all ranks, in Horovod's words and with the value of each rank."""
     submit, shown, sentence = MISMATCHES[what]

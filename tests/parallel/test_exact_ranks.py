@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from thorough import quick
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -145,17 +145,17 @@ def same_as_serial(model: nn.Module, build: Callable[[], nn.Module], optimize: O
     assert [name for name in its if mine[name] != its[name]] == []
 
 
-@pytest.mark.parametrize("dtype", quick([torch.float32, torch.bfloat16, torch.float64], torch.bfloat16), ids=str)
-@pytest.mark.parametrize("name", list(OPTIMIZERS))
-@pytest.mark.parametrize("build", quick([mlp, wide, cnn, Uneven], cnn, Uneven), ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    ("build", "name", "dtype"),
+    diagonal([mlp, wide, cnn, Uneven], list(OPTIMIZERS), [torch.float32, torch.bfloat16, torch.float64]),
+)
 def test_any_number_of_ranks_has_the_bits_of_the_serial_run(build: Any, name: str, dtype: torch.dtype) -> None:
     """Four shards on these ranks, over an epoch's short end into the next epoch."""
     model, _ = train_with(made(build, dtype), OPTIMIZERS[name], SHARDS)
     same_as_serial(model, build, OPTIMIZERS[name], SHARDS)
 
 
-@pytest.mark.parametrize("build", quick([mlp, wide, cnn, Uneven], wide), ids=lambda build: build.__name__)
-@pytest.mark.parametrize("extra", [-1, 0, 1])
+@pytest.mark.parametrize(("extra", "build"), diagonal([-1, 0, 1], [mlp, wide, cnn, Uneven]))
 def test_one_shard_a_rank_and_fewer_shards_than_ranks(build: Any, extra: int, n: int) -> None:
     """The ordinary reduction where it has the order of the shards; ranks without a shard."""
     shards = max(1, n + extra)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from serial import MAKES, Net, assert_equal, batches, distributed, mse, part, step_alike, twins
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -97,8 +98,7 @@ def wrap_and_fill(model: nn.Module, name: str) -> Any:
 HOW = [wrap, broadcast_then_wrap, wrap_then_broadcast, wrap_twice, wrap_and_fill]
 
 
-@pytest.mark.parametrize("name", MAKES)
-@pytest.mark.parametrize("how", HOW, ids=lambda how: how.__name__)
+@pytest.mark.parametrize(("how", "name"), diagonal(HOW, MAKES))
 def test_training_equals_the_serial_run(how: Callable[..., Any], name: str, n: int) -> None:
     """Weight decay and momentum leave alone what no rank used, as without Horovod: its zeros are no gradient."""
     model, serial = twins()

@@ -16,7 +16,7 @@ import workbench.torch as hvd
 
 pytestmark = pytest.mark.processes("shutdown() and init() are of the whole process; signals")
 
-IDLE_S = 5.0
+IDLE_S = 2.0
 IDLE_SHARE = 0.02  # of one core; the figure to hold is 1 %, the rest is for the machine's noise
 
 

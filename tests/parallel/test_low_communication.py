@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from serial import MAKES, assert_equal, batches, mse, part, twins
+from serial import MAKES, batches, mse, part, train_alike, twins
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -50,21 +51,13 @@ def equal_everywhere(model: nn.Module) -> bool:
     return bool((everyone == everyone[0]).all())
 
 
-@pytest.mark.parametrize("make", ["plain", "SGD"])
-@pytest.mark.parametrize("wrap", ALIKE)
+@pytest.mark.parametrize(("wrap", "make"), diagonal(ALIKE, ["plain", "SGD"]))
 def test_an_exchange_in_every_step_is_synchronous_sgd(wrap: str, make: str, n: int) -> None:
     """With H = 1 it is the serial run on the whole batch, to 1e-12 after each step, with momentum as well."""
     model, serial = twins()
     inner, reference = (sgd(one) if make == "plain" else MAKES[make](one.parameters()) for one in (model, serial))
     optimizer = ALIKE[wrap](inner)
-    for x, y in batches(n):
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial)
+    train_alike(model, optimizer, serial, reference, batches(n))
 
 
 def test_local_sgd_averages_what_the_ranks_have_come_to(n: int) -> None:

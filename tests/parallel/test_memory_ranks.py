@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from thorough import diagonal
 
 import workbench
 import workbench.torch as hvd
@@ -89,8 +90,7 @@ def shared(rank: int, length: int, dtype: str, seed: int = 0) -> np.ndarray:
     return array
 
 
-@pytest.mark.parametrize("length", SIZES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "length"), diagonal(DTYPES, SIZES))
 def test_sums_have_the_bits_of_a_serial_loop(dtype: str, length: int, way: str, rank: int, n: int) -> None:
     """In shared memory, in ordinary memory, in parts of larger arrays, and where ranks have the one or the other."""
     wanted = serial(n, length, Reduction("sum", dtype))

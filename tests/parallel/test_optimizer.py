@@ -22,6 +22,7 @@ from serial import (
     train_alike,
     twins,
 )
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -32,21 +33,22 @@ import workbench.torch as hvd
 OPTIONS = pytest.mark.parametrize("options", [{}, {"compression": hvd.Compression.topk(1.0)}], ids=["plain", "topk"])
 
 
-@OPTIONS
-@pytest.mark.parametrize("set_to_none", [True, False])
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize(
+    ("make", "set_to_none", "options"),
+    diagonal(MAKES, [True, False], [{}, {"compression": hvd.Compression.topk(1.0)}]),
+)
 def test_equals_the_serial_run(make: str, set_to_none: bool, options: dict[str, Any], n: int) -> None:
-    """Tied, frozen and unused parameters included, after each of 20 steps; weight decay leaves the unused alone."""
+    """Tied, frozen and unused parameters included, after each of 10 steps; weight decay leaves the unused alone."""
     run(n, MAKES[make], set_to_none=set_to_none, **options)
 
 
-@pytest.mark.parametrize("factor", [0.5, 2.0, 3.0, "n"])
+@pytest.mark.parametrize("factor", [3.0, "n"])
 def test_gradient_predivide_factor(factor: float | str, n: int) -> None:
     """Dividing before and multiplying after the sum changes nothing but rounding."""
     run(n, gradient_predivide_factor=float(n if factor == "n" else factor))
 
 
-@pytest.mark.parametrize("num_groups", [1, 2, 3, 100])
+@pytest.mark.parametrize("num_groups", [1, 2, 100])
 def test_num_groups(num_groups: int, n: int) -> None:
     """Gradients that travel in groups give the same result; more groups than parameters are as many as parameters."""
     run(n, num_groups=num_groups)
@@ -113,15 +115,19 @@ def conv() -> nn.Module:
     return model.double().to(memory_format=torch.channels_last)
 
 
-@OPTIONS
-@pytest.mark.parametrize("make", [*MAKES.values(), lambda params: torch.optim.Adam(params, fused=True)])
+@pytest.mark.parametrize(
+    ("make", "options"),
+    diagonal(
+        [*MAKES.values(), lambda params: torch.optim.Adam(params, fused=True)],
+        [{}, {"compression": hvd.Compression.topk(1.0)}],
+    ),
+)
 def test_channels_last(make: Any, options: dict[str, Any], n: int) -> None:
     """A model in channels_last equals the serial run."""
     run(n, make, conv, **options)
 
 
-@pytest.mark.parametrize("where", ["last rank", "first rank", "alternating"])
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize(("make", "where"), diagonal(MAKES, ["last rank", "first rank", "alternating"]))
 def test_a_parameter_that_one_rank_uses(make: str, where: str, n: int) -> None:
     """Only some rows use a layer, so on most ranks it has no gradient: they contribute zeros."""
     model, serial = twins()
@@ -138,8 +144,10 @@ def test_a_parameter_that_one_rank_uses(make: str, where: str, n: int) -> None:
         assert_equal(model, serial)
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_predivide_factor": 3.0}, {"groups": 2}, {"num_groups": 3}], ids=str)
-@pytest.mark.parametrize("passes", [2, 3])
+@pytest.mark.parametrize(
+    ("passes", "options"),
+    diagonal([2, 3], [{}, {"gradient_predivide_factor": 3.0}, {"groups": 2}, {"num_groups": 3}]),
+)
 def test_backward_passes_per_step(passes: int, options: dict[str, Any], n: int) -> None:
     """Gradients of several passes are added up, not averaged, and travel once, with a factor and in groups as well."""
     model, serial = twins()
@@ -180,7 +188,7 @@ def test_add_param_group_and_unfreeze(n: int) -> None:
     model, serial = twins()
     optimizer = hvd.DistributedOptimizer(MAKES["SGD"](model.body.parameters()))
     reference = MAKES["SGD"](serial.body.parameters())
-    for step, (x, y) in enumerate(batches(n)):
+    for step, (x, y) in enumerate(batches(n, 16)):
         for net, its in ((model, optimizer), (serial, reference)):
             if step == 3:
                 its.add_param_group({"params": net.head.parameters(), "lr": 0.2})
@@ -261,8 +269,9 @@ def test_closure_called_many_times(op: Any, n: int) -> None:
         assert_equal(model, serial, 1e-9)
 
 
-@pytest.mark.parametrize("scheduled", ["the wrapped optimizer", "the optimizer, before it is wrapped"])
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize(
+    ("make", "scheduled"), diagonal(MAKES, ["the wrapped optimizer", "the optimizer, before it is wrapped"])
+)
 def test_learning_rate_scheduler(make: str, scheduled: str, n: int) -> None:
     """A scheduler works on either side of the wrapping, without a warning, and the gradients are still reduced."""
 

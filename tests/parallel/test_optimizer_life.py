@@ -27,7 +27,7 @@ from serial import (
     train_alike,
     twins,
 )
-from thorough import quick
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -60,7 +60,7 @@ def test_state_dict_round_trip(make: str, n: int) -> None:
     """A checkpoint is the plain optimizer's; training goes on from it as if it had never stopped."""
     model, serial = twins()
     optimizer, reference = distributed(model, MAKES[make]), MAKES[make](serial.parameters())
-    for step, (x, y) in enumerate(batches(n)):
+    for step, (x, y) in enumerate(batches(n, 16)):
         if step == 7:  # to a new wrapped optimizer
             saved = copy.deepcopy(optimizer.state_dict())
             assert saved.keys() == reference.state_dict().keys()
@@ -157,22 +157,17 @@ def test_two_models_at_once(n: int) -> None:
     references = [MAKES["SGD"](serial.parameters()) for _, serial in pairs]
     for x, y in batches(n, 4):
         for (model, serial), optimizer, reference in zip(pairs, optimizers, references, strict=True):
-            optimizer.zero_grad()
-            reference.zero_grad()
-            mse(model, part(x), part(y)).backward()
-            optimizer.step()
-            mse(serial, x, y).backward()
-            reference.step()
-            assert_equal(model, serial)
+            step_alike(model, optimizer, serial, reference, (x, y))
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"compression": hvd.Compression.fp16}, {"sharded": True}, {"op": hvd.Adasum}, {"compression": TOPK}],
-    ids=",".join,
+    ("first", "options"),
+    diagonal(
+        [0, 3],
+        [{}, {"compression": hvd.Compression.fp16}, {"sharded": True}, {"op": hvd.Adasum}, {"compression": TOPK}],
+    ),
 )
-@pytest.mark.parametrize("first", [0, 3], ids="from step {}".format)
 def test_two_models_in_unlike_order_are_not_mixed(options: dict[str, Any], first: int, rank: int, n: int) -> None:
     """Names and shapes are the same, so one's gradients would be added to the other's: all ranks get an error."""
     models = [twins()[0] for _ in range(2)]
@@ -212,7 +207,7 @@ def test_groups_that_differ_are_an_error_in_each_step(rank: int, n: int) -> None
 def test_a_trial_that_is_left_keeps_no_name_from_the_next(options: dict[str, Any], rank: int, n: int) -> None:
     """Trials of one loop end between ``backward()`` and ``step()``, or after ``synchronize()``."""
     x, y = next(iter(batches(n, 1)))
-    for trial in range(20):
+    for trial in range(5):
         model, _ = twins()
         optimizer = distributed(model, **options)
         mse(model, part(x), part(y)).backward()
@@ -353,8 +348,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.processes("warnings are the whole process's")
-@pytest.mark.parametrize("mode", quick(MODES, "plain", "parameters"))
-@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize(("first", "mode"), diagonal([0, 2], MODES))
 def test_parameters_that_are_the_model_s_no_longer(first: int, mode: str, n: int) -> None:
     """A step after load_state_dict(assign=True) has nothing to train: it warns. A step before, or without data, not."""
     model, other = twins(tower)
@@ -379,8 +373,10 @@ def test_parameters_that_are_the_model_s_no_longer(first: int, mode: str, n: int
             step()
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("Adasum", "gradients", "parameters")])
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("kept", "mode"),
+    diagonal([False, True], [mode for mode in MODES if mode not in ("Adasum", "gradients", "parameters")]),
+)
 def test_skip_synchronize_before_synchronize(kept: bool, mode: str, n: int) -> None:
     """step() refuses gradients of this rank alone, also those kept by no_sync(); after synchronize() it is right."""
     model, serial = twins(tower)
@@ -405,8 +401,10 @@ def test_skip_synchronize_before_synchronize(kept: bool, mode: str, n: int) -> N
         assert_equal(model, serial)
 
 
-@pytest.mark.parametrize("options", [{}, {"overlap_forward": True}, {"sharded": True}, {"num_groups": 2}], ids=str)
-@pytest.mark.parametrize("way", ["restore", "zero_grad"])
+@pytest.mark.parametrize(
+    ("way", "options"),
+    diagonal(["restore", "zero_grad"], [{}, {"overlap_forward": True}, {"sharded": True}, {"num_groups": 2}]),
+)
 def test_passes_that_are_dropped_do_not_count(way: str, options: dict[str, Any], n: int) -> None:
     """After some of backward_passes_per_step passes, restore() and zero_grad() begin the step anew."""
     model, serial = twins(tower)

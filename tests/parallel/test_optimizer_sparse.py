@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from serial import MAKES, assert_equal, batches, distributed, mse, part, train_alike, twins
-from thorough import quick
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -44,8 +44,9 @@ SILENT: dict[str, Callable[[int], bool]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"num_groups": 1}, {"backward_passes_per_step": 2}], ids=str)
-@pytest.mark.parametrize("silent", quick(SILENT, "later"))
+@pytest.mark.parametrize(
+    ("silent", "options"), diagonal(SILENT, [{}, {"num_groups": 1}, {"backward_passes_per_step": 2}])
+)
 def test_sparse_gradients(silent: str, options: dict[str, int], n: int) -> None:
     """Without sparse_as_dense the gradient stays sparse on every rank, and SGD equals the serial run.
 
@@ -75,8 +76,9 @@ def test_sparse_gradients(silent: str, options: dict[str, int], n: int) -> None:
         assert model.words.weight.grad.is_sparse
 
 
-@pytest.mark.parametrize("options", [{}, {"num_groups": 1}, {"backward_passes_per_step": 2}], ids=str)
-@pytest.mark.parametrize("silent", SILENT)
+@pytest.mark.parametrize(
+    ("silent", "options"), diagonal(SILENT, [{}, {"num_groups": 1}, {"backward_passes_per_step": 2}])
+)
 def test_sparse_as_dense_for_an_optimizer_of_sparse_gradients(silent: str, options: dict[str, int], n: int) -> None:
     """SparseAdam, which takes no other, gets them back in sparse form on every rank, and equals the serial run."""
     model, serial = twins(lambda: nn.Embedding(10, 4, sparse=True).double())

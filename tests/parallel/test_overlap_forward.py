@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from bag import IMPLEMENTATIONS, MAKES, STEPS, ZEROS, Pair, maker
-from thorough import once_more, quick
+from bag import MAKES, STEPS, ZEROS, Pair
+from thorough import diagonal, quick
 from torch import nn
 
 import workbench.torch as hvd
 from workbench.torch.optimizer.deferred import Deferred
-from workbench.torch.sharded.stage1 import ELEMENTWISE
 
 SMALL = {"BUCKET_BYTES": 500, "PIECE_BYTES": 80, "EAGER_BYTES": 0}  # several buckets, most in several pieces
 TINY = {"BUCKET_BYTES": 1, "PIECE_BYTES": 8, "EAGER_BYTES": 0}  # a bucket for each gradient, a piece for each element
@@ -40,24 +39,7 @@ def train(pair: Pair, steps: int = STEPS, zero: str = "optimizer, to None", pass
             optimizer.step()
 
 
-@pytest.mark.parametrize("passes", quick([1, 3], 3))
-@pytest.mark.parametrize("zero", ZEROS)
-@pytest.mark.parametrize("make", MAKES)
-def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
-    """Used by all, by some, in turns, by nobody for a while or for ever, frozen and unfrozen, tied, of any layout.
-
-    Looked at after each step, weights and gradients are the serial run's, and at the end so is the state.
-    """
-    pair = Pair(n, MAKES[make], overlap_forward=True, backward_passes_per_step=passes)
-    for step in range(STEPS):
-        pair.step(step, zero, passes)
-    pair.check_state()
-
-
-@pytest.mark.parametrize("settings", [SMALL, once_more(TINY)], ids=["small", "tiny"])
-@pytest.mark.parametrize("passes", [1, 3])
-@pytest.mark.parametrize("zero", ZEROS)
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize(("make", "zero", "passes", "settings"), diagonal(MAKES, ZEROS, [1, 3], [SMALL, TINY]))
 def test_nobody_looks_but_the_forward_pass(
     make: str, zero: str, passes: int, settings: dict[str, int], n: int, job_with: Callable[..., None]
 ) -> None:
@@ -70,52 +52,7 @@ def test_nobody_looks_but_the_forward_pass(
     pair.check_state()
 
 
-@pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
-def test_every_optimizer(kind: type, n: int, job_with: Callable[..., None]) -> None:
-    """All that treat each parameter by itself: weights and state are those of the serial run."""
-    job_with(**SMALL)
-    pair = Pair(n, maker(kind), overlap_forward=True)
-    train(pair)
-    pair.check(STEPS)
-    pair.check_state()
-
-
-@pytest.mark.parametrize(("kind", "more"), IMPLEMENTATIONS)
-def test_every_implementation(kind: type, more: dict[str, Any], n: int, job_with: Callable[..., None]) -> None:
-    """torch's other ways to step over many parameters do so over those of a bucket."""
-    job_with(**SMALL)
-    pair = Pair(n, maker(kind, **more), overlap_forward=True)
-    train(pair)
-    pair.check(STEPS)
-    pair.check_state()
-
-
-@pytest.mark.parametrize("tensor", [False, True], ids=["number", "tensor"])
-def test_groups_and_a_scheduler(tensor: bool, n: int) -> None:
-    """An update is made with the rates of its step, also where a scheduler has changed them before it is made."""
-
-    def groups(bag: nn.Module) -> list[dict[str, Any]]:
-        params = list(bag.parameters())
-        rate = torch.tensor(0.05) if tensor else 0.05
-        return [{"params": params[::2], "lr": rate}, {"params": params[1::2], "weight_decay": 0.3}]
-
-    pair = Pair(n, MAKES["Adam"], groups, overlap_forward=True)
-    schedulers = [torch.optim.lr_scheduler.StepLR(one, 2, 0.5) for one in (pair.optimizer, pair.reference)]
-    for step in range(STEPS):
-        pair.backward(step)
-        for _, optimizer, _ in pair.both():
-            optimizer.step()
-        for scheduler in schedulers:
-            scheduler.step()
-        for _, optimizer, _ in pair.both():
-            optimizer.zero_grad()
-    pair.check(STEPS)
-    pair.check_state()
-
-
-@pytest.mark.parametrize("passes", [1, once_more(3)])
-@pytest.mark.parametrize("zero", ZEROS)
-@pytest.mark.parametrize("name", ["fp16", "bf16"])
+@pytest.mark.parametrize(("name", "zero", "passes"), diagonal(["fp16", "bf16"], ZEROS, [1, 3]))
 def test_gradients_of_16_bits(name: str, zero: str, passes: int, n: int, job_with: Callable[..., None]) -> None:
     """They are cast in whole buckets, and the weights are those of a training that casts and waits in step()."""
     job_with(**SMALL)
@@ -187,7 +124,7 @@ def test_a_thread_that_only_reads(zero: str, n: int, job_with: Callable[..., Non
     with ThreadPoolExecutor(1) as pool:
         copies = pool.submit(read)
         try:
-            for _ in range(5):
+            for _ in range(2):
                 train(pair, STEPS, zero)
         finally:
             ended.set()
@@ -275,21 +212,6 @@ def test_clipping_and_closures(make: str, n: int) -> None:
     pair.check_state()
 
 
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_process_set(first: int, rank: int, n: int, job_with: Callable[..., None]) -> None:
-    """With and without rank 0, which decides what overtakes what; the rank outside trains alone."""
-    job_with(**SMALL)
-    members = list(range(first, n)) if first else list(range(n - 1))
-    few = hvd.add_process_set(members)
-    pair = Pair(n, among=members if rank in members else [rank], process_set=few, overlap_forward=True)
-    train(pair)
-    pair.check(STEPS)
-    if rank in members:
-        pair.check_state()
-    assert hvd.remove_process_set(few)
-
-
 @pytest.mark.processes("shutdown() and init() are of the whole process")
 def test_the_job_ends_before_the_update(n: int, job_with: Callable[..., None]) -> None:
     """What was reduced is not lost by shutdown(), and training goes on in the next job."""
@@ -323,7 +245,7 @@ def layers() -> nn.Sequential:
 @pytest.mark.ranks(2)
 def test_only_what_is_looked_at_is_waited_for(job_with: Callable[..., None]) -> None:
     """The first layer runs while the updates of the later ones are still to come; then the next one."""
-    job_with(**SMALL)
+    job_with(**{**SMALL, "PIECE_BYTES": 4000})
     net = layers()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), overlap_forward=True)
     for _ in range(3):

@@ -48,7 +48,7 @@ def calls_in(one: hvd.ProcessSet, base: float) -> Iterator[tuple[Callable[..., A
 
 @pytest.mark.ranks(4)
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("rounds", [50, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [15, pytest.param(500, marks=pytest.mark.slow)])
 def test_sets_that_overlap_work_at_the_same_time(
     rounds: int, rank: int, n: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

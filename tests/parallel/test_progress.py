@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from thorough import quick
+from thorough import diagonal, quick
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 import workbench.torch as hvd
@@ -81,7 +81,7 @@ class Training:
         self.optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", quick(WAYS, "buckets", "by name", "sharded"))
 def test_a_plateau_of_each_rank_alone_is_told(way: str, rank: int, n: int) -> None:
     """Within 64 steps every rank has the others' rates and what to do. Made equal, they train on, and are told anew."""
     training = Training(**copy.deepcopy(WAYS[way]))
@@ -133,16 +133,15 @@ ALONE: dict[str, tuple[Callable[[Training], None], str]] = {
 
 
 @pytest.mark.parametrize(
-    "way", quick(["buckets", "in two passes", "topk", "overlapping forward", "sharded"], "buckets")
+    ("what", "way"), diagonal(ALONE, ["buckets", "sharded", "topk", "in two passes", "overlapping forward"])
 )
-@pytest.mark.parametrize("what", ALONE)
 def test_what_a_rank_does_alone_is_told(what: str, way: str, rank: int) -> None:
     """Within 64 steps, on every rank; until then all is right, and made equal they train on."""
     if way == "sharded" and what in ("a skipped step", "a loaded state", "weights"):
         pytest.skip("the first two are collectives; and each step gives every rank the owner's weights")
     training = Training(momentum=0.9, **copy.deepcopy(WAYS[way]))
     training.looks = what == "a skipped step"
-    training.steps(70)
+    training.steps(3)
     act, said = ALONE[what]
     if rank:
         act(training)

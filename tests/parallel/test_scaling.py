@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from thorough import diagonal
 
 import workbench.torch as hvd
 
@@ -70,22 +71,19 @@ def check(verb: str, dtype: torch.dtype, how: dict[str, Any], wanted: Callable[[
         assert torch.equal(result, whole if verb in ALL else mine(whole, rank, n)), (verb, dtype, length)
 
 
-@VERBS
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "verb"), diagonal(DTYPES, [*ALL, *PARTS]))
 def test_prescale(dtype: torch.dtype, verb: str, n: int) -> None:
     """Each rank's numbers are multiplied and rounded to the tensor's dtype; then they are added up."""
     check(verb, dtype, {"op": hvd.Sum, "prescale_factor": FACTOR}, lambda x: added(times(x, FACTOR), n))
 
 
-@VERBS
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "verb"), diagonal(DTYPES, [*ALL, *PARTS]))
 def test_postscale(dtype: torch.dtype, verb: str, n: int) -> None:
     """The sum is one of the tensor's dtype; it is multiplied and rounded once."""
     check(verb, dtype, {"op": hvd.Sum, "postscale_factor": FACTOR}, lambda x: times(added(x, n), FACTOR))
 
 
-@VERBS
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(("dtype", "verb"), diagonal(HALVES, [*ALL, *PARTS]))
 def test_average_with_factors(dtype: torch.dtype, verb: str, n: int) -> None:
     """The divisor of an average and the factor after it are one number, in float32."""
     how = {"op": hvd.Average, "prescale_factor": 1 / 3, "postscale_factor": 3.0}

@@ -11,6 +11,7 @@ import pytest
 import torch
 from bag import MAKES, STEPS, Pair
 from broken_off import broken_off, fail
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -22,8 +23,7 @@ def steps(pair: Pair, first: int, last: int) -> None:
         pair.step(step)
 
 
-@pytest.mark.parametrize("sharded", [True, "gradients"])
-@pytest.mark.parametrize("who", ["all", "first", "last"])
+@pytest.mark.parametrize(("who", "sharded"), diagonal(["all", "first", "last"], [True, "gradients"]))
 def test_weights_that_are_swapped_and_back(who: str, sharded: bool | str, rank: int, n: int) -> None:
     """An evaluation with other weights, on all ranks or on one, leaves the training and the other ranks alone."""
     pair = Pair(n, MAKES["Adam"], sharded=sharded)
@@ -57,8 +57,7 @@ def test_weights_that_all_ranks_change(sharded: bool | str, n: int) -> None:
     pair.check_state()
 
 
-@pytest.mark.parametrize("later", [{"sharded": False}, {"sharded": True}], ids=str)
-@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize(("dropped", "later"), diagonal([False, True], [{"sharded": False}, {"sharded": True}]))
 def test_another_optimizer_takes_over(later: dict[str, Any], dropped: bool, n: int) -> None:
     """Made again for the same model, sharded or not, also when the first one is gone."""
     pair = Pair(n, sharded=True)

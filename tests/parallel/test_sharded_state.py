@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from bag import MAKES, STEPS, Bag, Pair
+from thorough import diagonal
 from torch import nn
 
 import workbench
@@ -70,8 +71,7 @@ def test_a_checkpoint_is_a_plain_optimizers(name: str, n: int) -> None:
             assert torch.allclose(mine, its, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("when", [0, 1, 5])
-@pytest.mark.parametrize("name", ALL_MAKES)
+@pytest.mark.parametrize(("name", "when"), diagonal(ALL_MAKES, [0, 1, 5]))
 def test_a_plain_checkpoint_is_loaded(name: str, when: int, n: int) -> None:
     """Before the first step, after it, and amid training: the next steps are those of who wrote the checkpoint."""
     pair = Pair(n, ALL_MAKES[name], sharded=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # torch does it in the first step, which would take up to 20 s of that test's minute
-from thorough import quick
+from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
@@ -158,10 +158,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, seed: 
         optimizer.step(closure)
 
 
-@pytest.mark.parametrize(
-    "steps", quick([(3, 2), (3, 0), (0, 3), (0, 0)], (3, 0), (0, 3)), ids="root {0[0]}, others {0[1]}".format
-)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "steps"), diagonal(OPTIMIZERS, [(3, 2), (3, 0), (0, 3), (0, 0)]))
 def test_broadcast_optimizer_state(name: str, steps: tuple[int, int], rank: int, n: int) -> None:
     """All ranks have the root's state and hyperparameters, used or fresh on either side, and go on alike."""
     for root in rooted(n):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # torch does it with the first optimizer, which would take up to 20 s of that test's minute
-from thorough import quick
+from thorough import diagonal
 
 import workbench.torch as hvd
 from workbench.errors import MismatchError
@@ -60,9 +60,10 @@ def batch(which: str, sizes: list[int], step: int = 0, mean: float = 0.0) -> tup
     return whole * scale + mean, slice(start, start + sizes[hvd.rank()])
 
 
-@pytest.mark.parametrize("how", ["even", "uneven", "one each", "none on rank 0"])
-@pytest.mark.parametrize("affine", quick([True, False], True))
-@pytest.mark.parametrize("which", SHAPES)
+@pytest.mark.parametrize(
+    ("which", "affine", "how"),
+    diagonal(SHAPES, [True, False], ["even", "uneven", "one each", "none on rank 0"]),
+)
 def test_equals_batch_norm_on_all_samples(which: str, affine: bool, how: str, n: int) -> None:
     """Output, input gradient, the sum of the parameter gradients, running statistics: over three steps, to 1e-12."""
     ours, plain = pair(which, affine=affine)
@@ -86,8 +87,7 @@ def test_equals_batch_norm_on_all_samples(which: str, affine: bool, how: str, n:
     close(ours.eval()(whole[mine]), plain.eval()(whole)[mine])
 
 
-@pytest.mark.parametrize("momentum", [0.3, None])
-@pytest.mark.parametrize("track", [True, False])
+@pytest.mark.parametrize(("track", "momentum"), diagonal([True, False], [0.3, None]))
 def test_options(momentum: float | None, track: bool, n: int) -> None:
     """Momentum, cumulative averages, and no running statistics at all: as torch has them."""
     ours, plain = pair("2d", momentum=momentum, track_running_stats=track, eps=0.1)

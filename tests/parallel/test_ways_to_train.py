@@ -10,6 +10,7 @@ import pytest
 import torch
 from overlap import SMALL, in_buckets, reduced_in_backward, tower, train_overlapped
 from serial import MAKES, assert_equal, batches, distributed, goes_on, mse, part, step_alike, twins
+from thorough import diagonal
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -26,9 +27,7 @@ def small_buckets(job_with: Callable[..., None]) -> None:
     job_with(**SMALL)
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize("how", ["foreach", "fused"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "how", "sharded"), diagonal(OPTIMIZERS, ["foreach", "fused"], [False, True]))
 def test_foreach_and_fused(name: str, how: str, sharded: bool, n: int) -> None:
     """An optimizer that updates many parameters in one call, in buckets and in parts of them."""
 
@@ -88,8 +87,9 @@ def _checked(model: nn.Module, serial: nn.Module) -> list[torch.Tensor]:
 # --- accumulation -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"sharded": True}, {"num_groups": 2}], ids=str)
-@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize(
+    ("set_to_none", "options"), diagonal([True, False], [{}, {"sharded": True}, {"num_groups": 2}])
+)
 def test_no_sync(set_to_none: bool, options: dict[str, Any], n: int) -> None:
     """Within no_sync() nothing travels; the backward after it sends the sums of all batches while it runs."""
     model, serial = twins(tower)

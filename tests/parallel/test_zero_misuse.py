@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from thorough import diagonal
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, net
 
@@ -107,8 +108,7 @@ def test_horovod_s_broadcasts(stage: str, rank: int, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "when"), diagonal(STAGES, ["before", "after"]))
 def test_a_state_that_one_rank_alone_has_loaded(stage: str, when: str, rank: int, n: int) -> None:
     """As Horovod's scripts do it on rank 0: the others' parts would go on without. All are told, in whichever call."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])

@@ -8,62 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from bag import IMPLEMENTATIONS, MAKES, STEPS, ZEROS, Pair, maker
-from thorough import quick
+from bag import MAKES, STEPS, Pair
+from thorough import diagonal, quick
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, batch, checkpointed, mixed, net
 
 import workbench.torch as hvd
-from workbench.torch.sharded.stage1 import ELEMENTWISE
 
 
-@pytest.mark.parametrize("passes", quick([1, 3], 3))
-@pytest.mark.parametrize("zero", ZEROS)
-@pytest.mark.parametrize("make", MAKES)
-def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
-    """Used by all, by some, in turns, by nobody for a while or for ever, frozen and unfrozen, tied, of any layout."""
-    pair = Pair(n, MAKES[make], sharded="gradients", backward_passes_per_step=passes)
-    for step in range(STEPS):
-        pair.step(step, zero, passes)
-    pair.check_state()
-
-
-@pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
-def test_every_optimizer(kind: type, n: int) -> None:
-    """All that treat each element by itself: weights and state are those of the serial run."""
-    pair = Pair(n, maker(kind), sharded="gradients")
-    for step in range(STEPS):
-        pair.step(step)
-    pair.check_state()
-
-
-@pytest.mark.parametrize(("kind", "more"), IMPLEMENTATIONS)
-def test_every_implementation(kind: type, more: dict[str, Any], n: int) -> None:
-    """torch's other ways to step over many parameters do so over slices."""
-    pair = Pair(n, maker(kind, **more), sharded="gradients")
-    for step in range(STEPS):
-        pair.step(step)
-    pair.check_state()
-
-
-@pytest.mark.parametrize("nbytes", quick([1, 200], 200))
-def test_any_size_of_bucket(nbytes: int, n: int, job_with: Callable[..., None]) -> None:
-    """One array for each parameter, and a few, over the data plane: parameters are cut anywhere, or not at all."""
-    job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
-    pair = Pair(n, MAKES["Adam"], sharded="gradients")
-    for step in range(STEPS):
-        pair.step(step)
-    pair.check_state()
-
-
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_write_in_buckets(stage: str, n: int) -> None:
     """Linear layers that would write to a bucket find none, and make gradients of their own."""
     twins = Twins(stage, lambda: hvd.write_in_buckets(net(), 0), OPTIMIZERS["SGD"])
     twins.go_on(range(3))
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_activation_checkpoints(stage: str, n: int) -> None:
     """A forward pass that is repeated amid backward finds the parameters, and they are freed once."""
     twins = Twins(stage, checkpointed, OPTIMIZERS["SGD"])
@@ -87,8 +47,7 @@ def test_accumulation(stage: str, n: int) -> None:
             twins.check()
 
 
-@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "norm_type"), diagonal(STAGES, [1.0, 2.0, float("inf")]))
 def test_clipping(stage: str, norm_type: float, n: int) -> None:
     """clip_grad_norm_ over all ranks' parts returns the serial norm, and clips as torch does."""
     twins = Twins(stage, net, OPTIMIZERS["SGD"])
@@ -103,7 +62,7 @@ def test_clipping(stage: str, norm_type: float, n: int) -> None:
         twins.check()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_groups_and_a_scheduler(stage: str, n: int) -> None:
     """Parameter groups keep their own rates, and a scheduler changes them."""
 
@@ -140,7 +99,7 @@ def test_a_checkpoint_goes_on(stage: str, n: int) -> None:
     others.check_state()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_a_checkpoint_amid_accumulation(stage: str, n: int) -> None:
     """Taken between two backward passes it has the weights and the state from before the step, and disturbs neither."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
@@ -158,7 +117,7 @@ def test_a_checkpoint_amid_accumulation(stage: str, n: int) -> None:
         twins.check()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_schedulers(stage: str, n: int) -> None:
     """Those that change rates, momentum, or look at a loss."""
     makes: list[Callable[[Any], Any]] = [
@@ -179,7 +138,7 @@ def test_schedulers(stage: str, n: int) -> None:
         twins.check_state()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_only_one_rank_gets_the_weights(stage: str, rank: int, n: int) -> None:
     """full_state_dict(rank=0) gives the others nothing; keys and values are those of a model that is not divided."""
     twins = Twins(stage, mixed, OPTIMIZERS["SGD"])
@@ -210,7 +169,7 @@ def test_the_first_rank_s_weights(stage: str, rank: int, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_a_process_set(stage: str, rank: int, n: int) -> None:
     """The members of a set share, and the rank outside trains alone."""
     members = list(range(1, n))
@@ -221,7 +180,7 @@ def test_a_process_set(stage: str, rank: int, n: int) -> None:
     assert hvd.remove_process_set(few)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_closure(stage: str, n: int) -> None:
     """step(closure) returns the mean loss, and steps with the gradients that it computed."""
     twins = Twins(stage, net, OPTIMIZERS["SGD"])
@@ -254,8 +213,7 @@ def test_evaluation(stage: str, n: int) -> None:
     twins.check()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "dtype"), diagonal(STAGES, [torch.float32, torch.bfloat16, torch.float16]))
 def test_short_dtypes(stage: str, dtype: torch.dtype, n: int) -> None:
     """Whole numbers are exact in every dtype: the closed form of a few steps of SGD."""
     model = nn.Linear(37, 1, bias=False, dtype=dtype)

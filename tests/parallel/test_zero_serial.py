@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from thorough import diagonal, quick
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, mixed, net
 
 import workbench.torch as hvd
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "make"), diagonal(STAGES, OPTIMIZERS))
 def test_equals_serial(stage: str, make: str, n: int) -> None:
     """After each step weights and, at the end, the state of all ranks together are the serial run's to 1e-12."""
     twins = Twins(stage, net, OPTIMIZERS[make])
@@ -23,7 +23,7 @@ def test_equals_serial(stage: str, make: str, n: int) -> None:
     twins.check_state()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_what_a_model_may_have(stage: str, n: int) -> None:
     """Frozen, unused, tied, and empty parameters, two dtypes, an attention; a layer that one rank alone uses."""
     twins = Twins(stage, mixed, OPTIMIZERS["Adam"])
@@ -32,7 +32,7 @@ def test_what_a_model_may_have(stage: str, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_a_checkpoint_for_fewer_ranks(stage: str, rank: int, n: int) -> None:
     """What all ranks have saved goes on among all but the last, and in the last alone, as the serial run does."""
     twins = Twins(stage, mixed, OPTIMIZERS["Adam"])
@@ -77,7 +77,7 @@ class Transformer(nn.Module):
         return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), x[:, 1:].flatten())
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_a_tied_transformer(stage: str, rank: int, n: int) -> None:
     """AdamW and clipping: as the serial run, of which a rounding error is enlarged where a gradient ought to be 0.
 

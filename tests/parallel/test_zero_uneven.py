@@ -14,6 +14,7 @@ import pytest
 import torch
 from all_ranks import wait_for_all
 from broken_off import broken_off, fail
+from thorough import diagonal
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, batch, net
 
@@ -202,8 +203,7 @@ def test_an_error_amid_backward(stage: str, n: int) -> None:
 
 @pytest.mark.processes("warnings are the whole process's")
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "clip"), diagonal(STAGES, [False, True]))
 def test_a_step_that_one_rank_has_not_made(stage: str, clip: bool, rank: int, n: int) -> None:
     """Then the model is torn, and each later step says so on all ranks, until a checkpoint is loaded."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks import VERBS, cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from list_checks import LISTS
+from modes import Mode
 
 import workbench as wb
 from workbench.core.messages import Kind, Raised
@@ -83,67 +86,17 @@ def test_world_numbers(n: int) -> None:
     assert run(n, wb.is_homogeneous) == [True] * n
 
 
-@pytest.mark.parametrize("n", WORLDS)
-@pytest.mark.parametrize("op", OPS)
-def test_allreduce(n: int, op: wb.ReduceOp) -> None:
-    """Every op and dtype and shape gives numpy's result, in new memory; averages of integers are cut towards zero."""
-    shapes = [(1,), (7,), (3, 5), (0,), (2, 0, 3)]
-    dtypes = ["float64", "float32", "int64", "int32", "uint8", "float16"]
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_contract_of_the_verbs(n: int) -> None:
+    """Each check of ``checks.py`` and ``list_checks.py`` holds: verbs, arguments, errors, and what comes next."""
 
-    def reduce() -> list[np.ndarray]:
-        results = []
-        for dtype in dtypes:
-            for shape in shapes:
-                mine = numbers(wb.rank(), shape, dtype)
-                results.append(wb.allreduce(mine, op=op))
-                np.testing.assert_array_equal(mine, numbers(wb.rank(), shape, dtype))
-        return results
+    def hold() -> None:
+        for check in checks:
+            check(Mode())
+            wb.barrier()
 
-    for results in run(n, reduce):
-        expected = [
-            OPS[op](np.stack([numbers(rank, shape, dtype).astype(np.float64) for rank in range(n)]), axis=0)
-            for dtype in dtypes
-            for shape in shapes
-        ]
-        for result, wanted, dtype in zip(results, expected, np.repeat(dtypes, len(shapes)), strict=True):
-            wanted = np.trunc(wanted) if "int" in dtype else wanted
-            assert (result.dtype, result.shape) == (np.dtype(dtype), wanted.shape)
-            np.testing.assert_array_equal(result, wanted.astype(dtype))
-
-
-@pytest.mark.parametrize("n", WORLDS)
-def test_a_scalar_stays_a_scalar(n: int) -> None:
-    """A result has the shape of what was given, also where that is a single number without dimensions."""
-
-    def reduce() -> list[tuple[tuple[int, ...], float]]:
-        mine = np.array(float(wb.rank()))
-        results = [wb.allreduce(mine, op=wb.Sum), wb.broadcast(mine, root_rank=n - 1)]
-        return [(result.shape, float(result.sum())) for result in results]
-
-    assert run(n, reduce) == [[((), float(sum(range(n)))), ((), n - 1.0)]] * n
-
-
-@pytest.mark.parametrize("n", WORLDS)
-def test_bool_is_or_and_and(n: int) -> None:
-    """The sum of bool is "or", the product "and"; an average of bool is refused on the spot."""
-
-    def reduce() -> tuple[list[bool], list[bool]]:
-        mine = np.array([False, True, wb.rank() == 0])
-        caught(lambda: wb.allreduce(mine), UnsupportedTensorError)
-        return wb.allreduce(mine, op=wb.Sum).tolist(), wb.allreduce(mine, op=wb.Product).tolist()
-
-    assert run(n, reduce) == [([False, True, True], [False, True, n == 1])] * n
-
-
-@pytest.mark.parametrize("n", WORLDS)
-def test_scaling(n: int) -> None:
-    """The prescale factor comes before the reduction, the postscale factor after it."""
-
-    def reduce() -> float:
-        mine = np.array([wb.rank() + 1.0])
-        return float(wb.allreduce(mine, op=wb.Product, prescale_factor=2.0, postscale_factor=0.25)[0])
-
-    assert run(n, reduce) == [float(np.prod([2.0 * (rank + 1) for rank in range(n)])) / 4] * n
+    checks = [check for _, check in cases([Mode], [*VERBS, *LISTS])]
+    run(n, hold)
 
 
 @pytest.mark.parametrize("n", WORLDS)
@@ -158,74 +111,6 @@ def test_memory_in_any_order(n: int) -> None:
         return all((wb.allreduce(view(base), op=wb.Sum) == view(expected)).all() for view in views)
 
     assert run(n, reduce) == [True] * n
-
-
-@pytest.mark.parametrize("n", WORLDS)
-def test_allgather(n: int) -> None:
-    """Rows of all ranks in the order of the ranks, also uneven, also none at all."""
-
-    def gather() -> list[np.ndarray]:
-        me = wb.rank()
-        return [wb.allgather(numbers(me, (rows, 3), "int32")) for rows in (2, me, max(0, me - 1), 0)]
-
-    rows_of = [lambda r: 2, lambda r: r, lambda r: max(0, r - 1), lambda r: 0]
-    for results in run(n, gather):
-        for result, rows in zip(results, rows_of, strict=True):
-            np.testing.assert_array_equal(
-                result, np.concatenate([numbers(rank, (rows(rank), 3), "int32") for rank in range(n)])
-            )
-
-
-@pytest.mark.parametrize("n", WORLDS)
-def test_broadcast(n: int) -> None:
-    """Every rank gets the root's array, for every root and shape, and keeps its own input."""
-
-    def spread() -> list[np.ndarray]:
-        results = []
-        for root in range(n):
-            for shape in ((5,), (2, 3), (0,)):
-                mine = numbers(wb.rank(), shape)
-                results.append(wb.broadcast(mine, root_rank=root))
-                np.testing.assert_array_equal(mine, numbers(wb.rank(), shape))
-        return results
-
-    for results in run(n, spread):
-        expected = [numbers(root, shape) for root in range(n) for shape in ((5,), (2, 3), (0,))]
-        for result, wanted in zip(results, expected, strict=True):
-            assert result.shape == wanted.shape
-            np.testing.assert_array_equal(result, wanted)
-
-
-@pytest.mark.parametrize("n", WORLDS)
-def test_alltoall(n: int) -> None:
-    """Rows go where the splits say, and each rank is told how many came from whom; even splits are the default."""
-
-    def exchange() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        me = wb.rank()
-        rows = np.array([[10 * me + to] * 2 for to in range(n) for _ in range(me + to)], int).reshape(-1, 2)
-        received, splits = wb.alltoall(rows, [me + to for to in range(n)])
-        even, _ = wb.alltoall(np.arange(2 * n) + 100 * me)
-        return received, splits, even
-
-    for me, (received, splits, even) in enumerate(run(n, exchange)):
-        assert splits.tolist() == [source + me for source in range(n)]
-        assert received[:, 1].tolist() == [10 * source + me for source in range(n) for _ in range(source + me)]
-        assert even.tolist() == [100 * source + 2 * me + i for source in range(n) for i in range(2)]
-
-
-@pytest.mark.parametrize("n", WORLDS)
-@pytest.mark.parametrize("op", [wb.Sum, wb.Average, wb.Max])
-def test_reducescatter(n: int, op: wb.ReduceOp) -> None:
-    """Each rank keeps its rows of numpy's reduction; the first ranks get one row more where it is uneven."""
-    sizes = [0, 1, n, 2 * n + 1]
-
-    def scatter() -> list[np.ndarray]:
-        return [wb.reducescatter(numbers(wb.rank(), (rows, 2)), op=op) for rows in sizes]
-
-    for me, results in enumerate(run(n, scatter)):
-        for rows, result in zip(sizes, results, strict=True):
-            whole = OPS[op](np.stack([numbers(rank, (rows, 2)) for rank in range(n)]), axis=0)
-            np.testing.assert_array_equal(result, np.array_split(whole, n)[me])
 
 
 @pytest.mark.parametrize("n", WORLDS)
@@ -256,16 +141,6 @@ def test_what_cannot_travel_is_refused_at_once() -> None:
         return float(wb.allreduce(np.ones(1), op=wb.Sum)[0])
 
     assert run(2, wrong) == [2.0, 2.0]
-
-
-@pytest.mark.parametrize("verb", [wb.allgather, wb.alltoall, wb.reducescatter])
-def test_a_scalar_has_no_rows(verb: Callable[[np.ndarray], Any]) -> None:
-    """What cuts or joins rows refuses an array without dimensions on the spot, and says what to give instead."""
-
-    def wrong() -> str:
-        return caught(lambda: verb(np.zeros(())), UnsupportedTensorError)
-
-    assert "shape (1,)" in run(1, wrong)[0]
 
 
 def test_without_a_job_the_verbs_say_so() -> None:

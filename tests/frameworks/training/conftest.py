@@ -15,7 +15,7 @@ import keras
 import pytest
 
 from tests.parallel import conftest as parallel
-from tests.parallel.conftest import job, job_with, n, pytest_collection_modifyitems, rank, together
+from tests.parallel.conftest import job, job_with, n, pytest_collection_modifyitems, rank, ranks_world, together
 
 BACKEND = keras.backend.backend()
 
@@ -57,4 +57,4 @@ def fresh(together: None) -> Iterator[None]:
     keras.config.set_dtype_policy("float32")
 
 
-__all__ = ["job", "job_with", "n", "pytest_collection_modifyitems", "rank", "together"]
+__all__ = ["job", "job_with", "n", "pytest_collection_modifyitems", "rank", "ranks_world", "together"]

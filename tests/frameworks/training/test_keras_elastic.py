@@ -137,7 +137,7 @@ def test_fit_goes_on_after_a_failure(which: str, n: int) -> None:
         _, resets = train(model, n, Fails(0 if which == "first" else n - 1, after=STEPS + 2))
         assert resets == [1]
         x, y = data(n)
-        fitted(compiled(serial, keras.optimizers.Adam(0.01)), x, y, ROWS * n, EPOCHS)
+        fitted(compiled(serial, keras.optimizers.Adam(0.01), **QUICK), x, y, ROWS * n, EPOCHS)
         assert_same_everywhere(model)
         assert difference(model, serial) < 1e-10
 
@@ -277,8 +277,8 @@ def test_a_rank_that_raises_amid_fit(n: int, rank: int) -> None:
         if BACKEND == "torch":
             assert isinstance(caught[0], RankFailedError)
     model.set_weights(serial.get_weights())
-    compiled(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)))
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), **QUICK)
     fitted(model, part(x), part(y), ROWS, 1, [begin()])
-    fitted(compiled(serial, keras.optimizers.Adam(0.01)), x, y, ROWS * n, 1)
+    fitted(compiled(serial, keras.optimizers.Adam(0.01), **QUICK), x, y, ROWS * n, 1)
     assert difference(model, serial) < 1e-5
     assert_same_everywhere(model)

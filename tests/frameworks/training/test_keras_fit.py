@@ -31,6 +31,7 @@ from keras_twins import (
     train,
     twins,
 )
+from thorough import quick
 
 import workbench.keras as hvd
 from workbench.errors import MismatchError
@@ -39,8 +40,8 @@ from workbench.errors import MismatchError
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("SGD", "float32"),
         ("Adam", "float64"),
+        pytest.param("SGD", "float32", marks=pytest.mark.usually("torch")),
         pytest.param("SGD", "float64", marks=pytest.mark.usually("torch")),
         pytest.param("Adam", "float32", marks=pytest.mark.usually("torch")),
     ],
@@ -69,7 +70,7 @@ def test_metrics_are_the_mean_of_the_ranks(n: int) -> None:
             assert kept.history[name][epoch] == value
 
 
-@pytest.mark.usually("torch", "jax")
+@pytest.mark.usually("torch")
 def test_a_model_is_compiled_again_while_its_old_step_is_kept(n: int, rank: int) -> None:
     """As the exception of a failed cell keeps it, on one rank: that rank, too, trains with the new optimizer."""
     model, serial = twins()
@@ -86,13 +87,14 @@ def test_a_model_is_compiled_again_while_its_old_step_is_kept(n: int, rank: int)
     assert_same_everywhere(model)
 
 
-@pytest.mark.usually("torch", "tensorflow")
+@pytest.mark.usually("torch")
 def test_run_eagerly(n: int) -> None:
     """Without any graph the end is the same."""
     train(n, epochs=1, compile_options={"run_eagerly": True})
 
 
 @pytest.mark.backends("tensorflow", "jax")
+@pytest.mark.usually("torch")
 def test_several_steps_per_execution(n: int) -> None:
     """Where Keras runs several steps as one function, the end is the same."""
     train(n, compile_options={"steps_per_execution": 2})
@@ -129,7 +131,7 @@ def test_several_passes_per_step(average: bool, n: int) -> None:
     assert int(model.optimizer.iterations.value) == int(serial.optimizer.iterations.value) == 2 * STEPS // 2
 
 
-@pytest.mark.usually("torch", "tensorflow")
+@pytest.mark.usually("torch")
 def test_accumulation_of_keras_own(n: int) -> None:
     """gradient_accumulation_steps of the wrapped optimizer does what it does in the serial run."""
     train(n, lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2))
@@ -202,7 +204,7 @@ class DenseAdam(keras.optimizers.Adam):
         super().apply(grads, trainable_variables)
 
 
-@pytest.mark.usually("torch", "tensorflow")
+@pytest.mark.usually("torch")
 def test_layers_of_several_dtypes(n: int) -> None:
     """Gradients in bfloat16, float16 and float32 travel in one step, each as what it is, and add up over passes."""
 
@@ -225,12 +227,11 @@ def test_layers_of_several_dtypes(n: int) -> None:
     )
 
 
-@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.parametrize(
     "as_dense",
     [
         pytest.param(False, marks=pytest.mark.backends("tensorflow")),
-        pytest.param(True, marks=pytest.mark.usually("torch", "tensorflow")),
+        pytest.param(True, marks=pytest.mark.usually("torch")),
     ],
     ids=["sparse", "dense"],
 )
@@ -277,7 +278,9 @@ def test_process_sets(n: int, rank: int) -> None:
         hvd.remove_process_set(alone)
 
 
-@pytest.mark.parametrize("how", ["apply_gradients", "apply", "stateless_apply"])
+@pytest.mark.parametrize(
+    "how", ["apply_gradients", pytest.param("apply", marks=pytest.mark.usually("torch")), "stateless_apply"]
+)
 def test_a_loop_of_ones_own(how: str, n: int) -> None:
     """Whoever writes the loop gets the serial run's weights, too."""
     if (how == "stateless_apply") != (BACKEND == "jax"):
@@ -399,7 +402,7 @@ ALONE = {
 
 
 @pytest.mark.usually("torch", "tensorflow")
-@pytest.mark.parametrize("what", ALONE)
+@pytest.mark.parametrize("what", quick(ALONE, "weights"))
 def test_what_a_rank_does_alone_is_told(what: str, rank: int) -> None:
     """Within the steps until the first comparison, on every rank; on JAX another rate is seen by the weights."""
     keras.utils.set_random_seed(1)

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_twins import ROWS, SameEverywhere, begin, compiled, data, dense, difference, fitted, part, precision
+from keras_twins import QUICK, ROWS, SameEverywhere, begin, compiled, data, dense, difference, fitted, part, precision
+from thorough import diagonal
 
 import workbench.tensorflow as hvd
 
@@ -19,9 +20,7 @@ def layers(**options: Any) -> tuple[Any, Any]:
     return ours, whole
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "tf.function"])
-@pytest.mark.parametrize("uneven", [False, True])
-@pytest.mark.parametrize("shape", [(3,), (4, 5, 3)], ids=["rows", "images"])
+@pytest.mark.parametrize(("graph", "uneven", "shape"), diagonal([False, True], [False, True], [(3,), (4, 5, 3)]))
 def test_equal_to_the_whole_batch(graph: bool, uneven: bool, shape: tuple[int, ...], n: int, rank: int) -> None:
     """Outputs, gradients of inputs and parameters, and moving statistics; ranks may have more rows than others."""
     with precision("float64"):
@@ -87,7 +86,7 @@ def test_inside_fit(n: int) -> None:
         x, y = data(n)
         optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9))
         fitted(compiled(model, optimizer), part(x), part(y), ROWS, 3, [begin(), SameEverywhere()])
-        fitted(compiled(serial, keras.optimizers.SGD(0.05, momentum=0.9)), x, y, ROWS * n, 3)
+        fitted(compiled(serial, keras.optimizers.SGD(0.05, momentum=0.9), **QUICK), x, y, ROWS * n, 3)
         assert difference(model, serial) < 1e-10
         clone = keras.models.clone_model(model)
         assert type(clone.get_layer("norm")) is keras.layers.BatchNormalization

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from thorough import once_more
 
 import workbench.tensorflow as hvd
 from workbench import data
@@ -103,7 +104,7 @@ def plain(tape: Any) -> Any:
     return tape
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "tf.function"])
+@pytest.mark.parametrize("graph", [once_more(False), True], ids=["eager", "tf.function"])
 def test_tape_trains_as_the_serial_run(graph: bool, n: int) -> None:
     """Eagerly and in a graph: each rank its part of the batches, and at the end the serial weights on all."""
     mine = variables(seed=hvd.rank())
@@ -117,7 +118,7 @@ def test_tape_trains_as_the_serial_run(graph: bool, n: int) -> None:
         assert_close(ended, other, 0.0)
 
 
-@pytest.mark.parametrize("graph", [False, True], ids=["eager", "tf.function"])
+@pytest.mark.parametrize("graph", [False, once_more(True)], ids=["eager", "tf.function"])
 def test_every_rank_has_its_layers_in_another_order(graph: bool, n: int) -> None:
     """Gradients are matched by name: no deadlock, and the serial weights."""
     mine = variables(seed=0)
@@ -154,7 +155,7 @@ class Layer:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("scale", [True, once_more(False)])
 def test_local_layers_of_a_tape(scale: bool, n: int) -> None:
     """Gradients of local layers stay the rank's own, by default divided by the number of ranks; the others are mean."""
     x, y = next(batches(n))
@@ -258,7 +259,7 @@ def test_a_graph_with_its_variables_in_another_order_on_every_rank(n: int, rank:
     assert_close(graph.run(own, [hvd.BroadcastGlobalVariablesHook(0)])[0], Graph1(0, plain).run(batches(n, 3))[0])
 
 
-@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("average", [once_more(False), True])
 def test_several_passes_in_a_graph(average: bool, n: int) -> None:
     """backward_passes_per_step=2: the serial run with batches twice as large, at twice the rate where they add up."""
     whole = list(batches(n, 8))
