@@ -445,7 +445,9 @@ def wheel(folder: Path, name: str) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize(("tool", "right"), [("uv", True), ("uv", False), ("pip", False), once_more("pip", True)])
+@pytest.mark.parametrize(
+    ("tool", "right"), [("uv", True), ("uv", False), once_more("pip", False), once_more("pip", True)]
+)
 @pytest.mark.parametrize(
     ("name", "backend"), [("wb_tiny", "auto"), once_more("torch", "off"), once_more("torch", "cpu")]
 )
