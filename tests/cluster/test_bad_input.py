@@ -11,7 +11,7 @@ import pytest
 from live_kernel import LiveKernel, Message, last, live_kernel
 from thorough import once_more
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
 
 
 UNTIL_SEEN = """%%px

@@ -12,7 +12,7 @@ from thorough import once_more
 
 from workbench.cluster.debugger import RANKS
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
 
 CELL = """%%px
 def double(x):

@@ -13,7 +13,7 @@ from live_kernel import LiveKernel, Message, last, live_kernel, rows
 
 from workbench.cluster.names import for_engines
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
 
 
 STOPS = "%%px\ndef double(x):\n    y = 2 * x\n    breakpoint()\n    return y\n"

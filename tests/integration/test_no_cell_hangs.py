@@ -21,7 +21,12 @@ from thorough import once_more, quick
 from workbench import cluster
 from workbench.cluster import recovery
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.usefixtures("forked_engines"),
+    pytest.mark.integration,
+    pytest.mark.parallel,
+    pytest.mark.timeout(180),
+]
 
 Send = Callable[[cluster.Cluster, str], list[Any]]
 

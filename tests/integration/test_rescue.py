@@ -12,7 +12,12 @@ from cells import START, N, collect, run, send, works
 
 from workbench import cluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.usefixtures("forked_engines"),
+    pytest.mark.integration,
+    pytest.mark.parallel,
+    pytest.mark.timeout(180),
+]
 
 DELETE = """
 import sys

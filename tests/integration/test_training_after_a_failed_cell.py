@@ -17,7 +17,12 @@ from thorough import once_more
 from workbench import cluster
 
 needs("torch")
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.usefixtures("forked_engines"),
+    pytest.mark.integration,
+    pytest.mark.parallel,
+    pytest.mark.timeout(400),
+]
 
 TORCH_S = 150.0  # the first optimizer imports torch's compiler, which takes a busy machine most of a minute
 

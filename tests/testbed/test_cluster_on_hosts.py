@@ -191,7 +191,7 @@ def test_a_kernel_that_ends_leaves_nothing(how: str, hosts: Hosts, kernel: Start
 def test_from_a_host_that_has_no_rank(hosts: Hosts, kernel: Start) -> None:
     """The kernel's host is none of those that are named: they connect to the address by which they are reached."""
     mine = kernel(hosts)
-    assert mine.do("c = cluster.up(hosts='wb2:1')") == "1 engine ready, whose id is its rank: rank 0 on wb2\n"
+    assert mine.do("c = cluster.up(hosts='wb2:1')") == "1 engine ready, whose ids are the ranks: rank 0 on wb2\n"
     assert mine.do("print(c.view['mpi_rank'], c.view.apply(lambda: __import__('socket').gethostname()))") == (
         "[0] ['wb2']\n"
     )

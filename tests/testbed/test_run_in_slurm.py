@@ -62,13 +62,6 @@ def test_all_components_of_a_heterogeneous_job(slurm: Hosts) -> None:
     assert "Leave out --mpi" in done.stderr, done.stderr
 
 
-@pytest.mark.thorough
-def test_tasks_that_the_job_does_not_name(slurm: Hosts) -> None:
-    """More ranks than tasks are spread evenly."""
-    done = called(slurm, "salloc", "-Q", "-N2", "-c2", WORKBENCH, "run", "-np", "4", sys.executable, "-c", SCRIPT)
-    assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
-
-
 def test_the_rest_of_the_job_goes_on(slurm: Hosts) -> None:
     """A rank that fails gives its exit code, and the job's next command runs."""
     fails = f"{WORKBENCH} run sh -c 'exit $((RANK == 3 ? 7 : 0))'; echo code $?; srun -n4 --mpi=none hostname"

@@ -21,7 +21,7 @@ from workbench.cluster.panel.table import as_table
 from workbench.cluster.panel.widget import panel
 from workbench.launch.ranks.job_folder import BEGINS
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
 
 
 @pytest.fixture(scope="module")

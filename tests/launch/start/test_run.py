@@ -416,7 +416,7 @@ def test_too_few_files_for_the_ranks_are_said_before_the_start(launch: Start, wa
 # --- a rank fails -------------------------------------------------------------------------------------
 
 
-@ONE_WAY
+@BY_MPI
 def test_a_failed_rank_ends_all_and_speaks_last(launch: Start, way: str) -> None:
     """The others say why they end, the culprit's traceback is the last thing to be read, the exit code is its own."""
     script = """
