@@ -98,12 +98,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """How a worker begins and ends.
 
     1. A shell that starts us in the background has Ctrl-C ignored, and nohup SIGHUP. What a test starts would, too.
-    2. A worker ends without looking through all that it has imported.
+    2. What a test aborts leaves no core. All workers have the same limits, by which they find one fork server.
+    3. A worker ends without looking through all that it has imported.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     atexit.register(gc.freeze)
 
 
@@ -131,7 +133,6 @@ def new_children() -> Callable[[], list[psutil.Process]]:
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[Runner]:
     """Starts jobs; what a failing or interrupted test leaves running is ended."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # they end by SIGABRT
     runner = Runner(tmp_path)
     yield runner
     runner.stop()

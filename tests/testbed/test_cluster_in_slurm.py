@@ -154,6 +154,7 @@ def test_what_cannot_be_had(asked: str, said: str, slurm: Hosts, kernel: Start) 
     assert queue(slurm) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["slurm={}", once_more("hosts=['wb1:2', 'wb2:2']")])
 def test_in_a_job(way: str, slurm: Hosts, kernel: Start) -> None:
     """A notebook that runs in a Slurm job takes its hosts, by srun, and asks for no others."""

@@ -372,7 +372,7 @@ def listeners(hosts: Hosts, *words: str) -> list[tuple[str, int, set[str]]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "way"), [("-6", []), ("", ["--mpi"]), once_more("", []), once_more("-6", ["--mpi"])], ids=str
+    ("family", "way"), [("-6", []), once_more("", ["--mpi"]), once_more("", []), once_more("-6", ["--mpi"])], ids=str
 )
 def test_who_listens(family: str, way: list[str], hosts: Hosts) -> None:
     """During a job all ports are open at the address between the hosts, but for one of mpiexec; all in the range."""

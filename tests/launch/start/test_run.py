@@ -288,13 +288,10 @@ def test_a_line_is_shown_before_it_ends(launch: Start, tmp_path: Path) -> None:
     go = tmp_path / "go"
     script = f"import os, time\nprint('ready', end='')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
     job = launch("-np", "1", script=script + "print(' and over')\n")
-    elastic = launch("-np", "1", "--min-np", "1", script=script + "print(' and over')\n")
-    for each in (job, elastic):
-        assert eventually(lambda each=each: each.out == "[0]<stdout>:ready"), each.out + each.err
+    assert eventually(lambda: job.out == "[0]<stdout>:ready"), job.out + job.err
     go.touch()
-    for each in (job, elastic):
-        assert each.finish()[0] == 0, each.err
-        assert each.out == "[0]<stdout>:ready and over\n"
+    assert job.finish()[0] == 0, job.err
+    assert job.out == "[0]<stdout>:ready and over\n"
 
 
 @pytest.mark.parametrize(
@@ -542,23 +539,21 @@ def test_what_cannot_start_says_why(launch: Start, tmp_path: Path) -> None:
 
 
 @ONE_WAY
-def test_ctrl_c_is_a_keyboard_interrupt_in_each_rank(launch: Start, way: str) -> None:
+def test_ctrl_c_is_a_keyboard_interrupt_in_each_rank(launch: Start, tmp_path: Path, way: str) -> None:
     """Ctrl-C once: each rank gets a KeyboardInterrupt and may clean up, also below a shell; the exit code is 130."""
     script = (
         WHO
         + "import time\ntry:\n    print('ready')\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('saved')\n"
     )
-    job = launch("-np", "2", way, script=script)
-    shell = launch("-np", "2", way, command=["sh", "-c", "python script0.py; exit 3"])
-    for each in (job, shell):
-        each.ready(2)
-        each.send(signal.SIGINT)
-    for each in (job, shell):
-        code, _ = each.finish()
-        assert code == 130, each.err
-        assert sorted(each.out.splitlines()[-2:]) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
-        assert each.err.splitlines()[-1] == "workbench: The job was ended by SIGINT."
-        assert each.gone()
+    (tmp_path / "saves.py").write_text(script)
+    job = launch("-np", "2", way, command=["sh", "-c", "python saves.py; exit 3"])
+    job.ready(2)
+    job.send(signal.SIGINT)
+    code, _ = job.finish()
+    assert code == 130, job.err
+    assert sorted(job.out.splitlines()[-2:]) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
+    assert job.err.splitlines()[-1] == "workbench: The job was ended by SIGINT."
+    assert job.gone()
 
 
 def test_ctrl_c_twice_kills(launch: Start) -> None:
