@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,11 +19,15 @@ import pytest
 from fork_server import TENSORFLOW, TORCH, ForkServer
 from running import Runner
 
+from workbench.launch.forks import find
+from workbench.launch.forks.find import Forks
+from workbench.launch.start import mpi
+
 # jsonschema, which nbformat imports, compiles 38 grammars with it, for addresses that nothing here checks: seconds, in
 # each of five processes. Without it there is no such check.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
-# A fork server takes each process that starts engines two seconds of a core; tests that are about it say so.
+# A fork server takes each process that starts engines two seconds of a core: see forked_engines.
 os.environ.setdefault("WORKBENCH_FORK", "0")
 
 pytest_plugins = ["deadlines", "durations", "rings", "scheduling", "servers"]
@@ -93,12 +98,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """How a worker begins and ends.
 
     1. A shell that starts us in the background has Ctrl-C ignored, and nohup SIGHUP. What a test starts would, too.
-    2. A worker ends without looking through all that it has imported.
+    2. What a test aborts leaves no core. All workers have the same limits, by which they find one fork server.
+    3. A worker ends without looking through all that it has imported.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     atexit.register(gc.freeze)
 
 
@@ -126,7 +133,6 @@ def new_children() -> Callable[[], list[psutil.Process]]:
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[Runner]:
     """Starts jobs; what a failing or interrupted test leaves running is ended."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # they end by SIGABRT
     runner = Runner(tmp_path)
     yield runner
     runner.stop()
@@ -156,6 +162,21 @@ def warm_torch(torch_forks: ForkServer) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", torch_forks.python)
+        yield
+
+
+@pytest.fixture(scope="module")
+def forked_engines() -> Iterator[None]:
+    """Engines are forked, as users have them: a process costs a tenth of a second, also where it needs torch.
+
+    For tests of what engines do. The product's server serves all workers, and ends with the last of them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORKBENCH_FORK", "1")
+        until = time.monotonic() + 60
+        while find.possible() and not (forks := Forks(mpi.environment(1))).found and time.monotonic() < until:
+            forks.start()
+            time.sleep(0.05)
         yield
 
 

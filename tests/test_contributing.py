@@ -6,15 +6,12 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from project import PROJECT, ROOT
 
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*_*.yml"))
 WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
 CLASSIFIERS = PROJECT["classifiers"]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -108,22 +105,3 @@ def test_ci_covers_the_oldest_and_the_newest_python() -> None:
         "nightly": 240
     }
     assert WORKFLOW["permissions"] == {"contents": "read"}
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_issue_forms_are_complete(path: Path) -> None:
-    """Each form has a name and fields of known kinds, with ids that differ and a label each."""
-    form = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert {"name", "description", "body"} <= set(form)
-    assert {field["type"] for field in form["body"]} <= {"markdown", "textarea", "input", "dropdown", "checkboxes"}
-    fields = [field for field in form["body"] if field["type"] != "markdown"]
-    assert len({field["id"] for field in fields}) == len(fields) > 2
-    assert all(field["attributes"]["label"] for field in fields)
-
-
-def test_a_bug_report_comes_with_the_doctors_output() -> None:
-    """The form asks for it, and cannot be sent without."""
-    assert {path.stem for path in FORMS} == {"bug_report", "feature_request"}
-    form = yaml.safe_load(FORMS[0].read_text(encoding="utf-8"))
-    (field,) = (each for each in form["body"] if "workbench doctor" in each["attributes"]["label"])
-    assert field["validations"] == {"required": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import tarfile
 import venv
 import zipfile
-from importlib.metadata import distribution
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -154,102 +155,72 @@ print(hvd.rank(), hvd.size(), hvd.broadcast(np.arange(2) + hvd.rank(), root_rank
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parallel
-@pytest.mark.parametrize("words", [(), ("--gloo",), ("--min-np", "2")], ids=["run", "gloo", "elastic"])
-def test_numpy_alone_is_enough_for_two_ranks(clean_python: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
-    """Without an mpiexec and without torch, ranks of one machine find each other and talk over our own ways."""
-    script = tmp_path / "adds.py"
-    script.write_text(ADDS)
-    here = ["env", f"PATH={clean_python.parent}:/usr/bin:/bin"]
-    said = run([*here, clean_python.with_name("workbench"), "run", "-np", "2", *words, clean_python, script], tmp_path)
-    lines = sorted(line.partition(":")[2] for line in said.splitlines())
-    assert lines == [f"{rank} 2 [1, 2] [9.0, 900000.0]" for rank in range(2)]
-
-
 NOWHERE = "http://127.0.0.1:9"
 PROXIES = [f"{name}={NOWHERE}" for low in ("http_proxy", "https_proxy", "all_proxy") for name in (low, low.upper())]
-POOR = {
-    "home": ["env", "HOME=/dev/null"],
-    "proxy": ["env", "-u", "no_proxy", "-u", "NO_PROXY", *PROXIES],
-    "network": ["unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"],
-}
+POOR = ["HOME=/dev/null", *PROXIES]
+NO_NETWORK = ["unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]  # only root makes one
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("missing", POOR)
-def test_ranks_need_no_home_no_network_and_no_proxy(missing: str, clean_python: Path, tmp_path: Path) -> None:
-    """Without an mpiexec and torch either: the doctor finds no failure, two ranks talk, and lessons can be copied."""
-    if missing == "network" and subprocess.run([*POOR[missing], "true"], capture_output=True).returncode:
-        pytest.skip("only root makes a network without a way out")
+def test_numpy_alone_is_enough_for_two_ranks(clean_python: Path, tmp_path: Path) -> None:
+    """They need no mpiexec, no torch, no home, no network and no proxy; elastic neither, nor doctor and lessons."""
     (tmp_path / "adds.py").write_text(ADDS)
-    workbench_here = ["env", f"PATH={clean_python.parent}:/usr/bin:/bin:/usr/sbin:/sbin", *POOR[missing]]
-    workbench_here += [str(clean_python.with_name("workbench"))]
-    assert "0 2 [1, 2]" in run([*workbench_here, "run", "-np", "2", clean_python, "adds.py"], tmp_path)
-    assert "✗" not in run([*workbench_here, "doctor"], tmp_path)
-    assert "files in copied" in run([*workbench_here, "lessons", "copied"], tmp_path)
+    poor = [*POOR, *(NO_NETWORK if not subprocess.run([*NO_NETWORK, "true"], capture_output=True).returncode else [])]
+    here = ["env", "-u", "no_proxy", "-u", "NO_PROXY", f"PATH={clean_python.parent}:/usr/bin:/bin:/usr/sbin:/sbin"]
+    here += [*poor, str(clean_python.with_name("workbench"))]
+    for words in ((), ("--min-np", "2")):
+        said = run([*here, "run", "-np", "2", *words, clean_python, "adds.py"], tmp_path)
+        lines = sorted(line.partition(":")[2] for line in said.splitlines())
+        assert lines == [f"{rank} 2 [1, 2] [9.0, 900000.0]" for rank in range(2)]
+    assert "✗" not in run([*here, "doctor"], tmp_path)
+    assert "files in copied" in run([*here, "lessons", "copied"], tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["demo", "lab"])
-def test_what_a_command_misses_is_named_first(command: str, clean_python: Path, tmp_path: Path) -> None:
-    """With what installs it; nothing is begun or copied."""
-    done = subprocess.run([clean_python.with_name("workbench"), command], cwd=tmp_path, capture_output=True, text=True)
-    needs = {"demo": "torch, nbclient, matplotlib", "lab": "jupyterlab"}[command]
+def test_what_is_missing_is_named_with_what_installs_it(clean_python: Path, tmp_path: Path) -> None:
+    """By a command before it begins or copies anything, and by the import of a framework's module."""
+    command = [clean_python.with_name("workbench"), "demo"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    assert f"`workbench {command}` needs {needs}: " in done.stderr
+    assert "`workbench demo` needs torch, nbclient, matplotlib: " in done.stderr
     assert "pip install '.[torch,lessons,lab,mpich]' in a clone" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("module", "extra"), [("torch", "torch"), ("tensorflow", "tensorflow"), ("keras", "tensorflow"), ("jax", "jax")]
-)
-def test_a_missing_extra_names_itself(clean_python: Path, module: str, extra: str, tmp_path: Path) -> None:
-    """The import says which package is missed, and the command that installs it."""
+    extras = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "jax": "jax"}
     code = f"""
-try:
-    import workbench.{module}
-except ModuleNotFoundError as error:
-    print(error.name, error)
+for name in {[*extras]}:
+    try:
+        __import__("workbench." + name)
+    except ModuleNotFoundError as error:
+        print(error.name, error)
 """
-    said = run([clean_python, "-c", code], tmp_path)
-    assert said.startswith(f"{module} workbench.{module} needs {module}")
-    assert f"pip install '.[{extra}]' in a clone" in said
-    assert extra in PROJECT["optional-dependencies"]
+    for (module, extra), said in zip(
+        extras.items(), run([clean_python, "-c", code], tmp_path).splitlines(), strict=True
+    ):
+        assert said.startswith(f"{module} workbench.{module} needs {module}")
+        assert f"pip install '.[{extra}]' in a clone" in said
+        assert extra in PROJECT["optional-dependencies"]
 
 
-IMPORTS = """
-import ast, json, sys
-from pathlib import Path
-import anywidget, ipykernel, ipywidgets, matplotlib.figure, workbench.course.demo
-from workbench.data import digits
-statements = {"import workbench.torch", "digits()"}
-for name in sys.argv[1:]:
-    cells = [each for each in json.loads(Path(name).read_text())["cells"] if each["cell_type"] == "code"]
-    for cell in cells:
-        code = "".join("pass" + line[len(line.rstrip()) :] if line[0] in "%!" else line for line in cell["source"])
-        found = [each for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Import | ast.ImportFrom)]
-        statements |= {ast.unparse(each) for each in found}
-for statement in sorted(statements - {"import nano", "import this"}):
-    exec(statement)
-print(len(statements))
-"""
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_what_the_demo_installs_is_enough_for_the_lessons(built: Path, tmp_path: Path) -> None:
+def test_what_the_demo_installs_is_enough_for_the_lessons() -> None:
     """``make demo`` installs all that lessons import, and their figures and widgets, but for the other frameworks."""
     pytest.importorskip("torch")
     (extras,) = re.findall(r"^for-lessons: ; @NEEDS=(\S+) ", (ROOT / "Makefile").read_text(), re.MULTILINE)
     names = [each for extra in extras.split(",") for each in PROJECT["optional-dependencies"][extra]]
-    python = environment(built, tmp_path / "learner", [*PROJECT["dependencies"], *names])
-    lessons = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.stem != "14_every_framework"]
-    assert int(run([python, "-c", IMPORTS, *lessons], tmp_path)) > 100
+    there = needed([*PROJECT["dependencies"], *names]) | {canonicalize_name(PROJECT["name"])}
+    imported = {"anywidget", "ipykernel", "ipywidgets", "matplotlib", "torch"}
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        if path.stem != "14_every_framework":
+            cells = [each for each in json.loads(path.read_text())["cells"] if each["cell_type"] == "code"]
+            code = "\n".join("".join(cell["source"]) for cell in cells)
+            imported |= set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE))
+    brought_by = packages_distributions()
+    theirs = imported - set(sys.stdlib_module_names) - {"nano", "workbench"}
+    assert len(theirs) > 5
+    missing = {name for name in theirs if not {canonicalize_name(each) for each in brought_by.get(name, [])} & there}
+    assert missing == set()
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +238,7 @@ CHECKERS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_types_reach_the_user(checker: str, user_s_python: Path, tmp_path: Path) -> None:

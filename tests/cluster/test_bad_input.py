@@ -1,4 +1,4 @@
-"""What no notebook should bring down: floods, odd characters, widgets without end, a second notebook, autoreload."""
+"""What no notebook should bring down: floods, odd characters, widgets without end, what a cell leaves, a second one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ import pytest
 from live_kernel import LiveKernel, Message, last, live_kernel
 from thorough import once_more
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
+
+
+UNTIL_SEEN = """%%px
+import pathlib, threading
+def late():
+    while not pathlib.Path({seen!r}).exists(): time.sleep(0.01)
+    {do}
+threading.Thread(target=late).start()
+{before}"""
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +30,10 @@ def kernel() -> Iterator[LiveKernel]:
         yield kernel
 
 
-def sums(kernel: LiveKernel) -> None:
-    """The next cell is right."""
+@pytest.fixture(autouse=True)
+def works(kernel: LiveKernel) -> Iterator[None]:
+    """After each test the next cell prints the right sum."""
+    yield
     found = kernel.run("%px print(float(hvd.allreduce(np.full(2, hvd.rank() + 1.0), op=hvd.Sum).sum()))")
     assert last(found) == [("ranks 0, 1", "6.0")]
 
@@ -35,7 +46,6 @@ print(bytes(range(250, 256)).decode('latin1'), bytes([0, 255]))"""
     assert last(kernel.run(cell)) == [
         ("ranks 0, 1", "before\\ud800after \x1b[31mred\x1b[0m here\núûüýþÿ b'\\x00\\xff'")
     ]
-    sums(kernel)
 
 
 def test_one_rank_floods(kernel: LiveKernel) -> None:
@@ -64,7 +74,6 @@ print('rank', hvd.rank(), 'is here')"""
     file.unlink()
     assert ("rank 1", "rank 1 is here") in last(found)
     assert most - before < 150_000_000
-    sums(kernel)
 
 
 def test_what_is_replaced_is_not_kept(kernel: LiveKernel) -> None:
@@ -83,7 +92,6 @@ for i in range(150_000):
     found = kernel.run("%px sys.stdout.write('z' * 1_000_000)")
     assert "zz … and 995000 more characters" in found[-1].text
     assert len(json.dumps(found[-1].content)) < 1_100_000
-    sums(kernel)
 
 
 @pytest.mark.parametrize("module", ["tqdm.auto", once_more("tqdm")])
@@ -148,7 +156,6 @@ class Broken(ipywidgets.IntSlider):
 Broken()"""
     (error,) = [each for each in kernel.run(cell) if each.kind == "error"]
     assert "it is broken" in error.text
-    sums(kernel)
 
 
 def test_autoreload(kernel: LiveKernel, tmp_path: Path) -> None:
@@ -166,9 +173,132 @@ def test_autoreload(kernel: LiveKernel, tmp_path: Path) -> None:
     found = last(kernel.run("%px print(changes.f())"))
     assert [who for who, _ in found] in (["ranks 0, 1"], ["rank 0", "rank 1"])
     assert all("SyntaxError" in text and "new and longer" in text for _, text in found)
-    sums(kernel)
     for cell in ("%autoreload 0", "%px %autoreload 0"):
         kernel.run(cell)
+
+
+# --- what a cell leaves behind ------------------------------------------------------------------------
+
+
+def comes(kernel: LiveKernel, request: str, text: str) -> None:
+    """What is shown below the cell of a request has a text, at once or later."""
+    while True:
+        message = kernel.client.get_iopub_msg(timeout=40)
+        shown = Message(message["msg_type"], message["content"])
+        if shown.kind.endswith("display_data") and text in shown.text:
+            assert message["parent_header"]["msg_id"] == request
+            return
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("sys.stdout = None", "no attribute 'write'"),
+        ("import io\nsys.stdout = io.StringIO()\nsys.stdout.close()", "closed file"),
+        ("class Tee:\n    def write(self, text): return len(text)\nsys.stdout = Tee()", "no attribute 'flush'"),
+        ("sys.stdout.close()\nsys.stderr.close()\nprint('goes on')", "goes on"),
+    ],
+)
+def test_a_broken_stdout(kernel: LiveKernel, cell: str, told: str) -> None:
+    """The cell is answered, whether it fails or not, and says what was broken."""
+    for end in ("", "\n1 / 0"):
+        found = kernel.run(f"%%px\n{cell}{end}")
+        assert told in "".join(text for _, text in last(found))
+        assert [each.kind for each in found if each.kind == "error"] == ["error"] * bool(end)
+
+
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("if not child: 1 / 0", 1), ("if not child: sys.exit()", 1)])
+def test_a_forked_child_ends_with_its_cell(kernel: LiveKernel, end: str, code: int) -> None:
+    """It is no second engine."""
+    kernel.run(f"%%px\nimport os\nchild = os.fork()\n{end}")
+    assert last(kernel.run("%px print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))")) == [
+        ("ranks 0, 1", str(code))
+    ]
+
+
+@pytest.mark.parametrize("word", ["quit", "exit"])
+def test_quit_ends_its_cell_and_no_engine(kernel: LiveKernel, word: str) -> None:
+    """What comes behind it in the cell is not run, and an error says why; the rank stays."""
+    found = kernel.run(f"%%px\nleft = 1\n{word}()\nleft = 2")
+    assert "do not end an engine" in "".join(each.text for each in found)
+    assert last(kernel.run("%px print(left)")) == [("ranks 0, 1", "1")]
+
+
+def test_an_exception_with_a_text_of_megabytes(kernel: LiveKernel) -> None:
+    """Its beginning is shown, and how much more there is."""
+    text = "".join(each.text for each in kernel.run("%%px\nraise ValueError('y' * 20_000_000)"))
+    assert "more characters" in text
+    assert len(text) < 1_000_000
+
+
+def test_characters_of_a_child_process_are_whole(kernel: LiveKernel) -> None:
+    """However its output is cut into pieces."""
+    cell = """%%px
+import subprocess
+subprocess.run([sys.executable, "-c", "import os; [os.write(1, b'x' + 1500 * '\\u00e4'.encode()) for i in range(9)]"])
+os.write(1, b"\\n"); print()"""
+    text = "".join(text for _, text in last(kernel.run(cell)))
+    assert "\ufffd" not in text
+
+
+@pytest.mark.parametrize("before", ["print('own')", ""])
+def test_a_thread_prints_after_its_cell(kernel: LiveKernel, tmp_path: Path, before: str) -> None:
+    """It is shown below that cell, and so is what it raises, though the notebook has run another one."""
+    seen = tmp_path / "seen"
+    request = kernel.client.execute(UNTIL_SEEN.format(seen=str(seen), do="print('late'); 1 / 0", before=before))
+    kernel.client.get_shell_msg(timeout=40)
+    kernel.client.execute("c.view['mpi_rank']")
+    kernel.client.get_shell_msg(timeout=40)
+    seen.touch()
+    comes(kernel, request, "ZeroDivisionError: division by zero")
+
+
+def test_an_alarm_between_cells(kernel: LiveKernel) -> None:
+    """What its handler raises is shown below the last cell, and the engine lives."""
+    cell = """%%px
+import signal
+def late(number, frame): raise TimeoutError("the alarm")
+signal.signal(signal.SIGALRM, late)
+signal.setitimer(signal.ITIMER_REAL, 0.3)"""
+    request = kernel.client.execute(cell)
+    kernel.client.get_shell_msg(timeout=40)
+    comes(kernel, request, "TimeoutError: the alarm")
+
+
+def test_the_stop_button_stops_run_all(kernel: LiveKernel) -> None:
+    """Cells that wait behind the one that was stopped do not run."""
+    kernel.client.execute("%%px\nprint('begun', flush=True)\ntime.sleep(60)", allow_stdin=True)
+    kernel.client.execute("ran = True")
+    while True:
+        message = kernel.client.get_iopub_msg(timeout=40)
+        if message["msg_type"] == "display_data" and "begun" in message["content"]["data"]["text/plain"]:
+            break
+    kernel.interrupt()
+    assert [kernel.client.get_shell_msg(timeout=40)["content"]["status"] for _ in range(2)] == ["error", "aborted"]
+
+
+def test_a_rank_that_ctrl_c_does_not_end_is_named(kernel: LiveKernel, tmp_path: Path) -> None:
+    """It swallows the exception; the cell ends, and says which rank goes on and what to do."""
+    over = tmp_path / "over"
+    cell = f"""%%px
+import pathlib, signal
+if hvd.rank() == 1:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+print('begun', flush=True)
+while not pathlib.Path({str(over)!r}).exists(): time.sleep(0.01)"""
+    kernel.run("from workbench.cluster import px\npx._AFTER_CTRL_C_S = 1.5")
+
+    def look(message: Message) -> None:
+        if message.kind == "display_data" and "begun" in message.text:
+            kernel.interrupt()
+
+    (error,) = [each for each in kernel.run(cell, look) if each.kind == "error"]
+    assert "rank 1 has not ended by Ctrl-C" in error.text
+    assert "engines.rescue()" in error.text
+    over.touch()
+
+
+# --- and another notebook -----------------------------------------------------------------------------
 
 
 def test_a_second_notebook(kernel: LiveKernel) -> None:
@@ -186,14 +316,12 @@ def test_a_second_notebook(kernel: LiveKernel) -> None:
         assert text.count("these engines belong to another notebook") == 2
         assert "mine 1" in text
         assert "belong" not in "".join(each.text for each in other.run("%px --no-stream 1"))
-        sums(kernel)
         other.run("running = view.execute('while True: time.sleep(0.1)', block=False)")
         kernel.run("c.down()")
         (error,) = other.run("running.get(20)")
         assert "died" in error.text
         kernel.run("c = cluster.up(2, quiet=True)")
         kernel.run("%%px\nimport sys, time, numpy as np, workbench as hvd\nhvd.init()")
-        sums(kernel)
     finally:
         other.client.stop_channels()
         other.manager.shutdown_kernel(now=True)

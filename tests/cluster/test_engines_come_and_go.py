@@ -19,7 +19,12 @@ from workbench.cluster.elastic_cluster import ElasticCluster
 from workbench.errors import LaunchError, PeerLostError
 
 needs("torch")
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(150)]
+pytestmark = [
+    pytest.mark.usefixtures("forked_engines"),
+    pytest.mark.integration,
+    pytest.mark.parallel,
+    pytest.mark.timeout(150),
+]
 
 SETUP = """
 import hashlib, os, time

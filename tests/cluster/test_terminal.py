@@ -11,7 +11,7 @@ import pytest
 from installed import needs
 from terminal_ipython import RUN, TerminalIPython, terminal_ipython
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
 
 SCRIPT = """
 from workbench import cluster

@@ -118,14 +118,6 @@ def test_when_the_agents_executor_dies_the_job_ends_with_its_host(board: Switchb
 # --- elastic ------------------------------------------------------------------------------------------
 
 
-def test_an_elastic_job_returns_by_rank(board: Switchboard, tmp_path: Path) -> None:
-    """As a fixed one, where nothing happens."""
-    (tmp_path / "go").touch()
-    with executors(board, 2):
-        found = run_elastic_on(board, Limits(least=1), counting, (str(tmp_path), 8))
-    assert found == [(0, 2, 8.0), (1, 2, 8.0)]
-
-
 @pytest.mark.slow
 def test_an_elastic_job_takes_in_an_executor_that_comes(board: Switchboard, tmp_path: Path) -> None:
     """At a commit; nothing is counted twice."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_standin import Record, World, install
+from thorough import quick
 
 import workbench as hvd
 from workbench.core.backend.base import Backend
@@ -28,6 +29,8 @@ from workbench.transport.host.threads import ThreadLink
 from workbench.transport.links import link_backend
 
 WAYS = ["nccl", "staged", "mpi"]
+# For what is done before and after a way moves anything.
+ONE_WAY = pytest.mark.parametrize("way", quick(WAYS, "nccl"))
 COLLECTIVES = ("allReduce", "reduce", "broadcast", "reduceScatter", "allGather", "send", "recv")
 QUICK = {"HEARTBEAT_S": "0.1", "FAILED_RANK_GRACE_S": "0.1", "SHUTDOWN_TIMEOUT_S": "5"}
 
@@ -86,7 +89,7 @@ class MpiLink(ThreadLink):
         super().sendrecv(send, dest, recv, source)
 
 
-def ranks(world: World, n: int, function: Callable[[], Any], timeout_s: float = 20.0) -> list[Any]:
+def ranks(world: World, n: int, function: Callable[[], Any], timeout_s: float = 45.0) -> list[Any]:
     """What the function returns on every rank, each on its GPU; a world that hangs ends after a while.
 
     Where ranks share a GPU each has a current stream of its own, as ranks have that are processes. Threads have one

@@ -27,6 +27,7 @@ SCRIPT = Path(__file__).with_name("scripts") / "data_service.py"
 WANTED = [x * x for x in range(40)]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at Linux' sockets")
 @pytest.mark.parametrize(
     ("dispatchers", "side"),

@@ -12,7 +12,12 @@ from cells import START
 from workbench import cluster
 from workbench.errors import PeerLostError
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.usefixtures("forked_engines"),
+    pytest.mark.integration,
+    pytest.mark.parallel,
+    pytest.mark.timeout(120),
+]
 
 # What ends an engine amid its cell. A thread's os._exit stands for C code that ends the process.
 WAYS = {

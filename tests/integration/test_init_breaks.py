@@ -13,6 +13,7 @@ import pytest
 from thorough import once_more
 
 if TYPE_CHECKING:
+    from fork_server import ForkServer
     from running import Job, Runner
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
@@ -21,6 +22,12 @@ SCRIPT = str(Path(__file__).resolve().parent / "scripts" / "init_breaks.py")
 INIT_S = 60  # the deadline of init(): whoever waits for it is too late
 SOON_S = 30.0  # after the end of the rank
 N = 3
+
+
+@pytest.fixture
+def warm(torch_forks: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has imported torch already, in which plain processes meet."""
+    monkeypatch.setattr(sys, "executable", torch_forks.python)
 
 
 def run(jobs: Runner, *words: str, n: int = N) -> Job:
@@ -77,6 +84,7 @@ def test_a_rank_that_is_killed_while_the_others_wait_in_init(jobs: Runner, how: 
     assert any(f"rank {who} was lost" in said(job, rank) for rank in set(range(N)) - {who}), job.report()
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
     ("how", "who"),
     [
@@ -90,31 +98,25 @@ def test_a_plain_rank_that_is_killed_while_the_others_wait_in_init(jobs: Runner,
     assert_learnt(plain(jobs, how, str(who)), who, 2)
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
-    ("how", "start"),
+    ("how", "who", "start"),
     [
-        ("fail late", plain),
-        once_more("fail amid", run),
-        once_more("interrupt amid", run),
+        ("fail amid", 1, run),
+        ("interrupt waiting", 1, plain),  # the others come to the exchange later
+        ("fail connecting", 0, plain),  # amid Gloo's own wait for all connections
+        once_more("fail late", 1, plain),
+        once_more("interrupt amid", 1, run),
     ],
 )
-def test_a_rank_that_fails_amid_init_tells_the_others(jobs: Runner, how: str, start: Callable[..., Job]) -> None:
+def test_a_rank_that_fails_amid_init_tells_the_others(
+    jobs: Runner, how: str, who: int, start: Callable[..., Job]
+) -> None:
     """LaunchError on every rank, with that rank's own words."""
-    job = start(jobs, how, "1")
-    words = "it was interrupted" if how == "interrupt amid" else "OSError: a mistake on purpose"
-    assert_learnt(job, 1, N if start is run else 2, "LaunchError", "failed on rank 1", words)
-
-
-def test_a_rank_that_is_interrupted_amid_an_exchange(jobs: Runner) -> None:
-    """The others come to it later, and learn that rank's problem; that rank itself raises KeyboardInterrupt."""
-    job = plain(jobs, "interrupt waiting", "1")
-    assert_learnt(job, 1, 2, "LaunchError", "failed on rank 1", "it was interrupted")
-
-
-def test_a_rank_that_fails_while_the_others_connect(jobs: Runner) -> None:
-    """Amid Gloo's own wait for all connections the others learn that this rank has given up, and why."""
-    job = plain(jobs, "fail connecting", "0")
-    assert_learnt(job, 0, 2, "LaunchError", "failed on rank 0", "OSError: a mistake on purpose")
+    words = "it was interrupted" if "interrupt" in how else "OSError: a mistake on purpose"
+    assert_learnt(
+        start(jobs, how, str(who)), who, N if start is run else 2, "LaunchError", f"failed on rank {who}", words
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,12 @@ from ipyparallel import interactive
 
 from workbench import cluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.usefixtures("forked_engines"),
+    pytest.mark.integration,
+    pytest.mark.parallel,
+    pytest.mark.timeout(180),
+]
 N = 3
 LATEST_S = 60.0  # init()'s own deadline is twice as long
 

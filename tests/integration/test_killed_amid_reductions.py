@@ -98,11 +98,12 @@ def test_lost_memory_is_found() -> None:
     pytest.fail(f"{ARRAYS_KB} kB were lost, and seen were {found} kB")
 
 
+@pytest.mark.usefixtures("warm_torch")
 @pytest.mark.parametrize(
     ("who", "n", "where", "backend"),
     [
         (1, 2, "common", "auto"),
-        (2, 3, "own", "sockets"),
+        once_more(2, 3, "own", "sockets"),
         *(once_more(*each, "auto") for each in [(0, 2, "own"), (2, 3, "common")]),
         once_more(2, 4, "own", "gloo"),
     ],

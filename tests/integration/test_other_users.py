@@ -13,7 +13,12 @@ from workbench import cluster
 from workbench.course import build
 from workbench.launch.ranks.watchdog import Leftovers
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.usefixtures("forked_engines"),
+    pytest.mark.integration,
+    pytest.mark.parallel,
+    pytest.mark.timeout(120),
+]
 
 
 @pytest.fixture(scope="module")

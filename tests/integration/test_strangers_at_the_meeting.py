@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from running import Job, Runner
 
 pytestmark = [
+    pytest.mark.usefixtures("warm_torch"),
     pytest.mark.integration,
     pytest.mark.timeout(150),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user"),

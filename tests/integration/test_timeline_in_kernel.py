@@ -14,7 +14,7 @@ import workbench
 from workbench import cluster
 from workbench.errors import DeadlineError, NotInitializedError, PeerLostError
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
 
 STEP = """
 import time

@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cells import START, collect, send
@@ -18,7 +17,12 @@ from thorough import once_more
 from workbench import cluster
 
 needs("torch")
-pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.usefixtures("forked_engines"),
+    pytest.mark.integration,
+    pytest.mark.parallel,
+    pytest.mark.timeout(400),
+]
 
 TORCH_S = 150.0  # the first optimizer imports torch's compiler, which takes a busy machine most of a minute
 
@@ -101,12 +105,9 @@ def trains(up: cluster.Cluster) -> None:
 @pytest.mark.parametrize(
     ("mistake", "passes", "warm"),
     [
-        ("before backward", 1, 0),
         ("between backward and step", 1, 3),
-        ("no step on the other", 1, 3),
         ("between two passes", 2, 3),
         ("a step more", 1, 3),
-        ("later", 2, 0),
         *(once_more(mistake, passes, 3 - 3 * (passes == 2)) for mistake in MISTAKES for passes in (1, 2)),
     ],
 )
@@ -170,7 +171,6 @@ def test_it_is_said_that_a_rank_has_made_a_step_more(engines: cluster.Cluster) -
 
 
 DEFINE = """
-import copy, os
 import torch
 import workbench.torch as hvd
 
@@ -180,15 +180,12 @@ def network():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(7, 6), torch.nn.Tanh(), torch.nn.Linear(6, 5)).double()
 
-def build(stage, weights=None, state=None):
+def build(stage):
     model = network()
     if stage == "parameters":
         hvd.shard_parameters(model)
     adam = torch.optim.Adam(model.parameters(), lr=0.05)
     optimizer = hvd.DistributedOptimizer(adam, model.named_parameters(), sharded=stage)
-    if weights is not None:
-        hvd.load_full_state_dict(model, weights)
-        optimizer.load_state_dict(copy.deepcopy(state))
     return model, optimizer
 
 def batch(step):
@@ -228,21 +225,7 @@ finally:
         handle.remove()
 """
 GO_ON = "step(*models[STAGE], 1)"
-SAVE = """
-saved = {stage: (hvd.full_state_dict(model), optimizer.state_dict()) for stage, (model, optimizer) in models.items()}
-if hvd.rank() == 0:
-    torch.save(saved, FILE)
-hvd.barrier()
-"""
-DIES = """
-model, optimizer = models["parameters"]
-if hvd.rank() == 1:
-    model[0].register_forward_hook(lambda *_: os.kill(os.getpid(), 9))
-step(model, optimizer, 2)
-"""
-RESUME = """
-saved = torch.load(FILE)
-models = {stage: build(stage, *saved[stage]) for stage in STAGES}
+ENDS = """
 for number in (2, 3):
     for model, optimizer in models.values():
         step(model, optimizer, number)
@@ -250,9 +233,8 @@ found = error(models)
 """
 
 
-@pytest.mark.filterwarnings("ignore")  # of ipyparallel, about an engine that has died
-def test_cells_of_zero_that_fail_and_a_rank_that_dies(engines: cluster.Cluster, tmp_path: Path) -> None:
-    """A failed cell is run again as it is; after rescue() a checkpoint goes on, to where no failure would have led."""
+def test_cells_of_zero_that_fail(engines: cluster.Cluster) -> None:
+    """A failed cell is run again as it is; the training comes to where no failure would have led."""
     assert run(engines, DEFINE) == {}
     assert run(engines, BEGIN) == {}
     for stage in ("gradients", "parameters"):
@@ -260,11 +242,5 @@ def test_cells_of_zero_that_fail_and_a_rank_that_dies(engines: cluster.Cluster, 
         assert failed[1] == ("ArithmeticError", "on purpose")
         assert "ArithmeticError: on purpose" in failed[0][1]
         assert run(engines, GO_ON.replace("STAGE", repr(stage))) == {}
-    file = repr(str(tmp_path / "saved.pt"))
-    assert run(engines, SAVE.replace("FILE", file)) == {}
-    assert set(run(engines, DIES)) == {0, 1}
-    engines.rescue()
-    engines.client[:].execute("import workbench.torch", block=True)  # takes its time on a busy machine
-    assert run(engines, DEFINE) == {}
-    assert run(engines, RESUME.replace("FILE", file)) == {}
+    assert run(engines, ENDS) == {}
     assert max(engines.client[:].pull("found", block=True)) < 1e-12

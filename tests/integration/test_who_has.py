@@ -14,7 +14,7 @@ from workbench import cluster, doctor, who_has
 from workbench.cluster.cluster import Cluster
 from workbench.errors import LaunchError
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
 
 
 @pytest.fixture(scope="module")

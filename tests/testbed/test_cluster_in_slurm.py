@@ -141,7 +141,7 @@ def test_the_job_is_ended(slurm: Hosts, kernel: Start) -> None:
     ("asked", "said"),
     [
         ("nodes=9", "would wait forever: PartitionConfig"),
-        ("node=2", "slurm: 'node' is not known. There are: nodes, tasks_per_node"),
+        once_more("node=2", "slurm: 'node' is not known. There are: nodes, tasks_per_node"),
         once_more("nodes=0", "slurm: nodes=0, but it must be a whole number, 1 or more"),
         once_more("partition='none'", "Slurm refuses sbatch"),
         once_more("nodes=1), hosts=dict(a=1", "ValueError: hosts and slurm exclude each other"),
@@ -154,6 +154,7 @@ def test_what_cannot_be_had(asked: str, said: str, slurm: Hosts, kernel: Start) 
     assert queue(slurm) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["slurm={}", once_more("hosts=['wb1:2', 'wb2:2']")])
 def test_in_a_job(way: str, slurm: Hosts, kernel: Start) -> None:
     """A notebook that runs in a Slurm job takes its hosts, by srun, and asks for no others."""

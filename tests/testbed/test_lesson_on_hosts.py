@@ -22,6 +22,7 @@ nbformat.write(notebook, sys.argv[2])
 """
 
 
+@pytest.mark.thorough
 def test_the_cells_run_on_the_hosts_of_the_site_file(hosts: Hosts, tmp_path: Path) -> None:
     """Four ranks on two hosts, and a sum over all of them."""
     (tmp_path / "workbench.toml").write_text('hosts = ["wb1:2", "wb2:2"]\n')

@@ -14,6 +14,7 @@ import pytest
 from hosts import Hosts
 from running import environment
 from test_launchers import RIGHT, SCRIPT
+from thorough import once_more
 
 from workbench.launch.ranks.watchdog import TAG
 
@@ -36,14 +37,14 @@ def lines(text: str) -> list[str]:
     return sorted(line for *_, line in found)
 
 
-@pytest.mark.parametrize(("way", "ranks"), [([], []), (["--mpi"], ["-np", "4"])], ids=["tcp", "mpi"])
+@pytest.mark.parametrize(("way", "ranks"), [([], []), once_more(["--mpi"], ["-np", "4"])], ids=["tcp", "mpi"])
 def test_all_hosts_of_the_job(way: list[str], ranks: list[str], slurm: Hosts) -> None:
     """Without ``-H`` the ranks go to all hosts of the job around; without ``-np`` there is one for each task."""
     done = called(slurm, *SALLOC, WORKBENCH, "run", *way, *ranks, sys.executable, "-c", SCRIPT)
     assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("host", "ranks"), [("wb1", ["-np", "2"]), ("wb2", [])], ids=["here", "elsewhere"])
+@pytest.mark.parametrize(("host", "ranks"), [once_more("wb1", ["-np", "2"]), ("wb2", [])], ids=["here", "elsewhere"])
 def test_a_job_of_one_host(host: str, ranks: list[str], slurm: Hosts) -> None:
     """The ranks are on the job's host, wherever the shell is; without ``-np`` there is one for each task."""
     show = ["sh", "-c", "echo $RANK $WORLD_SIZE $(hostname)"]
@@ -59,12 +60,6 @@ def test_all_components_of_a_heterogeneous_job(slurm: Hosts) -> None:
     done = called(slurm, *job, sys.executable, "-c", SCRIPT)
     assert (done.returncode, lines(done.stdout)) == (1, RIGHT), done.stdout + done.stderr
     assert "Leave out --mpi" in done.stderr, done.stderr
-
-
-def test_tasks_that_the_job_does_not_name(slurm: Hosts) -> None:
-    """More ranks than tasks are spread evenly."""
-    done = called(slurm, "salloc", "-Q", "-N2", "-c2", WORKBENCH, "run", "-np", "4", sys.executable, "-c", SCRIPT)
-    assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
 
 
 def test_the_rest_of_the_job_goes_on(slurm: Hosts) -> None:
@@ -88,11 +83,16 @@ def test_a_script_is_written_submitted_and_followed(slurm: Hosts, tmp_path: Path
     done = called(slurm, WORKBENCH, *options, "--submit", "train.sbatch", sys.executable, "train.py", folder=tmp_path)
     assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
     assert re.search(r"job (\d+) is submitted; scancel \1 ends it(.|\n)*job \1: completed", done.stderr)
+
+
+@pytest.mark.thorough
+def test_an_array_and_a_job_that_fails_are_followed(slurm: Hosts, tmp_path: Path) -> None:
+    """Each task's output is shown; a failure gives the exit code."""
     array = ["slurm", "--submit", "--sbatch=--array=0-2", "--output", "%a.out", "array.sbatch"]
     done = called(slurm, WORKBENCH, *array, "sh", "-c", "echo task $SLURM_ARRAY_TASK_ID", folder=tmp_path)
     said = sorted(line.partition(":")[2] for line in done.stdout.splitlines())
     assert (done.returncode, said) == (0, [f"task {i}" for i in range(3)]), done.stdout + done.stderr
-    done = called(slurm, WORKBENCH, *options, "--submit", "train.sbatch", "false", folder=tmp_path)
+    done = called(slurm, WORKBENCH, "slurm", "--submit", "fails.sbatch", "false", folder=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "failed" in done.stderr
 

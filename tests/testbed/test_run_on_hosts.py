@@ -54,37 +54,6 @@ def test_strangers_find_it_hard_to_use_up_the_open_files_of_mpis_ranks(hosts: Ho
     assert [line.partition(":")[2] for line in done.stdout.splitlines()] == ["True"] * 4, done.stdout + done.stderr
 
 
-# Each verb with values of 4 KiB, which travel with their announcements, and of 4 MiB, which the data plane moves.
-PATHS = """
-import sys, numpy as np, workbench as hvd
-hvd.init()
-rank, size = hvd.rank(), hvd.size()
-for nbytes in (4096, 4 << 20):
-    count = nbytes // 8
-    each = [np.arange(count, dtype=np.float64) * (one + 1) for one in range(size)]
-    mine, whole = each[rank], np.concatenate(each)
-    assert np.array_equal(hvd.allreduce(mine, op=hvd.Sum), sum(each))
-    assert np.array_equal(hvd.allgather(mine), whole)
-    assert np.array_equal(hvd.broadcast(mine, root_rank=3), each[3])
-    parts = [np.split(one, size)[rank] for one in each]
-    assert np.array_equal(hvd.alltoall(mine)[0], np.concatenate(parts))
-    assert np.array_equal(hvd.reducescatter(mine, op=hvd.Sum), sum(parts))
-    sys.stdout.write(f"{rank} {nbytes}\\n")
-hvd.shutdown()
-"""
-
-
-@pytest.mark.parametrize("family", ["", once_more("-6")], ids=["ipv4", "ipv6"])
-def test_every_verb_in_two_sizes(family: str, hosts: Hosts) -> None:
-    """Between hosts of one family of addresses."""
-    _keep(hosts, family)
-    run = [WORKBENCH, "run", "-H", f"wb1{family}:2,wb2{family}:2", sys.executable, "-c", PATHS]
-    done = called(hosts, *run)
-    found = sorted(line.partition(":")[2] for line in done.stdout.splitlines())
-    right = sorted(f"{rank} {nbytes}" for rank in range(4) for nbytes in (4096, 4 << 20))
-    assert (done.returncode, found) == (0, right), done.stderr
-
-
 def _keep(hosts: Hosts, family: str) -> None:
     """The hosts lose their addresses of the other family."""
     for i in (0, 1):
@@ -128,18 +97,10 @@ def test_a_folder_for_each_rank(hosts: Hosts, tmp_path: Path) -> None:
 
 def test_a_rank_that_fails(hosts: Hosts) -> None:
     """The exit code is that of the rank on the other host; its last words are shown once more."""
-    words = ["sh", "-c", "test $RANK != 3 || { echo no luck >&2; exit 7; }; sleep 60"]
+    words = ["sh", "-c", "test $RANK != 3 || { echo no luck >&2; exit 7; }"]
     done = called(hosts, *RUN, *words)
     assert done.returncode == 7, done.stderr
     assert re.search(r"Rank 3 on wb2 ended with exit code 7, which ends the job. Its last words:\nno luck", done.stderr)
-
-
-@pytest.mark.thorough
-def test_ranks_that_end_at_once(hosts: Hosts) -> None:
-    """What they write and how they end is not lost, however slow the other host is to start."""
-    for _ in range(5):
-        done = called(hosts, *RUN, "sh", "-c", "echo $RANK $(hostname)")
-        assert (done.returncode, lines(done.stdout)) == (0, ["0 wb1", "1 wb1", "2 wb2", "3 wb2"]), done.stderr
 
 
 # --- what a rehearsal finds -----------------------------------------------------------------------------
@@ -149,8 +110,8 @@ def test_ranks_that_end_at_once(hosts: Hosts) -> None:
     ("words", "said"),
     [
         (["-H", "wb1:1,wb2:1", "-p", "2"], "wb2: no sshd listens there. Start it"),
-        (["-H", "wb1:1,wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
-        (["-H", "wb1:1,wb2:1", "--network-interface", "eth7"], "no single interface among eth7"),
+        once_more(["-H", "wb1:1,wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
+        once_more(["-H", "wb1:1,wb2:1", "--network-interface", "eth7"], "no single interface among eth7"),
         once_more(["-H", "wb1:1,nowhere:1"], "nowhere: there is no host of this name"),
         once_more(["-H", "wb1:1,wb2:1", "-i", "/dev/null", "-p", "22"], ""),
         once_more(["-H", "wb1:1,wb2:1", "-i", "/nonexist"], "The key /nonexist does not exist or cannot be read"),
@@ -225,23 +186,6 @@ def test_too_few_ports(hosts: Hosts) -> None:
     assert done.returncode == 1, done.stdout
     assert "wb2: no port from 40000 to 40000 (WORKBENCH_PORTS) is free at 10.77.0.2" in done.stderr
     assert "Use a larger range: WORKBENCH_PORTS=" in done.stderr
-
-
-def test_what_is_suspicious_is_no_error(hosts: Hosts) -> None:
-    """Two hosts of one name, and more ranks than cores: the job runs, with a warning for each."""
-    assert hosts.run(1, "sh", "-c", "echo wb1 >/proc/sys/kernel/hostname").returncode == 0
-    n = 1 + (os.cpu_count() or 1)
-    words = [
-        "-H",
-        f"wb1:1,wb2:{n}",
-        sys.executable,
-        "-c",
-        "import workbench as w; w.init(); w.barrier(); print(w.size())",
-    ]
-    done = called(hosts, WORKBENCH, "run", *words)
-    assert (done.returncode, done.stdout.count(f":{n + 1}\n")) == (0, n + 1), done.stderr
-    assert "wb2: its host name is wb1, as that of wb1" in done.stderr
-    assert f"wb2: {n} ranks share" in done.stderr
 
 
 @pytest.mark.thorough
@@ -354,7 +298,12 @@ def test_the_launcher_is_ended(
 
 @pytest.mark.parametrize(
     ("way", "fault"),
-    [([], "agent"), (["--mpi"], "rank"), *(once_more(way, "cut") for way in ([], ["--mpi"])), once_more([], "rank")],
+    [
+        ([], "agent"),
+        once_more(["--mpi"], "rank"),
+        *(once_more(way, "cut") for way in ([], ["--mpi"])),
+        once_more([], "rank"),
+    ],
 )
 def test_a_host_is_lost(
     way: list[str], fault: str, hosts: Hosts, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
@@ -423,7 +372,7 @@ def listeners(hosts: Hosts, *words: str) -> list[tuple[str, int, set[str]]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "way"), [("-6", []), ("", ["--mpi"]), once_more("", []), once_more("-6", ["--mpi"])], ids=str
+    ("family", "way"), [("-6", []), once_more("", ["--mpi"]), once_more("", []), once_more("-6", ["--mpi"])], ids=str
 )
 def test_who_listens(family: str, way: list[str], hosts: Hosts) -> None:
     """During a job all ports are open at the address between the hosts, but for one of mpiexec; all in the range."""

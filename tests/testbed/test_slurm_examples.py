@@ -60,6 +60,7 @@ def test_the_block_that_the_session_prints(command: str, cyclic: bool, slurm: Ho
     assert sorted(found, key=lambda each: int(each[1])) == right
 
 
+@pytest.mark.thorough
 def test_mpirun_as_the_slides_type_it(slurm: Hosts, tmp_path: Path) -> None:
     """In a batch script whose shell `workbench env` has made ready: all ranks of both hosts are one job."""
     ready = f'eval "$({WORKBENCH} env)"'

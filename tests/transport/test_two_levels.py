@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from running import environment
+from thorough import once_more
 
 from workbench.config import Settings
 from workbench.errors import LaunchError
@@ -22,11 +23,11 @@ RANKS, TUNED = (str(Path(__file__).with_name(f"{name}_levels_ranks.py")) for nam
 @pytest.mark.parametrize(
     ("hosts", "wire"),
     [
-        ({"a": 2, "b": 2}, ""),
-        ({"a": 1, "b": 2}, ""),
+        once_more({"a": 2, "b": 2}, ""),
+        once_more({"a": 1, "b": 2}, ""),
         ({"a": 2, "b": 1, "c": 1}, ""),
         ({"a": 2, "b": 2}, "bfloat16"),
-        ({"a": 1, "b": 1, "c": 2}, "float16"),
+        once_more({"a": 1, "b": 1, "c": 2}, "float16"),
     ],
 )
 def test_what_the_ranks_get(hosts: dict[str, int], wire: str) -> None:
@@ -36,7 +37,7 @@ def test_what_the_ranks_get(hosts: dict[str, int], wire: str) -> None:
 
 @pytest.mark.parallel
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("hosts", [{"a": 2, "b": 2}, {"a": 2, "b": 1, "c": 1}])
+@pytest.mark.parametrize("hosts", [{"a": 2, "b": 2}, once_more({"a": 2, "b": 1, "c": 1})])
 def test_autotune_chooses_between_one_level_and_two(hosts: dict[str, int]) -> None:
     """All ranks change at the same collective, and every sum is right."""
     pytest.importorskip("sklearn")

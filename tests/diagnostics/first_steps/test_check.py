@@ -191,10 +191,10 @@ def test_planted_mistakes_are_found(
 @pytest.mark.parametrize(
     "script",
     [
-        "examples/pytorch_mnist.py",
         *map(
             once_more,
             (
+                "examples/pytorch_mnist.py",
                 "examples/keras_mnist.py",
                 *(f"examples/{name}.py" for name in ("pytorch_horovod", "pytorch_adasum", "pytorch_elastic")),
                 *(f"examples/tensorflow_{name}.py" for name in ("horovod", "horovod_basic", "mnist_v1")),

@@ -13,8 +13,8 @@ if config.launch().rank == 1:
 while not hvd.is_initialized():
     try:
         hvd.init()
-    except DeadlineError:
-        print("again", flush=True)
+    except DeadlineError as error:
+        print("again:", " ".join(str(error).split()), flush=True)
 assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [2.0, 2.0]
 hvd.shutdown()
 print("came to the end")

@@ -80,9 +80,9 @@ if HOW == "interrupt waiting":  # its own value is on its way, and the others co
     def late(settings: Any) -> Any:
         """All ranks have met; this one's value waits for the others' when the interrupt comes."""
         if ME:
-            threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
         else:
-            time.sleep(4.0)
+            time.sleep(2.5)
         return see(settings)
 
     gpu_select.see = late

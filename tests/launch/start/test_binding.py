@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from thorough import once_more
 
 from workbench import cluster, config
 from workbench.cli import flags
@@ -285,7 +286,7 @@ def looked(*words: str) -> tuple[dict[int, list[tuple[int, ...]]], str, set[str]
 
 @binds
 @pytest.mark.parallel
-@pytest.mark.parametrize("way", ["--mpi", "--gloo"])
+@pytest.mark.parametrize("way", ["--mpi", once_more("--gloo")])
 def test_all_threads_of_a_rank_are_on_its_cores(way: str) -> None:
     """Those of the engine too; together the ranks have all cores, none twice; --verbose says which."""
     found, said, seen = looked(way, "--bind", "core", "--verbose")

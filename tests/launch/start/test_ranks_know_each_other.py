@@ -54,14 +54,7 @@ PLAIN, WITHIN_A_SHELL = "{} {}", "sh -c '{} {}; exit $?'"
 
 @pytest.mark.parametrize(
     ("way", "wrapper"),
-    [
-        (MPI, PLAIN),
-        (GLOO, WITHIN_A_SHELL),
-        (ELASTIC, PLAIN),
-        once_more(MPI, WITHIN_A_SHELL),
-        once_more(GLOO, PLAIN),
-        once_more(ELASTIC, WITHIN_A_SHELL),
-    ],
+    [(MPI, WITHIN_A_SHELL), once_more(GLOO, PLAIN), once_more(ELASTIC, WITHIN_A_SHELL), once_more(ELASTIC, PLAIN)],
     ids=str,
 )
 def test_a_lost_environment_is_an_error(jobs: Runner, tmp_path: Path, way: list[str], wrapper: str) -> None:
@@ -134,6 +127,7 @@ def test_a_script_that_is_not_there_has_not_trained_alone(jobs: Runner, tmp_path
     assert "init()" not in job.err(0), job.report()
 
 
+TORCHRUN = ["python", "-m", "torch.distributed.run", "--nproc-per-node", "1"]
 WORLD = """
 import torch.distributed as dist
 dist.init_process_group("gloo")
@@ -144,24 +138,25 @@ dist.destroy_process_group()
 
 @BOTH_WAYS
 def test_torchrun_in_each_rank_is_told(jobs: Runner, tmp_path: Path, way: list[str]) -> None:
-    """One line says that each torchrun has a job of its own; nothing, where they have one job together.
-
-    In a job of its own init() refuses to train alone, by Python's traceback and no other.
-    """
-    path, said = script(tmp_path, WORLD), "workbench: each of the 2 ranks has started a job of its own"
-    torchrun = ["python", "-m", "torch.distributed.run", "--nproc-per-node", "1"]
-    job = run(jobs, *way, *torchrun, path)
-    assert (job.code, job.err(0).count(said)) == (0, 1), job.report()
-    assert "ended without init()" not in job.err(0), job.report()
-    adds = script(tmp_path, ADDS, "adds")
-    job = run(jobs, *way, *torchrun, adds)
+    """In a job of its own init() refuses to train alone, by Python's traceback and no other."""
+    job = run(jobs, *way, *TORCHRUN, script(tmp_path, ADDS))
     assert job.code == 1, job.report()
     assert "LaunchError: init(): torchrun or accelerate launch" in job.err(0), job.report()
     assert "PMI" not in job.err(0) + job.err(1), job.report()
+
+
+@pytest.mark.thorough
+@BOTH_WAYS
+def test_torchruns_of_one_job_are_told_from_jobs_of_their_own(jobs: Runner, tmp_path: Path, way: list[str]) -> None:
+    """One line says that each torchrun has a job of its own; nothing, where they have one job together."""
+    said = "workbench: each of the 2 ranks has started a job of its own"
+    job = run(jobs, *way, *TORCHRUN, script(tmp_path, WORLD))
+    assert (job.code, job.err(0).count(said)) == (0, 1), job.report()
+    assert "ended without init()" not in job.err(0), job.report()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free.getsockname()[1]}"]
-    job = run(jobs, *way, *torchrun, "--nnodes", "2", *meeting, adds)
+    job = run(jobs, *way, *TORCHRUN, "--nnodes", "2", *meeting, script(tmp_path, ADDS, "adds"))
     assert (job.code, job.out(0).count("2 2.0")) == (0, 2), job.report()
     assert said not in job.err(0), job.report()
 
@@ -187,9 +182,9 @@ dist.destroy_process_group()
 
 
 @BOTH_WAYS
-def test_a_ddp_script_runs(jobs: Runner, tmp_path: Path, way: list[str]) -> None:
+def test_a_ddp_script_runs(warm_torch: None, jobs: Runner, tmp_path: Path, way: list[str]) -> None:
     """torch.distributed finds in torchrun's variables who and where the ranks are: the mean of gradients 0 and 1."""
-    job = run(jobs, *way, "python", script(tmp_path, DDP))
+    job = run(jobs, *way, sys.executable, script(tmp_path, DDP))
     assert (job.code, job.err(0)) == (0, ""), job.report()  # they have trained together
     assert sorted(job.out(0).split()) == sorted(
         ["[0]<stdout>:0", "[[0.5,", "0.5]]", "[1]<stdout>:1", "[[0.5,", "0.5]]"]

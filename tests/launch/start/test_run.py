@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 MARK = "WORKBENCH_TEST_RUN"
 BOTH_WAYS = pytest.mark.parametrize("way", ["--mpi", "--gloo"])
+# Where mpiexec has more to do than we.
+BY_MPI = pytest.mark.parametrize("way", ["--mpi", once_more("--gloo")])
 # Of the launcher's own part, which is the same for both.
 ONE_WAY = pytest.mark.parametrize("way", ["--gloo", once_more("--mpi")])
 
@@ -237,19 +239,19 @@ def test_two_names_of_this_machine_are_one_host(launch: Start) -> None:
     assert "localhost and 127.0.0.1 are one machine, this one. Name it once, with all its slots." in job.err
 
 
-@BOTH_WAYS
+@BY_MPI
 def test_on_one_machine_no_port_is_open(launch: Start, way: str) -> None:
     """No process of a job, mpiexec and its helpers included, listens where another machine could reach it."""
     if way == "--mpi" and not mpi.forker(mpi.find_mpiexec()):
         pytest.skip("this MPI's mpiexec cannot but listen")
     script = "import workbench as hvd, numpy as np\nhvd.init(); hvd.allreduce(np.ones(4))\n"
-    job = launch("-np", "4", way, script=script + "print('ready')\nimport time\ntime.sleep(60)\n")
-    job.ready(4)
-    assert len(job.left()) >= 4 + 4 + 1, "the launcher, mpiexec, supervisors and ranks were to be looked at"
+    job = launch("-np", "2", way, script=script + "print('ready')\nimport time\ntime.sleep(60)\n")
+    job.ready(2)
+    assert len(job.left()) >= 2 + 2 + 1, "the launcher, mpiexec, supervisors and ranks were to be looked at"
     assert not open_to_others(job.left())
 
 
-@BOTH_WAYS
+@BY_MPI
 def test_a_large_environment_and_many_words_arrive(launch: Start, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of variables and of words reach each rank as they were, the odd ones, too."""
     odd = {"ODD_LINES": "a\nb", "ODD_LETTERS": "ä \udcff", "ODD_EMPTY": "", "ODD_LONG": "x" * 100_000}
@@ -286,13 +288,10 @@ def test_a_line_is_shown_before_it_ends(launch: Start, tmp_path: Path) -> None:
     go = tmp_path / "go"
     script = f"import os, time\nprint('ready', end='')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
     job = launch("-np", "1", script=script + "print(' and over')\n")
-    elastic = launch("-np", "1", "--min-np", "1", script=script + "print(' and over')\n")
-    for each in (job, elastic):
-        assert eventually(lambda each=each: each.out == "[0]<stdout>:ready"), each.out + each.err
+    assert eventually(lambda: job.out == "[0]<stdout>:ready"), job.out + job.err
     go.touch()
-    for each in (job, elastic):
-        assert each.finish()[0] == 0, each.err
-        assert each.out == "[0]<stdout>:ready and over\n"
+    assert job.finish()[0] == 0, job.err
+    assert job.out == "[0]<stdout>:ready and over\n"
 
 
 @pytest.mark.parametrize(
@@ -322,12 +321,10 @@ def test_without_an_output_the_job_runs(launch: Start, tmp_path: Path) -> None:
     script = f"from pathlib import Path\nprint('lost')\nPath({str(tmp_path)!r}, 'ran').touch()\n"
     (tmp_path / "script.py").write_text(script)
     line = f"{sys.executable} -m workbench.cli.main run -np 1 python script.py"
-    for closed in (">&-", "<&- >&- 2>&-"):
-        job = launch(head=["bash", "-c", f"exec {line} {closed}"], command=[""])
-        assert job.finish()[0] == 0, job.err
-        assert "Traceback" not in job.err
-        assert (tmp_path / "ran").exists()
-        (tmp_path / "ran").unlink()
+    job = launch(head=["bash", "-c", f"exec {line} <&- >&- 2>&-"], command=[""])
+    assert job.finish()[0] == 0, job.err
+    assert "Traceback" not in job.err
+    assert (tmp_path / "ran").exists()
 
 
 def test_a_deleted_working_directory_is_said(launch: Start) -> None:
@@ -373,23 +370,17 @@ def test_a_full_disk_for_a_ranks_file_costs_the_file_only(launch: Start, tmp_pat
 
 
 @FULL
-@pytest.mark.parametrize("stream", ["1", "2"], ids=["stdout", "stderr"])
-def test_a_full_disk_behind_the_launchers_own_output_does_not_end_the_job(
-    launch: Start, tmp_path: Path, stream: str
-) -> None:
+def test_a_full_disk_behind_the_launchers_own_output_does_not_end_the_job(launch: Start, tmp_path: Path) -> None:
     """``workbench run … >file`` on a full disk: the ranks come to their end, the other stream goes on."""
     (tmp_path / "chatters.py").write_text(CHATTERS)
-    line = f"{sys.executable} -m workbench.cli.main run -np 2 --gloo python chatters.py {stream}>/dev/full"
+    line = f"{sys.executable} -m workbench.cli.main run -np 2 --gloo python chatters.py >/dev/full"
     job = launch(head=["bash", "-c", line], command=[""])
     assert job.finish()[0] == 0, job.out + job.err
     assert all((tmp_path / f"ended{rank}").exists() for rank in (0, 1))
-    if stream == "1":
-        assert len([line for line in job.err.splitlines() if "<stderr>:note" in line]) == 100
-        said = [line for line in job.err.splitlines() if "<stderr>" not in line]
-        assert len(said) == 1, said
-        assert said[0].startswith("workbench: stdout cannot be written: No space left on device")
-    else:
-        assert len([line for line in job.out.splitlines() if "<stdout>:step" in line]) == 100
+    assert len([line for line in job.err.splitlines() if "<stderr>:note" in line]) == 100
+    said = [line for line in job.err.splitlines() if "<stderr>" not in line]
+    assert len(said) == 1, said
+    assert said[0].startswith("workbench: stdout cannot be written: No space left on device")
 
 
 def test_files_that_cannot_be_made_are_said_before_the_start(launch: Start) -> None:
@@ -422,7 +413,7 @@ def test_too_few_files_for_the_ranks_are_said_before_the_start(launch: Start, wa
 # --- a rank fails -------------------------------------------------------------------------------------
 
 
-@BOTH_WAYS
+@BY_MPI
 def test_a_failed_rank_ends_all_and_speaks_last(launch: Start, way: str) -> None:
     """The others say why they end, the culprit's traceback is the last thing to be read, the exit code is its own."""
     script = """
@@ -444,19 +435,6 @@ def test_a_failed_rank_ends_all_and_speaks_last(launch: Start, way: str) -> None
     assert last.startswith("Rank 1 ended with exit code 1, which ends the job. Its last words:\nTraceback (most recent")
     assert "IndexError" in last
     assert last.endswith("\nValueError: the cause\n")
-    assert job.gone()
-
-
-def test_an_exit_code_is_kept(launch: Start) -> None:
-    """``sys.exit(5)`` on one rank: the others, which wait for nothing, are ended after 5 s, and the exit code is 5."""
-    script = WAITS + "import sys\n"
-    script = script.replace("import time", "import sys, time\nif rank == 1: sys.exit(5)")
-    job = launch("-np", "3", "--gloo", script=script)
-    job.ready(3)
-    code, seconds = job.finish()
-    assert code == 5, job.err
-    assert seconds > 4
-    assert job.err.splitlines()[-1] == "workbench: Rank 1 ended with exit code 5, which ends the job."
     assert job.gone()
 
 
@@ -560,24 +538,22 @@ def test_what_cannot_start_says_why(launch: Start, tmp_path: Path) -> None:
 # --- the launcher is told to end ----------------------------------------------------------------------
 
 
-@BOTH_WAYS
-def test_ctrl_c_is_a_keyboard_interrupt_in_each_rank(launch: Start, way: str) -> None:
+@ONE_WAY
+def test_ctrl_c_is_a_keyboard_interrupt_in_each_rank(launch: Start, tmp_path: Path, way: str) -> None:
     """Ctrl-C once: each rank gets a KeyboardInterrupt and may clean up, also below a shell; the exit code is 130."""
     script = (
         WHO
         + "import time\ntry:\n    print('ready')\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    print('saved')\n"
     )
-    job = launch("-np", "2", way, script=script)
-    shell = launch("-np", "2", way, command=["sh", "-c", "python script0.py; exit 3"])
-    for each in (job, shell):
-        each.ready(2)
-        each.send(signal.SIGINT)
-    for each in (job, shell):
-        code, _ = each.finish()
-        assert code == 130, each.err
-        assert sorted(each.out.splitlines()[-2:]) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
-        assert each.err.splitlines()[-1] == "workbench: The job was ended by SIGINT."
-        assert each.gone()
+    (tmp_path / "saves.py").write_text(script)
+    job = launch("-np", "2", way, command=["sh", "-c", "python saves.py; exit 3"])
+    job.ready(2)
+    job.send(signal.SIGINT)
+    code, _ = job.finish()
+    assert code == 130, job.err
+    assert sorted(job.out.splitlines()[-2:]) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
+    assert job.err.splitlines()[-1] == "workbench: The job was ended by SIGINT."
+    assert job.gone()
 
 
 def test_ctrl_c_twice_kills(launch: Start) -> None:
@@ -599,17 +575,6 @@ def test_ctrl_c_twice_kills(launch: Start) -> None:
 DAEMON = "import os, time\nif not os.fork():\n    os.setsid(); os.fork() and os._exit(0); time.sleep(60)\n"
 
 
-def test_sigterm_leaves_no_shared_memory(launch: Start) -> None:
-    """Ranks that SIGTERM ends amid MPI leave no file of shared memory."""
-    job = launch("-np", "2", "--mpi", script="from mpi4py import MPI\n" + WAITS)
-    job.ready(2)
-    shared = job.shared_memory()
-    job.send(signal.SIGTERM)
-    assert job.finish()[0] == 143, job.err
-    assert not any(Path(path).exists() for path in shared)
-    assert shared or mpi.library_vendor() != "MPICH"
-
-
 @pytest.mark.parametrize(
     ("way", "number"),
     [
@@ -619,14 +584,17 @@ def test_sigterm_leaves_no_shared_memory(launch: Start) -> None:
     ],
 )
 def test_the_ranks_end_with_the_launcher(launch: Start, way: str, number: signal.Signals) -> None:
-    """After SIGTERM, SIGHUP and even kill -9 of the launcher nothing is left, not even a daemon of a rank."""
-    job = launch("-np", "2", way, script=DAEMON + WAITS)
+    """After SIGTERM, SIGHUP and even kill -9 of the launcher nothing is left: no daemon, no file of MPI's memory."""
+    job = launch("-np", "2", way, script=DAEMON + "from mpi4py import MPI\n" * (way == "--mpi") + WAITS)
     job.ready(2)
+    shared = job.shared_memory()
+    assert shared or way == "--gloo" or mpi.library_vendor() != "MPICH"
     assert eventually(lambda: len([each for each in job.left() if each.cmdline()[0] == "python"]) == 2 * 2)
     job.send(number)
     code, _ = job.finish()
     assert code == (-9 if number is signal.SIGKILL else 128 + number), job.err
     assert job.gone()
+    assert not any(Path(path).exists() for path in shared)
 
 
 @pytest.mark.thorough
@@ -736,9 +704,7 @@ def test_results_of_an_elastic_job_without_init_come_by_worker(tmp_path: Path) -
             atexit.register(other.touch)
         return worker
 
-    for _ in range(3):
-        assert run(work, min_num_proc=2) == [0, 1]
-        (tmp_path / "worker 1 has ended").unlink()
+    assert run(work, min_num_proc=2) == [0, 1]
 
 
 def test_an_exception_comes_with_its_ranks_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -801,10 +767,8 @@ def test_every_other_end_is_an_error_too(capsys: pytest.CaptureFixture[str], new
         "slow": (DeadlineError, "had not ended after 2 s"),
     }
     for how, (kind, message) in kinds.items():
-        begun = time.monotonic()
         with pytest.raises(kind, match=message):
             run(end, (how,), np=2, use_gloo=True, timeout_s=2 if how == "slow" else None)
-        assert time.monotonic() - begun < 15
     assert not new_children(), quiet(capsys)
 
 

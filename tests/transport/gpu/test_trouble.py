@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from cuda_standin import World
 from cuda_standin.operations import Op
-from gpu_world import WAYS, begin, made_up, ranks, run
+from gpu_world import ONE_WAY, begin, made_up, ranks, run
 from thorough import once_more
 
 import workbench as hvd
@@ -155,7 +155,7 @@ def test_a_rank_whose_gpu_does_nothing_any_more() -> None:
         heals(world)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@ONE_WAY
 def test_a_gpu_that_fails(way: str) -> None:
     """A kernel has gone astray: from then on CUDA refuses everything. All hear of it, and nobody waits for ever."""
 
@@ -182,7 +182,7 @@ def test_a_gpu_that_fails(way: str) -> None:
     assert any(f"GPU {gpu} failed with CUDA's error 700" in text for text in texts for gpu in range(2))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@ONE_WAY
 def test_a_stream_that_never_gets_there(way: str) -> None:
     """The caller's own kernel hangs: an error at the deadline, also where the CPU waits for the GPU."""
 
@@ -232,7 +232,7 @@ def test_a_batch_is_not_late_because_of_those_before_it(many: int, a_set_ends: b
 # --- a rank raises --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
+@ONE_WAY
 def test_a_rank_raises_amid_collectives(way: str) -> None:
     """The others get RankFailedError where they wait for it; what was agreed on before comes out, on free streams."""
     errors: list[tuple[type[CollectiveError], str]] = []
@@ -348,7 +348,7 @@ def test_an_init_that_fails_gives_communicators_back() -> None:
 # --- much in flight -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
+@ONE_WAY
 def test_more_batches_than_may_be_in_flight(way: str) -> None:
     """The engine waits for the oldest; all come out right."""
     most = [0]
@@ -378,7 +378,7 @@ def test_more_batches_than_may_be_in_flight(way: str) -> None:
     assert way != "nccl" or most[0] == 64  # the other ways wait for the GPU amid each batch
 
 
-@pytest.mark.parametrize("way", ["nccl", "staged", "mpi"])
+@ONE_WAY
 def test_the_job_ends_with_batches_in_flight(way: str) -> None:
     """They come to their end: memory that nobody keeps is not written after it was freed, and nothing is left over."""
 
@@ -468,7 +468,7 @@ def error_of(function: Callable[[], Any], kind: type[Exception]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@ONE_WAY
 def test_a_mismatch_of_devices_names_each_rank(way: str) -> None:
     """Some on the CPU, some on the GPU; afterwards the ranks go on."""
 
@@ -545,15 +545,7 @@ def test_arrays_on_gpus_where_gpus_are_off() -> None:
 # --- machines without ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "import workbench",
-        "hvd.init(); hvd.allreduce(numpy.ones(3)); hvd.shutdown()",
-        "hvd.run_threads(2, lambda: hvd.allreduce(numpy.ones(3)))",
-    ],
-)
-def test_cupy_is_not_begun_without_a_driver(script: str, tmp_path: Path) -> None:
+def test_cupy_is_not_begun_without_a_driver(tmp_path: Path) -> None:
     """Neither by an import nor by init(), though it is installed."""
     (tmp_path / "cupy").mkdir()
     (tmp_path / "cupy" / "__init__.py").write_text("raise SystemExit('cupy was imported')")
@@ -565,7 +557,8 @@ def test_cupy_is_not_begun_without_a_driver(script: str, tmp_path: Path) -> None
         from workbench.transport.gpu import select as gpu_select
         assert "cupy" not in sys.modules
         gpu_select.has_driver = lambda: False
-        {script}
+        hvd.init(); hvd.allreduce(numpy.ones(3)); hvd.shutdown()
+        hvd.run_threads(2, lambda: hvd.allreduce(numpy.ones(3)))
         assert "cupy" not in sys.modules
     """
     done = subprocess.run(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_world import WAYS, begin, made, made_up, ranks, run, slow_bus
+from gpu_world import ONE_WAY, WAYS, begin, made, made_up, ranks, run, slow_bus
 from thorough import once_more
 
 import workbench as hvd
@@ -285,7 +285,7 @@ def test_reducescatter(way: str, n: int) -> None:
     assert all(most / 2 <= each <= most for each in messages)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@ONE_WAY
 def test_a_job_of_one_rank(way: str) -> None:
     """Every verb gives back what it was given, of every dtype."""
 
@@ -447,7 +447,7 @@ def test_a_batch_is_copied_in_one_launch_each_way(way: str, dtype: str, launched
         assert [(source, size) for source, _, size in unpacked if size] == [pair[1:] for pair in packed if pair[2]]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@ONE_WAY
 def test_batches_of_several_kinds(way: str) -> None:
     """By dtype, op and factors; each of them with its own reduction, and what is alone is not copied at all."""
 
@@ -487,7 +487,7 @@ def test_no_batch_is_larger_than_the_threshold() -> None:
     assert log.launches() == 3 * 3 * 2  # the tenth is alone
 
 
-@pytest.mark.parametrize("way", WAYS)
+@ONE_WAY
 def test_the_tables_of_alike_batches_are_made_once(way: str) -> None:
     """Steps are alike; and where all are different, a table that is no longer kept was kept for long enough."""
 
@@ -522,7 +522,7 @@ def test_the_tables_of_alike_batches_are_made_once(way: str) -> None:
 # --- ranks that have nothing ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
+@ONE_WAY
 def test_a_rank_that_has_joined_gives_zeros(way: str) -> None:
     """Alone and in batches, while its own results are still on their way; an average divides by all."""
 
@@ -547,7 +547,7 @@ def test_a_rank_that_has_joined_gives_zeros(way: str) -> None:
     same(steps[6][0], drawn(0, (3,), "float32") / 2, "late")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@ONE_WAY
 def test_a_rank_without_a_gradient_gives_zeros(way: str) -> None:
     """It says so under the name, and gets the sum nevertheless; where all say so nothing moves."""
 

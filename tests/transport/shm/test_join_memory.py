@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from memory_world import nodes
+from thorough import once_more
 
 from workbench.collectives.reduction import Reduction
 from workbench.config import Settings
@@ -70,7 +71,7 @@ def join(n: int, change: Callable[[int, Any], Any]) -> list[tuple[bool, str]]:
     return spawn(n, run, timeout_s=20)
 
 
-@pytest.mark.parametrize("who", [0, 1, 2])
+@pytest.mark.parametrize("who", [once_more(0), 1, once_more(2)])
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_on_one_rank_is_the_reason_on_all(what: str, who: int) -> None:
     """A rank whose memory cannot be opened: all go without, with the same words, and nothing stays open or mapped."""
