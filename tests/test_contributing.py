@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
