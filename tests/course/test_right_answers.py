@@ -72,7 +72,7 @@ def test_other_ways_are_right(name: str) -> None:
     all_are_right(name, [answer for other, answer in RIGHT if other == name])
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("some", [2, once_more(99)])
 def test_other_trainings_are_right(some: int) -> None:
     """The same of trainings, each of which takes five seconds."""

@@ -31,7 +31,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             tests[crashed] = True
             self.workqueue.update({file: tests for file, tests in had.items() if not all(tests.values())})
             for each in self.assigned_work:
-                self._reschedule(each)
+                if each in self.registered_collections:  # not one in an ended one's place, which still collects
+                    self._reschedule(each)
             return str(crashed)
 
         def _reschedule(self, node: Any) -> None:

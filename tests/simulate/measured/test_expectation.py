@@ -79,7 +79,7 @@ def test_a_measured_job_begins_with_what_the_simulator_says(tmp_path: Path, monk
 
     def measured() -> None:
         model = torch.nn.Sequential(*[torch.nn.Linear(20, 20) for _ in range(6)])
-        found = workbench.measure(model, (torch.ones(4, 20), torch.zeros(4).long()), seconds=0.5, doubt=10)
+        found = workbench.measure(model, (torch.ones(4, 20), torch.zeros(4).long()), seconds=0.1, doubt=10)
         if workbench.rank() == 0:
             found.save(path)
 
