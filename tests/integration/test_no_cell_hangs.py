@@ -86,6 +86,14 @@ def test_one_rank_raises(engines: cluster.Cluster) -> None:
         assert "KeyError: 'lr'" in errors[rank][1]
 
 
+def test_an_asynchronous_tensor_may_wait_for_the_next_cell(engines: cluster.Cluster) -> None:
+    """Submitted here by some and there by the rest: nobody waits, so nothing is wrong."""
+    assert run(engines, "handle = hvd.allreduce_async(x, name='later') if rank else None") == {}
+    time.sleep(0.8)  # so long after a cell's end its ranks count as idle
+    assert run(engines, "total = (handle or hvd.allreduce_async(x, name='later')).wait().tolist()") == {}
+    assert engines.client[:].pull("total", block=True) == [[(N - 1) / 2] * 3] * N
+
+
 SLOW = """
 from workbench.job.context import HOLDER
 control = HOLDER.get().engine._control
@@ -119,6 +127,18 @@ def test_a_cell_sent_before_a_collective_failed_gets_no_numbers(engines: cluster
     errors = collect(second)
     assert set(errors) == set(range(N))
     assert all("sent before the notebook knew of it" in errors[rank][1] for rank in (0, 2, 3))
+
+
+def test_a_cell_behind_a_failed_one_runs(engines: cluster.Cluster) -> None:
+    """It was sent while the first one ran, as behind ``%%px --noblock``: it runs on all ranks, interrupted or not."""
+    first = send(engines, "print('begun', flush=True)\nif rank == 1:\n    time.sleep(1000)")
+    second = send(engines, "behind = rank")
+    while not first[1].stdout:
+        time.sleep(0.01)
+    engines.client.send_signal(signal.SIGINT, targets=1, block=True)
+    assert set(collect(first)) == {1}
+    assert collect(second) == {}
+    assert engines.client[:].pull("behind", block=True) == list(range(N))
 
 
 def test_a_pool_of_processes_ends(engines: cluster.Cluster) -> None:

@@ -23,7 +23,7 @@ import workbench as hvd
 
 hvd.init()
 if hvd.rank() == 1:
-    time.sleep(0.3)
+    time.sleep(1.0)
 hvd.allreduce(np.ones(1000), name="x")
 """
 
