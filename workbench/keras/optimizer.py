@@ -141,7 +141,12 @@ def distribute(optimizer: Any, reducer: TensorReducer) -> Distributed:
 
 def _numbers(optimizer: Any) -> Progress:
     """What must be equal on all ranks; while JAX's trainer runs, the learning rate is not in its variable."""
-    numbers = {name: value for name, value in vars(optimizer).items() if not name.startswith("_")}
+    numbers = {
+        name: value
+        for name, value in vars(optimizer).items()
+        # A public variable is state, such as a loss scale, and no setting.
+        if not name.startswith("_") and (LEGACY or not isinstance(value, keras.Variable))
+    }
     rate = getattr(optimizer, "_learning_rate", None)
     if not LEGACY and isinstance(rate, keras.Variable) and keras.backend.backend() != "jax":
         numbers["learning_rate"] = number_or_array(rate).item()
