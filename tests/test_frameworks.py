@@ -1,4 +1,4 @@
-"""Runs the contract of ``tests/frameworks`` in ranks: over shared memory, MPI and Gloo, and among threads.
+"""Runs the contract of ``tests/frameworks`` in ranks: over shared memory and MPI, and among threads.
 
 Keras runs on one backend in a process; each way has another one. A framework does not see over which way its arrays
 travel: all run over shared memory, and over all ways where thorough tests run.
@@ -6,7 +6,6 @@ travel: all run over shared memory, and over all ways where thorough tests run.
 
 from __future__ import annotations
 
-import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,16 +53,6 @@ def test_mpi(jobs: Runner) -> None:
     """It holds where all bytes go over MPI."""
     way = {"WORKBENCH_BACKEND": "mpi", "KERAS_BACKEND": "torch"}
     check(jobs.mpiexec(2, *RANKS, deadline_s=DEADLINE_S, **way, **FRAMEWORKS), 2)
-
-
-@pytest.mark.parametrize("modes", [once_more("jit or keras"), once_more("not (jit or keras)")])
-def test_gloo(jobs: Runner, modes: str) -> None:
-    """It holds in plain processes, of which MPI knows nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    meet = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    each = [{**meet, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    check(jobs.together(2, *RANKS, "-k", modes, deadline_s=DEADLINE_S, each=each, KERAS_BACKEND="jax", **FRAMEWORKS), 2)
 
 
 @pytest.mark.thorough

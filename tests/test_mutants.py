@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import shutil
 import sys
 from pathlib import Path
@@ -23,17 +22,6 @@ def mutants(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import mutants
 
     return mutants
-
-
-@pytest.mark.thorough
-def test_every_fault_is_a_program(mutants: ModuleType) -> None:
-    """A sample of the product's: each file can be read, and says something else; the same seed, the same faults."""
-    chosen = mutants.sample(100, 1, "")
-    assert len({fault.kind for fault in chosen}) >= 5
-    assert [str(fault) for fault in chosen] == [str(fault) for fault in mutants.sample(100, 1, "")]
-    for fault in chosen:
-        source = (ROOT / fault.file).read_bytes()
-        assert ast.dump(ast.parse(fault.written(source))) != ast.dump(ast.parse(source)), str(fault)
 
 
 @pytest.mark.thorough

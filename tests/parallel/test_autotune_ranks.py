@@ -127,7 +127,7 @@ def test_errors_and_another_job_amid_it(n: int, rank: int, restless: Begin) -> N
         small.optimizer.step()
         wb.allreduce(np.ones(2), "never on the last rank")
 
-    for _ in range(4):
+    for _ in range(2):
         sizes += small.steps(6)
         with pytest.raises(MismatchError):
             wb.allreduce(np.ones(2 + rank), "of unlike shapes")
@@ -252,7 +252,7 @@ def test_a_list_that_is_broken_off(n: int, rank: int, restless: Begin) -> None:
         step()
         wb.allreduce(np.ones(2), "never on the last rank")
 
-    for i in range(12):
+    for i in range(7):
         for _ in range(1 + i % 3):
             step()
         learn = reduce._limit.learn

@@ -158,6 +158,7 @@ def test_commits_and_counts(n: int) -> None:
     parts = hvd.elastic
     for _ in range(2):
         callbacks = [
+            begin(),
             parts.UpdateEpochStateCallback(state),
             parts.UpdateBatchStateCallback(state),
             parts.CommitStateCallback(state, 2),

@@ -66,7 +66,7 @@ def test_an_inf_on_one_rank_is_skipped_by_all(mixed_precision: None, n: int, ran
     assert_same_everywhere(model)
 
 
-@pytest.mark.usually("tensorflow")
+@pytest.mark.usually("torch", "tensorflow")
 def test_mixed_precision_trains_as_the_serial_run(mixed_precision: None, n: int) -> None:
     """DistributedOptimizer(LossScaleOptimizer(…)) compiles, is a LossScaleOptimizer, and ends at the serial weights."""
     model, serial = twins(mixed)
