@@ -52,7 +52,7 @@ def test_warmup(n: int, capfd: pytest.CaptureFixture[str], rank: int) -> None:
     assert capfd.readouterr().out.count("Epoch 2: finished gradual learning rate warmup to") == (rank == 0)
 
 
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 def test_schedules(n: int) -> None:
     """From start_epoch on and before end_epoch: in stairs, step by step, or times a number; else it stays."""
     schedule = hvd.callbacks.LearningRateScheduleCallback
@@ -188,7 +188,7 @@ def test_broadcast_of_a_model_that_is_built_by_its_first_batch(n: int) -> None:
     assert same.steps == STEPS
 
 
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 def test_early_stopping_after_the_mean(n: int) -> None:
     """Decisions by averaged metrics are the same on all ranks: they stop together, at the same epoch."""
     model, _ = twins()
@@ -247,7 +247,7 @@ def test_learning_rates_that_differ_are_an_error(n: int, rank: int) -> None:
     assert len(notes.epochs) == 2
 
 
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 def test_one_rank_stops_all(n: int, rank: int) -> None:
     """A callback that ends the training on one rank, for a reason of its own, ends it on all after that epoch."""
 

@@ -142,7 +142,7 @@ def test_fit_goes_on_after_a_failure(which: str, n: int) -> None:
         assert difference(model, serial) < 1e-10
 
 
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 def test_commits_and_counts(n: int) -> None:
     """A commit every two batches and at the end of each epoch; batches are counted within, epochs over fits."""
     model, _ = twins()
@@ -172,7 +172,7 @@ def test_commits_and_counts(n: int) -> None:
     assert (state.epoch, state.batch, state._commits) == (2, 0, 6)
 
 
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.ranks(2)
 def test_news_of_hosts_reset_amid_fit(n: int, rank: int) -> None:
     """Rank 0 hears of new hosts: all ranks leave fit() at the same commit, begin anew, and go on from there."""
@@ -242,7 +242,7 @@ def test_an_error_of_the_graph_is_ours(rank: int, n: int) -> None:
     assert hvd.allreduce(1.0, op=hvd.Sum) == n
 
 
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.ranks(2)
 def test_an_error_that_comes_again_and_again(rank: int, n: int) -> None:
     """At the reset limit every rank raises, with the mismatch of the compiled function as the cause."""

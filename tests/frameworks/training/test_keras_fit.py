@@ -51,7 +51,7 @@ def test_fit_equals_the_serial_run(name: str, dtype: str, n: int) -> None:
     train(n, OPTIMIZERS[name], dtype=dtype)
 
 
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 def test_metrics_are_the_mean_of_the_ranks(n: int) -> None:
     """After MetricAverageCallback every number of an epoch is the mean of the ranks' own; History has it, too."""
     model, _ = twins()
@@ -94,7 +94,7 @@ def test_run_eagerly(n: int) -> None:
 
 
 @pytest.mark.backends("tensorflow", "jax")
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 def test_several_steps_per_execution(n: int) -> None:
     """Where Keras runs several steps as one function, the end is the same."""
     train(n, compile_options={"steps_per_execution": 2})
@@ -138,7 +138,7 @@ def test_accumulation_of_keras_own(n: int) -> None:
 
 
 @pytest.mark.backends("tensorflow", "torch")  # JAX takes long to compile it, and has nothing of its own in it
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 def test_what_the_optimizer_does_to_gradients(n: int) -> None:
     """Clipping, decay and averages of weights see the reduced gradients, as in the serial run."""
     options: dict[str, Any] = {"global_clipnorm": 0.1, "weight_decay": 0.01, "use_ema": True}
@@ -258,7 +258,7 @@ def test_embeddings(as_dense: bool, n: int) -> None:
         assert difference(model, serial) < 1e-10
 
 
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.ranks(2)
 def test_process_sets(n: int, rank: int) -> None:
     """A rank outside of the optimizer's process set trains by itself, and so does a set of one rank."""

@@ -193,7 +193,7 @@ def test_load_model_trains_on(n: int, rank: int, tmp_path: Path) -> None:
         assert_same_everywhere(loaded)
 
 
-@pytest.mark.usually("torch")
+@pytest.mark.usually("torch", "tensorflow")
 def test_load_model_with_an_optimizer_of_ones_own(n: int, rank: int, tmp_path: Path) -> None:
     """custom_optimizers are known when the file is read, and wrapped."""
     model = compiled(net(), hvd.DistributedOptimizer(Slow(0.01)), **QUICK)
