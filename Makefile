@@ -46,7 +46,7 @@ setup-tests: for-tests ## what some tests need of the system, with apt-get: a br
 quick: for-tests ## style, types, and the tests that start no process, about 4 minutes
 	@.ci/quick $(ARGS)
 
-test: for-tests ## every property once, the checks too, about 28 minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
+test: for-tests ## every property once, the checks too, about 17 minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
 	@.ci/test $(ARGS)
 
 test-all: for-tests ## … with more ranks, other ways, mixtures and longer rounds, more than an hour
