@@ -308,8 +308,8 @@ for mine in batches(len(images), hvd.rank(), hvd.size(), 480):
 # %%
 import workbench
 
-# Four bars: the small bias of layer 4 is sent in its announcement (lesson 07), and not with the group. On a busy machine
-# two groups may be sent together; then the bars begin in the step before, so each layer counts where it came last.
+# Four bars: the small bias of layer 4 is sent in its announcement (lesson 07), and not with the group. Two groups may
+# be sent together on a busy machine: then the bars begin in the step before: a layer counts where it came last.
 picture = workbench.timeline(last=4)
 bars = sorted(picture.tracks[0].bars, key=lambda bar: bar.announced)
 layers = [name.removeprefix("allreduce.").split(".")[0] for bar in bars for name in bar.names]
