@@ -38,7 +38,7 @@ def test_the_first_epoch_waits_for_all() -> None:
     for worker in range(3):
         made.started(worker, "a")
     assert made.came(2, LIKE) == made.came(0, LIKE) == []
-    assert "did not call init() yet" in made.why_waiting()
+    assert made.why_waiting() == "worker 1 on a did not call init() yet"
     assert ranks(made.gone(1, "killed")) == {0: (0, 2), 2: (1, 2)}
 
 

@@ -296,8 +296,8 @@ class Membership:
         if waits := self.awaited():
             named = ", ".join(f"worker {each} (rank {self.ranks.index(each)})" for each in waits)
             return f"{named} has not left epoch {self.epoch} yet"
-        if not self.ranks and (boots := [each for each, one in self._workers.items() if one.about is None]):
-            return f"{count(len(boots), 'worker')} of {len(self._workers)} did not call init() yet"
+        if not self.ranks and (late := [f"{n} on {one.host}" for n, one in self._workers.items() if one.about is None]):
+            return f"worker {', '.join(late)} did not call init() yet"
         if len(came) < self.least:
             return f"{count(len(came), 'worker')} of at least {self.least} (min-np)"
         return "" if not self._members() else "the others train, and new ranks join at their next commit"
