@@ -43,7 +43,7 @@ setup-tests: for-tests ## what some tests need of the system, with apt-get: a br
 	@.ci/system
 	@.ci/pyodide
 
-quick: for-tests ## style, types, and the tests that start no process, about 4 minutes
+quick: for-tests ## style, types, and the tests that start no process, about 3 minutes
 	@.ci/quick $(ARGS)
 
 test: for-tests ## every property once, the checks too, about 17 minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
