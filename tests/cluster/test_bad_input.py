@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from live_kernel import LiveKernel, Message, last, live_kernel
+from live_kernel import INIT, LiveKernel, Message, last, live_kernel, sums
 from thorough import once_more
 
 pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
@@ -34,8 +34,7 @@ def kernel() -> Iterator[LiveKernel]:
 def works(kernel: LiveKernel) -> Iterator[None]:
     """After each test the next cell prints the right sum."""
     yield
-    found = kernel.run("%px print(float(hvd.allreduce(np.full(2, hvd.rank() + 1.0), op=hvd.Sum).sum()))")
-    assert last(found) == [("ranks 0, 1", "6.0")]
+    sums(kernel, "ranks 0, 1", "6.0")
 
 
 def test_characters_that_no_text_has(kernel: LiveKernel) -> None:
@@ -235,7 +234,7 @@ def test_an_exception_with_a_text_of_megabytes(kernel: LiveKernel) -> None:
 def test_characters_of_a_child_process_are_whole(kernel: LiveKernel) -> None:
     """However its output is cut into pieces."""
     cell = """%%px
-import subprocess
+import os, subprocess
 subprocess.run([sys.executable, "-c", "import os; [os.write(1, b'x' + 1500 * '\\u00e4'.encode()) for i in range(9)]"])
 os.write(1, b"\\n"); print()"""
     text = "".join(text for _, text in last(kernel.run(cell)))
@@ -322,7 +321,7 @@ def test_a_second_notebook(kernel: LiveKernel) -> None:
         (error,) = other.run("running.get(20)")
         assert "died" in error.text
         kernel.run("c = cluster.up(2, quiet=True)")
-        kernel.run("%%px\nimport sys, time, numpy as np, workbench as hvd\nhvd.init()")
+        kernel.run(INIT)
     finally:
         other.client.stop_channels()
         other.manager.shutdown_kernel(now=True)
@@ -341,4 +340,4 @@ def test_what_takes_long_says_so(kernel: LiveKernel) -> None:
     assert "1 new one not ready yet" in said
     assert "3 engines: 0, 1, 2" in said
     assert "not ready" not in "".join(each.text for each in kernel.run("c.resize(2)", asked=False))
-    kernel.run("%%px\nimport sys, time, numpy as np, workbench as hvd\nhvd.init()")
+    kernel.run(INIT)

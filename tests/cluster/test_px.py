@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_kernel import LiveKernel, Message, last, live_kernel, rows
+from live_kernel import LiveKernel, Message, last, live_kernel, rows, sums
 
 from workbench.cluster.names import for_engines
 
 pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
 
 
+SUM = "ranks 0-2", "12.0"
 STOPS = "%%px\ndef double(x):\n    y = 2 * x\n    breakpoint()\n    return y\n"
 
 
@@ -134,12 +135,6 @@ def questions(found: list[Message]) -> list[str]:
     return [each.text for each in found if each.kind == "input_request"]
 
 
-def sums(kernel: LiveKernel) -> None:
-    """The next cell is right."""
-    found = kernel.run("%px print(float(hvd.allreduce(np.full(2, hvd.rank() + 1.0), op=hvd.Sum).sum()))")
-    assert last(found) == [("ranks 0-2", "12.0")]
-
-
 def test_one_rank_stops_and_the_others_wait(kernel: LiveKernel) -> None:
     """The debugger shows a variable of its rank; the others wait in their collective, which then has the right sum."""
     cell = f"{STOPS}if hvd.rank() == 1:\n    double(21)\nprint(float(hvd.allreduce(np.ones(1), op=hvd.Sum)[0]))"
@@ -147,7 +142,7 @@ def test_one_rank_stops_and_the_others_wait(kernel: LiveKernel) -> None:
     assert questions(found) == ["rank 1 (Pdb) "] * 2
     assert ("ranks 0-2", "3.0") in last(found)
     assert any(who == "rank 1" and text.endswith("42") for who, text in last(found))
-    sums(kernel)
+    sums(kernel, *SUM)
 
 
 def test_all_ranks_stop(kernel: LiveKernel) -> None:
@@ -155,14 +150,14 @@ def test_all_ranks_stop(kernel: LiveKernel) -> None:
     found = kernel.run(f"{STOPS}print(double(hvd.rank()))", answers=["rank 2", "p 'here', y", "all c"])
     assert questions(found)[1:] == ["rank 2 of 0-2 (Pdb) "] * 2
     assert any(who == "rank 2" and "('here', 4)" in text for who, text in last(found))
-    sums(kernel)
+    sums(kernel, *SUM)
 
 
 def test_the_debugger_is_left(kernel: LiveKernel) -> None:
     """``q`` ends the cell of its rank with an error, and no other cell."""
     found = kernel.run(f"{STOPS}if hvd.rank() == 0:\n    double(1)", answers=["q"])
     assert "BdbQuit" in "".join(each.text for each in found if each.kind == "error")
-    sums(kernel)
+    sums(kernel, *SUM)
 
 
 def test_ctrl_c_while_the_debugger_asks(kernel: LiveKernel) -> None:
@@ -178,7 +173,7 @@ def test_ctrl_c_while_the_debugger_asks(kernel: LiveKernel) -> None:
         output_hook=lambda message: None,
         stdin_hook=lambda message: look(Message(message["msg_type"], message["content"])),
     )
-    sums(kernel)
+    sums(kernel, *SUM)
 
 
 def test_post_mortem(kernel: LiveKernel) -> None:
@@ -186,7 +181,7 @@ def test_post_mortem(kernel: LiveKernel) -> None:
     kernel.run("%%rank 1\ndef fails():\n    inside = 'seen'\n    return 1 / 0\nfails()")
     found = kernel.run("%%rank 1\n%debug", answers=["p inside", "q"])
     assert any("'seen'" in text for _, text in last(found))
-    sums(kernel)
+    sums(kernel, *SUM)
 
 
 def test_input_on_ranks(kernel: LiveKernel) -> None:
@@ -214,7 +209,7 @@ def test_a_hundred_sessions(kernel: LiveKernel) -> None:
         cell = f"{STOPS}if hvd.rank() == {i % 3}:\n    double({i})\nprint(float(hvd.allreduce(np.ones(1))[0]))"
         found = kernel.run(cell, answers=["p y", "n", "c"])
         assert any(who == f"rank {i % 3}" and f"\n{2 * i}\n" in f"\n{text}\n" for who, text in last(found))
-        sums(kernel)
+        sums(kernel, *SUM)
 
 
 # --- names of engines ---------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from jupyter_client.manager import start_new_kernel
 
 from workbench.cluster.output.as_data import MIME
 
+INIT = "%%px\nimport sys, time, numpy as np, workbench as hvd\nhvd.init()"
+
 
 class Message(NamedTuple):
     """A message of the iopub channel: its type, and its content."""
@@ -69,7 +71,7 @@ def live_kernel(ranks: int) -> Iterator[LiveKernel]:
     kernel = LiveKernel()
     try:
         kernel.run(f"from workbench import cluster\nc = cluster.up({ranks}, quiet=True)")
-        kernel.run("%%px\nimport sys, time, numpy as np, workbench as hvd\nhvd.init()")
+        kernel.run(INIT)
         yield kernel
         kernel.run("c.down()")
     finally:
@@ -81,6 +83,12 @@ def rows(message: Message) -> list[tuple[str, str]]:
     """Of the extension's data: whose, and which text."""
     found = message.content["data"][MIME]["rows"]
     return [(row["who"], "\n".join(item.get("text", "") for item in row["items"])) for row in found]
+
+
+def sums(kernel: LiveKernel, who: str, total: str) -> None:
+    """The next cell is right: each rank has the sum."""
+    found = kernel.run("%px print(float(hvd.allreduce(np.full(2, hvd.rank() + 1.0), op=hvd.Sum).sum()))")
+    assert last(found) == [(who, total)]
 
 
 def last(found: list[Message]) -> list[tuple[str, str]]:
