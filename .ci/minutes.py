@@ -34,5 +34,5 @@ def write(target: str, seconds: float, folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    if len(os.sched_getaffinity(0)) == CORES:
+    if len(os.sched_getaffinity(0)) == CORES and not os.environ.get("CI"):
         print(write(sys.argv[1], float(sys.argv[2]), Path(__file__).resolve().parents[1]))
