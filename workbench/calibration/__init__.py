@@ -1,5 +1,4 @@
-"""From a measurement on the ranks that run to a prediction for others.
+"""What the ranks that run measure, for a prediction of others.
 
-Read in this order: ``fit`` (constants of a link, from times), ``links`` (the times), ``contention`` (computing and
-reducing on the same cores), ``prediction`` (both public verbs, ``workbench.measure`` and ``workbench.predict``).
+Read in this order: ``links`` (reductions), ``spans`` (a step), ``contention`` (both at once), ``measure`` (the verb).
 """

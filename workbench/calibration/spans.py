@@ -29,8 +29,7 @@ class Recording:
         batch: inputs and targets of one step.
         loss: of the model's output and the targets; cross entropy if None.
         optimizer: makes one from the parameters; SGD if None.
-        wire: dtype of the gradients on the wire. As in a job, each is copied to its place in a bucket when it is ready,
-            and cast there and back if it travels in another dtype.
+        wire: dtype on the wire. As in a job, a gradient that is ready is copied to a bucket, and cast there and back.
 
     Attributes:
         layers: of each module with parameters of its own, its name and these, in the order of their forward.
@@ -54,7 +53,7 @@ class Recording:
         wire: str = "float32",
     ) -> None:
         self._wire = getattr(torch, wire)
-        self._places, self._casts = (dict[torch.nn.Parameter, torch.Tensor]() for _ in range(2))
+        self._bucket = dict[torch.nn.Parameter, tuple[torch.Tensor, torch.Tensor]]()  # a gradient's place, and its cast
         self._model, self._batch = copy.deepcopy(model).train(), batch
         self._loss: Loss = loss or torch.nn.functional.cross_entropy
         self.layers = dict[str, list[torch.nn.Parameter]]()
@@ -100,11 +99,11 @@ class Recording:
     def _is_ready(self, name: str, param: torch.nn.Parameter) -> None:
         grad = param.grad
         if grad is not None and grad.layout is torch.strided:
-            if param not in self._places:
-                self._places[param] = torch.empty_like(param, requires_grad=False)
-            place = param.grad = self._places[param].copy_(grad)
-            if grad.dtype != self._wire:
-                self._casts[param] = place.to(self._wire)
+            if param not in self._bucket:  # where nothing is cast, both are one tensor: its copy to itself is nothing
+                self._bucket[param] = (place := param.detach().clone()), place.to(self._wire)
+            place, sent = self._bucket[param]
+            param.grad = place.copy_(grad)
+            sent.copy_(place)
         self._ready[name] = _now()
 
     def step(self) -> list[float]:
@@ -117,8 +116,8 @@ class Recording:
         turned = _now()
         lost.backward()
         backward_ended = _now()
-        for param, sent in self._casts.items():
-            self._places[param].copy_(sent)
+        for place, sent in self._bucket.values():
+            place.copy_(sent)
         self._optimizer.step()
         update_s = zeroed - begin + _now() - backward_ended
         if missing := [name for name in self.layers if name not in self._ready or name not in self._forward]:
