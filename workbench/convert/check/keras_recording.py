@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from workbench.convert.check.record import SEED, Enough, Record, changed
+from workbench.convert.check.record import SEED, Record, changed
 
 
 @contextlib.contextmanager
@@ -24,12 +24,9 @@ def recording(found: Record, steps: int) -> Iterator[None]:
             self.begin = [each.numpy().astype(float) for each in self.model.trainable_variables]
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            found.steps += 1
             found.losses.append(float((logs or {})["loss"]))
-            found.weights = [each.numpy().astype(float) for each in self.model.trainable_variables]
-            found.begin = self.begin if len(self.begin) == len(found.weights) else []
-            if found.steps >= steps:
-                raise Enough
+            weights = [each.numpy().astype(float) for each in self.model.trainable_variables]
+            found.stepped(steps, weights, self.begin if len(self.begin) == len(weights) else [])
 
     def recorded(self: Any, *args: Any, **options: Any) -> Any:
         if options.get("shuffle", True):

@@ -36,6 +36,14 @@ class Record:
     output: str = ""
     error: str = ""
 
+    def stepped(self, limit: int, weights: list[Any], begin: list[Any]) -> None:
+        """There has been one more step; :class:`Enough` is raised after the last that is wanted."""
+        self.steps += 1
+        if self.steps <= limit:
+            self.weights, self.begin = weights, begin
+        if self.steps >= limit:
+            raise Enough
+
 
 @contextlib.contextmanager
 def changed(owner: Any, name: str, value: Any) -> Iterator[None]:

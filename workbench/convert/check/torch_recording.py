@@ -11,7 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DistributedSampler, RandomSampler
 
-from workbench.convert.check.record import SEED, Enough, Record, changed
+from workbench.convert.check.record import SEED, Record, changed
 
 
 @contextlib.contextmanager
@@ -30,10 +30,7 @@ def recording(found: Record, steps: int) -> Iterator[None]:
         begins.setdefault(id(optimizer), _weights(optimizer))
 
     def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        found.steps += 1
-        found.weights, found.begin = _weights(optimizer), begins[id(optimizer)]
-        if found.steps >= steps:
-            raise Enough
+        found.stepped(steps, _weights(optimizer), begins[id(optimizer)])
 
     hooks = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
     with (
