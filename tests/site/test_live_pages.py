@@ -25,10 +25,7 @@ pytestmark = [pytest.mark.course, pytest.mark.integration, pytest.mark.slow, pyt
 EXERCISES = "exercises/03_ring_allreduce"
 NAME = "03.ring_allreduce"
 TORCH = {"10.convert", "13.capstone"}  # they need PyTorch, and say so in the page
-WITH_HVD = {"11.epoch", "11.gradients", "11.restore", "11.start", "11.two_heads", "11.validate", "14.six_steps"}
-WITH_HVD |= {"16.schedule", "21.late", "21.order"}
 OTHER_WORDS = {"draws_lots", "never_seeds", "no_seed_at_all"}  # they draw lots
-TOO_MANY_MESSAGES = "sends_small_pieces"  # where ranks are run again
 IN_PYTHON_3_12 = ("max() iterable argument is empty", "max() arg is an empty sequence")
 OTHER_WORDS |= {"own_gradient_first"}  # how many sums are rounded otherwise differs from processor to processor
 JUDGE = """
@@ -253,22 +250,6 @@ def served(site: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def open_in(visit: Callable[..., Any]) -> Callable[..., Live]:
-    """Opens a page in a browser that can switch stacks, or cannot, and starts its Python."""
-
-    def without(route: Any) -> None:
-        route.fulfill(response=(answer := route.fetch()), body="delete WebAssembly.Suspending;\n" + answer.text())
-
-    def opens(stacks: bool) -> Live:
-        window = visit()
-        if not stacks:
-            window.page.route("**/live/worker.js*", without)
-        return Live(window.open(EXERCISES))
-
-    return opens
-
-
-@pytest.fixture
 def opened(visit: Callable[..., Any]) -> Callable[[str], Live]:
     """Opens a page and starts its Python."""
     return lambda name: Live(visit().open(name))
@@ -355,12 +336,13 @@ def test_by_keyboard_alone(visit: Callable[..., Any]) -> None:
 
 @pytest.mark.thorough
 def test_browsers_that_lack_something(visit: Callable[..., Any]) -> None:
-    """Without WebAssembly the page says so; without storage it runs, and says what that means; an old cache goes."""
-    page = visit().page
-    page.add_init_script("delete window.WebAssembly")
-    page.goto(f"{visit().address}/{EXERCISES}.html")
-    assert page.get_by_text("This browser has no WebAssembly").is_visible()
-    assert not page.get_by_role("button", name="Run this page in your browser").is_visible()
+    """Without switching of stacks the page says so; without storage it runs, and says so, too; an old cache goes."""
+    for lacks in ("window.WebAssembly", "WebAssembly.Suspending"):
+        page = visit().page
+        page.add_init_script(f"delete {lacks}")
+        page.goto(f"{visit().address}/{EXERCISES}.html")
+        assert page.get_by_text("This browser has no WebAssembly that can switch stacks").is_visible()
+        assert not page.get_by_role("button", name="Run this page in your browser").is_visible()
 
     window = visit()
     window.page.add_init_script(
@@ -434,25 +416,9 @@ def test_a_loop_without_end_gets_its_verdict_in_a_page(opened: Callable[[str], L
     assert live.run(f"{text}simulate(2, lambda comm: comm.allreduce(comm.rank)).results") == "[1, 1]"
 
 
-@pytest.mark.thorough
-def test_without_stacks_simulated_ranks_are_run_again(open_in: Callable[..., Live]) -> None:
-    """The same results, messages and times; a loop without end is ended; `hvd` says what the browser lacks."""
-    live = open_in(stacks=False)
-    text = PROGRAMS + f"for seed in {random.Random(7).sample(range(1000), 8)}:\n    print(told(seed))\n"
-    assert live.run(text) == here(text)
-    loops = "def loops(comm):\n    while comm.rank == 1:\n        pass\n"
-    assert "DeadlineError" in live.run(f"{loops}simulate(2, loops, deadline_s=0.5)")
-    spins = "from workbench.course.simulator.deadline import within\ndef spins():\n    while True:\n        pass\n"
-    assert "It did not end within 0.5 s" in live.run(f"{spins}within(0.5, spins)")
-    judged = f"{JUDGE}list(judge(task('11.start'), task('11.start').reference, None))"
-    for text in ("import workbench\nworkbench.run_threads(2, lambda: workbench.allreduce(1))", judged):
-        assert "can switch stacks (JavaScript Promise Integration): Chrome or Edge" in live.run(text)
-    assert live.run("simulate(2, lambda comm: comm.allreduce(comm.rank)).results") == "[1, 1]"
-
-
-def cells(lesson: str, hvd: bool) -> Iterator[str]:
+def cells(lesson: str) -> Iterator[str]:
     """Cells that judge every answer of a lesson that is known, and print a line of JSON for each."""
-    some = [name for name in names() if name[:2] == lesson and name not in TORCH and (hvd or name not in WITH_HVD)]
+    some = [name for name in names() if name[:2] == lesson and name not in TORCH]
     for kind, found in (("wrong", "[one for at, one, _ in wrong if at == name]"), ("right", "RIGHT.get(name, [])")):
         if some and (FOLDER.parent / kind / f"{kind[0]}{lesson}.py").exists():
             loop = f"for name in {some}:\n    for answer in {found}:\n        tell(name, {kind!r}, answer)"
@@ -463,17 +429,17 @@ def cells(lesson: str, hvd: bool) -> Iterator[str]:
         )
 
 
-def judged_the_same(live: Live, lessons: list[str], hvd: bool = True) -> dict[str, int]:
+def judged_the_same(live: Live, lessons: list[str]) -> dict[str, int]:
     """By exercise, how many answers were judged, each with the same stages and words as here."""
     found, other = dict[str, int](), list[Any]()
-    for cell in [cell for lesson in lessons for cell in cells(lesson, hvd)]:
+    for cell in [cell for lesson in lessons for cell in cells(lesson)]:
         texts = [text.replace(*IN_PYTHON_3_12) for text in (live.run(cell), here(cell))]
         told, wanted = ([json.loads(line) for line in text.splitlines()] for text in texts)
         for (name, kind, answer, stages), expected in zip(told, wanted, strict=True):
             found[name] = found.get(name, 0) + 1
             if answer in OTHER_WORDS:
                 stages, expected[3] = ([stage[:2] for stage in each] for each in (stages, expected[3]))
-            if stages != expected[3] and (hvd or answer != TOO_MANY_MESSAGES):
+            if stages != expected[3]:
                 other.append(([name, kind, answer], stages, expected[3]))
     assert other == []
     return found
@@ -481,10 +447,8 @@ def judged_the_same(live: Live, lessons: list[str], hvd: bool = True) -> dict[st
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("stacks", [True, False])
-def test_all_answers_get_the_same_verdicts(open_in: Callable[..., Live], stacks: bool) -> None:
-    """Of each exercise that needs no PyTorch, nor `hvd` where there are no stacks."""
-    found = judged_the_same(open_in(stacks), sorted({name[:2] for name in names()}), hvd=stacks)
-    left_out = TORCH | (set() if stacks else WITH_HVD)
-    assert set(found) == set(names()) - left_out
+def test_all_answers_get_the_same_verdicts(opened: Callable[[str], Live]) -> None:
+    """Of each exercise that needs no PyTorch."""
+    found = judged_the_same(opened(EXERCISES), sorted({name[:2] for name in names()}))
+    assert set(found) == set(names()) - TORCH
     assert sum(found.values()) > 500

@@ -376,13 +376,13 @@
     cells = found.map((element, number) => new Cell(element, number));
     bar.build();
     const lacks = [
-      typeof WebAssembly === "object" ? "" : "WebAssembly",
+      typeof WebAssembly === "object" && WebAssembly.Suspending ? "" : "WebAssembly that can switch stacks",
       typeof DecompressionStream === "function" ? "" : "DecompressionStream",
     ].filter(Boolean);
     if (!lacks.length && Object.keys(texts.all()).length) (opened = open()).catch(() => (opened = null));
     if (lacks.length) {
       bar.begin.hidden = true;
-      bar.say(`This browser has no ${lacks.join(" and no ")}, so cells cannot run here. Take a newer one, or your computer.`);
+      bar.say(`This browser has no ${lacks.join(" and no ")}, so cells cannot run here. Take Chrome, Edge or Firefox in a new version, or your computer.`);
     }
   });
 })();

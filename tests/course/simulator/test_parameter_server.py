@@ -15,8 +15,6 @@ from workbench.course.tasks import task
 if TYPE_CHECKING:
     from running import Runner
 
-WAYS = ["threads", pytest.param("replay", marks=pytest.mark.thorough)]
-pytestmark = pytest.mark.parametrize("way", WAYS, indirect=True)
 SAMPLES = np.random.default_rng(1).normal(size=(48, 5))
 TARGETS = np.random.default_rng(2).normal(size=48)
 

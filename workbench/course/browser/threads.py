@@ -11,8 +11,7 @@ with threads runs as it is. It comes before whatever takes names out of these mo
 3. Threads that all wait for ever end: the main thread is told.
 4. ``time.perf_counter_ns`` is never twice the same, so events have an order; a browser's own clock is coarse.
 
-In a browser that cannot switch stacks, a thread runs on top of the one that waits for it, to its end, and may not wait
-for one below it. A :class:`workbench.course.simulator.deadline.TimedThread` is ended when its time is over.
+A browser that cannot switch stacks has no threads: to start one is a :class:`NoStacksError`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from __future__ import annotations
 import _thread
 import contextvars
 import ctypes
-import math
 import queue
 import signal
 import sys
@@ -69,12 +67,10 @@ class _Fiber:
         halt: what is to be raised in it.
         jumps: how often a loop has begun anew, of :func:`loops_give_way`.
         locals: its part of each :class:`Local`.
-        seconds, until: how long it may run on top of another one, and until when.
     """
 
-    def __init__(self, ident: int, begin: Callable[[], object] | None = None, seconds: float = math.inf) -> None:
+    def __init__(self, ident: int, begin: Callable[[], object] | None = None) -> None:
         self.ident, self.begin = ident, begin
-        self.seconds, self.until = seconds, math.inf
         self.turn, self.waits, self.woken = 0, False, False
         self.frame: FrameType | None = None
         self.sentinel: Lock | None = None
@@ -122,21 +118,18 @@ class Scheduler:
         self, function: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> int:
         """In place of ``_thread.start_new_thread``."""
+        if not can_run_sync():
+            raise NoStacksError
         if len(self.fibers) == 1:
             self._pace(1 / _SLOWER)
             _MONITORING.restart_events()
         begin = lambda: function(*args, **(kwargs or {}))  # noqa: E731
-        seconds = getattr(getattr(function, "__self__", None), "seconds", math.inf)  # of a TimedThread
-        fiber = _Fiber(next(self._idents), begin, seconds)
+        fiber = _Fiber(next(self._idents), begin)
         self.fibers[fiber.ident] = fiber
         self._ready.append(fiber)
         return fiber.ident
 
     def _run(self, fiber: _Fiber, begin: Callable[[], object]) -> None:
-        self._live(fiber, begin)
-        self._open(self._next())
-
-    def _live(self, fiber: _Fiber, begin: Callable[[], object]) -> None:
         self.current = fiber
         try:
             begin()
@@ -148,36 +141,17 @@ class Scheduler:
                 fiber.sentinel.release()
             if len(self.fibers) == 1:
                 self._pace(1.0)
+        self._open(self._next())
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """This thread waits until :meth:`wake`; False if its time has come first."""
         me = self.current
         me.turn += 1
         me.waits, me.woken = True, False
-        if not can_run_sync():
-            self._wait_below(me)
-            return True
         if timeout_s is not None and timeout_s < threading.TIMEOUT_MAX:
             heappush(self._timers, (self.now() + timeout_s, next(self._numbers), me, me.turn))
         self._switch(me)
         return me.woken
-
-    def _wait_below(self, me: _Fiber) -> None:
-        """Without other stacks: who has not begun runs on top of this one."""
-        while not me.woken and (on_top := next((each for each in self._ready if each.begin), None)):
-            self._ready.remove(on_top)
-            begin, on_top.begin, on_top.until = on_top.begin, None, min(me.until, self.now() + on_top.seconds)
-            assert begin is not None
-            self._live(on_top, begin)
-            self.current = me
-            self.check()
-        me.waits = False
-        if not me.woken:
-            for fiber in self.fibers.values():
-                if fiber is not me and not fiber.begin:
-                    fiber.halt = NoStacksError
-            raise NoStacksError
-        self._ready.remove(me)
 
     def wake(self, fiber: _Fiber) -> None:
         """One that waits goes on, when it is its turn."""
@@ -199,8 +173,6 @@ class Scheduler:
         """In place of ``time.sleep``."""
         if len(self.fibers) == 1:
             _sleep(seconds)
-        elif not can_run_sync():
-            self._pace(self._rate, seconds)
         elif seconds > 0:
             self.wait(seconds)
         else:
@@ -209,10 +181,6 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise what is to be raised in this thread."""
-        if self.current.until < self.now():
-            from workbench.course.simulator.deadline import Halt
-
-            raise Halt
         if self.current.halt is not None:
             error, self.current.halt = self.current.halt, None
             raise error
@@ -283,8 +251,8 @@ class NoStacksError(WorkbenchError):
 
     def __init__(self) -> None:
         super().__init__(
-            "Ranks with hvd need a browser that can switch stacks (JavaScript Promise Integration): Chrome or Edge, "
-            "version 137 or newer, or Firefox 153. Or run the lesson on your computer."
+            "Ranks need a browser that can switch stacks (JavaScript Promise Integration): Chrome or Edge 137, "
+            "Firefox 153, or newer. Or run the lesson on your computer."
         )
 
 
@@ -392,7 +360,7 @@ def _halt(ident: ctypes.c_ulong, error: ctypes.py_object[type[BaseException]]) -
 
 def _raised(args: Any) -> None:
     """In place of ``threading.excepthook``: of these the main thread is told, too."""
-    if args.exc_type not in (NoStacksError, KeyboardInterrupt):
+    if args.exc_type is not KeyboardInterrupt:
         _excepthook(args)
 
 

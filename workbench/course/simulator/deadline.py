@@ -127,19 +127,6 @@ class Patience:
                 del sys.modules[name]
 
 
-class TimedThread(threading.Thread):
-    """A daemon that its starter waits for, some seconds long, and then ends.
-
-    Args:
-        target: what it does.
-        seconds: how long. A browser that cannot leave it ends it by itself.
-    """
-
-    def __init__(self, target: Callable[[], object], seconds: float, name: str) -> None:
-        super().__init__(target=target, name=name, daemon=True)
-        self.seconds = seconds
-
-
 def within(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
     """Call a function in a thread of its own and return its result, or raise what it raises.
 
@@ -164,7 +151,7 @@ def within(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
         thread.join(seconds)
         return not thread.is_alive()
 
-    thread, patience = TimedThread(run, seconds, "exercise"), Patience(seconds)
+    thread, patience = threading.Thread(target=run, name="exercise", daemon=True), Patience(seconds)
     thread.start()
     try:
         patience.wait(ended)

@@ -17,7 +17,6 @@ Computing takes no time, unless the function says ``comm.compute(seconds)``. Ran
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
@@ -26,13 +25,12 @@ from typing import Any, NoReturn
 from workbench.course.simulator.collective_calls import Calls, CollectiveCall
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import ANY, Array, nbytes
-from workbench.course.simulator.deadline import Halt, Patience
+from workbench.course.simulator.deadline import LOOP, Halt, Patience
 from workbench.course.simulator.deadlock import Wait, explain
 from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
-from workbench.course.simulator.replay import Replay
 from workbench.course.simulator.request import Request, fits, logged
 from workbench.course.simulator.run import Computed, DeadlockError, InVain, Run, SimulatedMessage
-from workbench.course.simulator.turns import Steps, T, Threads, Turns, stacks
+from workbench.course.simulator.turns import Turns
 from workbench.errors import DeadlineError
 from workbench.runtime.faults.blocked_threads import users_line
 
@@ -127,8 +125,7 @@ class SimulatedWorld:
 
     def run(self, function: Callable[..., Any], args: Sequence[Any], deadline_s: float) -> Run:
         """See :func:`simulate`."""
-        ranks = [partial(self._rank, rank, function, args) for rank in range(self.size)]
-        self._turns = turns(ranks, function, args)
+        self._turns = Turns([partial(self._rank, rank, function, args) for rank in range(self.size)])
         try:
             patience = Patience(deadline_s)
             in_time = self._turns.run(patience)
@@ -136,7 +133,7 @@ class SimulatedWorld:
             self._turns.stop()
             raise
         if not in_time:
-            self._error = DeadlineError(f"The function {patience.late(self._turns.why_late())}")
+            self._error = DeadlineError(f"The function {patience.late(LOOP)}")
             self._turns.stop()
             patience.forget_unfinished()
         self.log.clocks = self.clocks
@@ -158,14 +155,6 @@ class SimulatedWorld:
             return
         except BaseException as error:  # noqa: BLE001 - raised by simulate()
             raised = error
-        with suppress(Halt):
-            self._ask(rank, "return", steps=self._returns(rank, result, raised))
-
-    def _ask(self, rank: int, words: str, *more: Any, steps: Steps[T]) -> T:
-        return self._turns.ask(rank, (words, *more), steps)
-
-    def _returns(self, rank: int, result: Any, raised: BaseException | None) -> Steps[None]:
-        yield from ()
         if raised is not None and rank not in self.failures.died:  # else an error of its last moments, unheard
             if self._error is None:
                 raised.rank = rank  # type: ignore[attr-defined]
@@ -178,12 +167,12 @@ class SimulatedWorld:
         self._polls = 0
         self._pass_on()
 
-    def _turn(self, rank: int) -> Steps[None]:
+    def _turn(self, rank: int) -> None:
         """Let those whose clock is behind go first: then messages happen in the order of their times."""
         first = self._next()
         if first is not None and first != rank:
             self._turns.give(first)
-            yield
+            self._turns.wait(rank)
         if rank in self.failures.died or self.failures.due_s(rank) <= self.clocks[rank]:
             self._die(rank)
 
@@ -238,18 +227,11 @@ class SimulatedWorld:
 
     def now(self, rank: int) -> float:
         """See :meth:`Comm.now`."""
-        return self._ask(rank, "now", steps=self._now(rank))
-
-    def _now(self, rank: int) -> Steps[float]:
-        yield from ()
         return self.clocks[rank]
 
     def compute(self, rank: int, seconds: float, label: str) -> None:
         """See :meth:`Comm.compute`."""
-        self._ask(rank, f"compute({seconds})", label, steps=self._compute(rank, seconds, label))
-
-    def _compute(self, rank: int, seconds: float, label: str) -> Steps[None]:
-        yield from self._turn(rank)
+        self._turn(rank)
         if not 0 <= seconds < NEVER:
             raise ValueError(f"compute({seconds}): time does not run backwards, nor end.")
         begin = self.clocks[rank]
@@ -261,14 +243,11 @@ class SimulatedWorld:
 
     def shrink(self, rank: int, epoch: int) -> int:
         """See :meth:`Comm.shrink`; the number of the new epoch."""
-        return self._ask(rank, "shrink()", epoch, steps=self._shrink(rank, epoch))
-
-    def _shrink(self, rank: int, epoch: int) -> Steps[int]:
-        yield from self._turn(rank)
+        self._turn(rank)
         request = Request(self, rank, epoch, ANY, ANY, "shrink", sends=False)
         self._shrinking[rank] = request
         self._settle()
-        yield from self._wait(request)
+        self.wait(request)
         return int(request.data)
 
     def _settle(self) -> None:
@@ -310,27 +289,18 @@ class SimulatedWorld:
 
     def begins(self, rank: int, epoch: int, call: str) -> None:
         """A rank begins a collective. Once somebody is dead its partners may be in another one than it was."""
-        self._ask(rank, call, epoch, steps=self._begins(rank, epoch, call))
-
-    def _begins(self, rank: int, epoch: int, call: str) -> Steps[None]:
-        yield from ()
         if not self.failures.died:
             self._calls.begin(epoch, rank, CollectiveCall(call, f"({place})" if (place := users_line()) else ""))
 
     def post_send(self, rank: int, epoch: int, data: Any, dest: int, tag: int, verb: str) -> Request:
         """A message is ready to leave."""
-        steps = self._post_send(rank, epoch, data, dest, tag, verb)
-        request = self._ask(rank, f"{verb}(dest={dest})", epoch, tag, data, steps=steps)
-        request.array = data if verb[0].isupper() else None
-        return request
-
-    def _post_send(self, rank: int, epoch: int, data: Any, dest: int, tag: int, verb: str) -> Steps[Request]:
-        yield from self._turn(rank)
+        self._turn(rank)
         if self.failures.due_instead_of(rank, self._counts[rank]):
             self._die(rank)
         self._alive(rank, epoch, verb)
         self._counts[rank] += 1
         request = Request(self, rank, epoch, dest, tag, verb, sends=True)
+        request.array = data if verb[0].isupper() else None
         request.data = data = data.copy() if verb[0].isupper() else data
         if nbytes(data) <= self.eager_bytes:
             self._move(request, request.posted)
@@ -339,23 +309,15 @@ class SimulatedWorld:
 
     def post_recv(self, rank: int, epoch: int, buffer: Array | None, source: int, tag: int, verb: str) -> Request:
         """A message is asked for."""
-        steps = self._post_recv(rank, epoch, source, tag, verb)
-        request = self._ask(rank, f"{verb}(source={source})", epoch, tag, steps=steps)
-        request.array = buffer
-        return request
-
-    def _post_recv(self, rank: int, epoch: int, source: int, tag: int, verb: str) -> Steps[Request]:
-        yield from self._turn(rank)
+        self._turn(rank)
         self._alive(rank, epoch, verb)
         request = Request(self, rank, epoch, source, tag, verb, sends=False)
+        request.array = buffer
         self._match(request)
         return request
 
     def wait(self, request: Request) -> Any:
         """Until the request is done; meanwhile the others run. What has come, of a receive."""
-        return self._ask(request.rank, "wait()", request, steps=self._wait(request))
-
-    def _wait(self, request: Request) -> Steps[Any]:
         rank = request.rank
         begin = self.clocks[rank]
         if request.ends == NEVER:
@@ -366,7 +328,7 @@ class SimulatedWorld:
         self._note(rank)
         while self._next() != rank:
             self._pass_on()
-            yield
+            self._turns.wait(rank)
         self.clocks[rank] = self._time(rank)
         del self._waiting[rank]
         if rank in self.failures.died or self.failures.due_s(rank) <= self.clocks[rank]:
@@ -379,13 +341,10 @@ class SimulatedWorld:
 
     def poll(self, request: Request) -> bool:
         """Is it done by now? Asking costs a little time, in which others can go on."""
-        return self._ask(request.rank, "test()", request, steps=self._poll(request))
-
-    def _poll(self, request: Request) -> Steps[bool]:
         rank = request.rank
         self.clocks[rank] += self.alpha_s / 10
         self._note(rank)
-        yield from self._turn(rank)
+        self._turn(rank)
         if request.ends <= self.clocks[rank]:
             return True
         self._alive(rank, request.epoch, request.verb)
@@ -394,7 +353,7 @@ class SimulatedWorld:
             request.where = users_line()
             self._waiting[rank] = request
             self._pass_on()
-            yield
+            self._turns.wait(rank)
         return False
 
     def _match(self, request: Request) -> None:
@@ -438,11 +397,6 @@ class SimulatedWorld:
             since = min(request.since, one.begin)
             waits = replace(one, held=since) if request.sends else replace(one, awaited=since)
             self.log.messages[request.message] = waits
-
-
-def turns(ranks: Sequence[Callable[[], None]], function: Callable[..., Any], args: Sequence[Any]) -> Turns:
-    """The way in which ranks take turns here."""
-    return Threads(ranks) if stacks() else Replay(ranks, [function, *args])
 
 
 __all__ = [
