@@ -143,6 +143,10 @@ def returns_early(comm, step, loss, count, weights):
 def without_counts(comm, step, loss, count, weights):
     mean = comm.allreduce(loss) / comm.size
     return mean, [step, mean, weights] if comm.rank == 0 else None
+@wrong("10.rank_zero", "divided by all samples: a mean times its count is a sum")
+def counts_once(comm, step, loss, count, weights):
+    total, samples = comm.allreduce(np.array([loss, count]))
+    return total / samples, [step, total / samples, weights] if comm.rank == 0 else None
 @wrong("10.rank_zero", "✗ right: every rank has something to save: only rank 0 is to save")
 def saves_everywhere(comm, step, loss, count, weights):
     total, samples = comm.allreduce(np.array([loss * count, count]))

@@ -47,7 +47,9 @@ def step_by(change):
         same = list(range(column, comm.size, tensor))
         h = np.maximum(x @ w1, 0)
         output = h @ w2
+        if change == "other ranks": group, same = same, group
         if change != "no sum of outputs": output = ring_among(comm, group, output.ravel()).reshape(y.shape)
+        if change == "mean of outputs": output /= tensor
         error = (output - y) / (1 if change == "no mean over samples" else len(x))
         dh = error @ w2.T if change == "no mask" else error @ w2.T * (h > 0)
         sums = [ring_among(comm, same, one.ravel()).reshape(one.shape) for one in (x.T @ dh, h.T @ error)]
@@ -97,6 +99,8 @@ MADE = {
         (step_by("no sum of gradients"), "each data rank makes a step of its own"),
         (step_by("sum"), "divide by the number of data ranks"),
         (step_by("by size"), "tensor ranks have nothing to average"),
+        (step_by("other ranks"), "the two groups were taken for each other"),
+        (step_by("mean of outputs"), "each rank has other terms of one sum"),
         (step_by("no mask"), "it is 0 where h is"),
         (step_by("no mean over samples"), "the loss is a mean"),
         (step_by("uphill"), "in the other direction"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.course.judging.slips import Slip
+from workbench.course.judging.slips import Slip, slips
 
 _MEAN_OF_MEANS = "that is the mean of the ranks' means: a sample on a rank with few samples counts for more"
 _OWN = "each rank uses its own samples only"
@@ -454,11 +454,48 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "comm.allreduce(np.array([loss * count, count]))",
             "comm.allreduce(loss), comm.size",
         ),
-        Slip(
+        *slips(
             "each rank has the mean over its own samples",
             "Which call brings the other ranks' losses?",
             "float(total / samples)",
             "loss",
+            "(loss if comm.rank else float(total / samples))",
+        ),
+        Slip(
+            "each rank has the mean over its own samples",
+            "Which call brings the other ranks' losses?",
+            "comm.allreduce(np.array([loss * count, count]))",
+            "loss * count, count",
+        ),
+        Slip(
+            "the ranks' losses were added up, and not divided",
+            "A mean is not larger than the largest loss.",
+            "comm.allreduce(np.array([loss * count, count]))",
+            "comm.allreduce(loss), 1",
+        ),
+        Slip(
+            "the sum of the ranks' means was divided by all samples: a mean times its count is a sum",
+            "What is the sum of one rank's losses, if loss is the mean of count?",
+            "[loss * count, count]",
+            "[loss, count]",
+        ),
+        Slip(
+            "the sum over all ranks was divided by this rank's own count",
+            "How many samples are there on all ranks together?",
+            "total / samples",
+            "total / count",
+        ),
+        Slip(
+            "the mean was divided by the number of ranks once more",
+            "Which of the two divisions does a mean need?",
+            "total / samples",
+            "total / samples / comm.size",
+        ),
+        Slip(
+            "the mean is returned alone: the pair is (mean, saved)",
+            "Two things are asked for. What does rank 0 save, and the others?",
+            "return mean, saved",
+            "return mean",
         ),
         Slip(
             "the losses were added up, each times its count, and not divided by all counts",

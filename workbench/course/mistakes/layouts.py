@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.course.judging.slips import Slip
+from workbench.course.judging.slips import Slip, slips
 
 _FITS = "if samples // data % microbatches or not fits(*layout):"
 _FASTER = "if best is None or seconds(*layout) < seconds(*best):"
@@ -151,6 +151,47 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "ring_among(comm, my_tensor_group, (h @ w2).ravel()).reshape(y.shape)",
             "h @ w2",
         ),
+        *slips(
+            "the outputs were summed in another group: the ranks with the same samples have parts of the same output",
+            "Write down for 2 × 2: which ranks have the same x, and what does each have of h @ w2?",
+            "my_tensor_group, (h",
+            "my_data_group, (h",
+            "list(range(comm.size)), (h",
+        ),
+        Slip(
+            "the two groups were taken for each other: outputs are summed among the ranks with the same samples",
+            "Write down for 2 × 2: which ranks have the same x? What does each have of h @ w2?",
+            "my_tensor_group, (h",
+            "my_data_group, (h",
+            "my_data_group, mine) / len(my_data_group)",
+            "my_tensor_group, mine) / tensor",
+        ),
+        Slip(
+            "the outputs were averaged in the tensor group: each rank has other terms of one sum",
+            "h @ w2 is a sum over the columns of h. Which of its terms has a rank?",
+            "reshape(y.shape)",
+            "reshape(y.shape) / tensor",
+        ),
+        Slip(
+            "y was divided by the number of tensor ranks: y is whole, and so is the output once it is summed",
+            "What is output - y, after the sum?",
+            "(output - y)",
+            "(output - y / tensor)",
+        ),
+        *slips(
+            "the gradients were averaged in another group: only ranks with the same columns have the same weights",
+            "Whose gradients may be added to yours? Those of the same numbers of w1 and w2.",
+            "ring_among(comm, my_data_group, mine) / len(my_data_group)",
+            "ring_among(comm, list(range(comm.size)), mine) / comm.size",
+            "ring_among(comm, list(range(comm.size)), mine) / len(my_data_group)",
+            "ring_among(comm, my_tensor_group, mine) / tensor",
+        ),
+        Slip(
+            "the gradients were divided by the number of tensor ranks, not by that of data ranks",
+            "How many ranks have a gradient of the same columns?",
+            "/ len(my_data_group)",
+            "/ tensor",
+        ),
         Slip(
             "the gradients were not averaged in the data group: each data rank makes a step of its own",
             "Which ranks have the same columns of w1? Their weights have to stay equal.",
@@ -192,6 +233,36 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "A mean of means: over which samples is the first one?",
             "/ len(x)",
             "/ (len(x) * (comm.size // tensor))",
+        ),
+        Slip(
+            "max(…, 0) is missing in the forward pass",
+            "What does the text do with x @ w1, before w2?",
+            "np.maximum(x @ w1, 0)",
+            "x @ w1",
+        ),
+        Slip(
+            "the step is twice as long: the loss has a 1/2, so the error has no factor of 2",
+            "What is the derivative of e²/2?",
+            "(output - y) / len(x)",
+            "2 * (output - y) / len(x)",
+        ),
+        Slip(
+            "the error was divided by all its numbers: the loss is a mean over the samples alone",
+            "A sample's loss is |…|², a sum over the outputs. How many samples are there?",
+            "(output - y) / len(x)",
+            "(output - y) / y.size",
+        ),
+        Slip(
+            "the gradients were subtracted as they are, without lr",
+            "How long is a step?",
+            "w1 - lr * d1, w2 - lr * d2",
+            "w1 - d1, w2 - d2",
+        ),
+        Slip(
+            "those are the gradients: the weights after the step are asked for",
+            "What is subtracted from the weights?",
+            "w1 - lr * d1, w2 - lr * d2",
+            "d1, d2",
         ),
         Slip(
             "the new w1 was used for dh before the step was over",
