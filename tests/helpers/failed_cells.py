@@ -11,7 +11,7 @@ from workbench.job.context import HOLDER
 
 
 def interrupted_cell(code: Callable[[], Any]) -> None:
-    """Run a cell, which ends with KeyboardInterrupt on one rank at least; all ranks have begun the next one then."""
+    """Run a cell, which ends with KeyboardInterrupt on one rank; all ranks have begun the next one then."""
     cell = HOLDER.get()
     cell.cell_begins()
     before = cell.engine.failures

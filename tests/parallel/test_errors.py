@@ -429,6 +429,7 @@ UNNAMED: dict[str, Callable[[hvd.ProcessSet], Any]] = {
 }
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("extra", UNNAMED)
 def test_unnamed_tensors_after_an_error_that_all_caught(extra: str, rank: int, n: int) -> None:
     """Each meets its own, in every process set, though one rank alone has called a collective before."""

@@ -193,7 +193,7 @@ def test_groups_that_differ_are_an_error_in_each_step(rank: int, n: int) -> None
     optimizer = distributed(model, num_groups=1)
     for x, y in batches(n, 3):
         mse(model, part(x), part(y)).backward()
-        with pytest.raises(MismatchError, match=r"(?s)Mismatched groups.*rank 0: .*rank 1: "):
+        with pytest.raises(MismatchError, match=r"(?s)Mismatched groups.*ranks? 0.*: .*rank 1: "):
             optimizer.step()
         optimizer.zero_grad()
 
@@ -243,7 +243,7 @@ def test_a_step_more_than_another_rank_is_named_once(
         if rank == 1:
             patch.setattr(mine.steps, "step", stop)
         interrupted_cell(step)
-    with pytest.raises(MismatchError, match=r"(?s)Mismatched steps: .*rank 0: 4 steps\n  rank 1: 3 steps\n"):
+    with pytest.raises(MismatchError, match=r"(?s)Mismatched steps: .*ranks? 0.*: 4 steps\n  rank 1: 3 steps\n"):
         step()
     step()
 
@@ -281,7 +281,7 @@ def test_a_closure_after_a_cell_that_failed(rank: int, n: int) -> None:
 
     def code() -> None:
         hvd.barrier()
-        if rank:
+        if rank == 1:
             raise KeyboardInterrupt
 
     interrupted_cell(code)
