@@ -185,16 +185,16 @@ def train(comm, x, y, w1, w2, lr, tensor):
     return w1, w2
 
 
-real = ranks.run(train, inputs)
-x, y = (np.concatenate([inputs[0][i], inputs[2][i]]) for i in (0, 1))
+inputs = [(*one[:4], 1e-4, 2) for one in t23.grid(engines.n // 2, 2, hidden=1024, samples=64).inputs]
+real, pairs = ranks.run(train, inputs), range(0, engines.n, 2)
+x, y = (np.concatenate([inputs[k][i] for k in pairs]) for i in (0, 1))
 w1, w2 = np.hstack([inputs[0][2], inputs[1][2]]), np.vstack([inputs[0][3], inputs[1][3]])
 one1, one2 = simulate(1, lambda comm: train(comm, x, y, w1, w2, 1e-4, 1)).results[0]
-off1 = max(abs(np.hstack([real[k][0], real[k + 1][0]]) - one1).max() for k in (0, 2))
-off2 = max(abs(np.vstack([real[k][1], real[k + 1][1]]) - one2).max() for k in (0, 2))
+off1 = max(abs(np.hstack([real[k][0], real[k + 1][0]]) - one1).max() for k in pairs)
+off2 = max(abs(np.vstack([real[k][1], real[k + 1][1]]) - one2).max() for k in pairs)
 print("after ten steps the grid's weights differ from one process's by rounding only:", bool(max(off1, off2) < 1e-12))
-print(
-    "the two data ranks have the same bits:", all((real[k][i] == real[k + 2][i]).all() for k in (0, 1) for i in (0, 1))
-)
+same = all((real[k + j][i] == real[j][i]).all() for k in pairs for j in (0, 1) for i in (0, 1))
+print("the two data ranks have the same bits:", same)
 
 # %%
 engines.down()
