@@ -31,12 +31,9 @@ SOME_OR_ALL = pytest.mark.parametrize("which", ["sorts", once_more("all")])
 
 
 def pages(site: Path, which: str = "all") -> list[str]:
-    """All pages, or one of each sort."""
-    if which == "sorts":
-        return SORTS
-    return sorted(
-        str(path.relative_to(site).with_suffix("")) for path in site.rglob("*.html") if "_static" not in path.parts
-    )
+    """All pages that are ours, and not JupyterLab's, or one of each sort."""
+    found = (path.relative_to(site).with_suffix("") for path in site.rglob("*.html"))
+    return SORTS if which == "sorts" else sorted(str(path) for path in found if path.parts[0] not in ("_static", "lab"))
 
 
 class Links(HTMLParser):
