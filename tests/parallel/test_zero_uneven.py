@@ -63,7 +63,7 @@ def test_a_pass_that_one_rank_has_dropped(stage: str, rank: int, n: int) -> None
         twins.loss(twins.model, step, [rank]).backward()
         if rank and not step:
             twins.optimizer.zero_grad()
-    words = r"rank 0: 1 updates.*of 2 backward.*\n  rank 1: 1 updates.*of 1 backward.*\n.*zero_grad\(\) at the"
+    words = r"rank 0: 1 updates.*of 2 backward.*\n  rank 1: 1 updates.*of 1 backward(?s:.*)zero_grad\(\) at the"
     with pytest.raises(MismatchError, match=words):
         twins.optimizer.step()
     twins.go_on(range(1, 3))
@@ -222,7 +222,8 @@ def test_a_step_that_one_rank_has_not_made(stage: str, clip: bool, rank: int, n:
     twins.optimizer.zero_grad()
     for _ in range(2):
         twins.loss(twins.model, 1, [rank]).backward()
-        with pytest.raises(MismatchError, match=r"(?s)ranks? 0.*: 2 updates.*rank 1: 1 updates.*interrupted.*Load a"):
+        words = rf"(?s)rank 0: 2 updates.*rank {n - 1}: 1 updates.*interrupted.*Load a"
+        with pytest.raises(MismatchError, match=words):
             twins.optimizer.step()
         twins.optimizer.zero_grad()
     hvd.load_full_state_dict(twins.model, weights)
