@@ -48,7 +48,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with (folder / "site.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "site.built").exists():
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
             assert done.returncode == 0, done.stderr
             (folder / "site.built").touch()
     return out
