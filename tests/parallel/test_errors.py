@@ -420,6 +420,28 @@ def test_another_order_of_two_waits(rank: int, n: int) -> None:
     works(n)
 
 
+def test_arguments_of_another_kind(rank: int, n: int) -> None:
+    """Each is named at the call, on every rank; NumPy's numbers are numbers, and the next collective works."""
+    ones = torch.ones(2)
+    one: Any = 1
+    text: Any = "2"
+    two: Any = np.float32(2)
+    wrong = [
+        (lambda: hvd.allreduce(ones, op=one), "op must be one of Average, .*, and is 1"),
+        (lambda: hvd.reducescatter(torch.ones(n), op=one), "op must be one of Average"),
+        (lambda: hvd.broadcast(ones, root_rank=text), "root_rank must be a whole number, and is '2'"),
+        (lambda: hvd.allreduce(ones, prescale_factor=text), "prescale_factor must be a number"),
+    ]
+    for call, words in wrong:
+        with pytest.raises(TypeError, match=words):
+            call()
+    assert hvd.allreduce(ones, prescale_factor=two, postscale_factor=two, op=hvd.Sum).tolist() == [4.0 * n] * 2
+    first: Any = np.argmin([1.0, 2.0])
+    assert hvd.broadcast(ones + rank, root_rank=first).tolist() == [1.0, 1.0]
+    assert hvd.broadcast_object([rank], root_rank=first) == [0]
+    works(n)
+
+
 UNNAMED: dict[str, Callable[[hvd.ProcessSet], Any]] = {
     "allreduce": lambda everybody: hvd.allreduce(torch.ones(3)),
     "allreduce of a process set": lambda everybody: hvd.allreduce(torch.ones(3), process_set=everybody),

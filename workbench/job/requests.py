@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import index
 from time import perf_counter_ns
 from typing import Any
 
@@ -31,6 +32,7 @@ def checked(
     Raises:
         UnsupportedTensorError: dtype or shape cannot be sent.
         ValueError: an unknown process set or root, splits that do not fit, or a name that is too long.
+        TypeError: an argument of another kind, such as ``op=1``.
     """
     set_id = _set_id(process_set, context)
     full_name = f"{kind.value}.{'noname' if name is None else name}"
@@ -39,11 +41,31 @@ def checked(
             f"A name of {len(full_name)} characters is too long; {_LONGEST_NAME} are allowed: {full_name[:50]}…"
         )
     ranks = context.sets.members[set_id]
+    fields = {field: _as_sent(full_name, field, value) for field, value in fields.items()}
     _check(kind, full_name, dtype, shape, ranks, fields)
     rows = _splits(full_name, shape, splits, len(ranks)) if verb(kind).splits else ()
     if name is None:  # not before the checks: a call that is refused must not use up a number
         full_name = context.names.next(kind.value, set_id)
     return Request(full_name, kind, dtype, shape, process_set=set_id, splits=rows, **fields)
+
+
+_ARGUMENTS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "op": ("op", "one of Average, Sum, Min, Max, Product and Adasum", ReduceOp),
+    "root": ("root_rank", "a whole number", index),
+    "prescale": ("prescale_factor", "a number", lambda value: float(value + 0)),  # not of a text
+    "postscale": ("postscale_factor", "a number", lambda value: float(value + 0)),
+}
+
+
+def _as_sent(name: str, field: str, value: Any) -> Any:
+    """In the type that is sent: all ranks must be told a wrong one at the call. NumPy's numbers become Python's."""
+    if field not in _ARGUMENTS:
+        return value
+    argument, wanted, convert = _ARGUMENTS[field]
+    try:
+        return convert(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name!r}: {argument} must be {wanted}, and is {value!r}.") from None
 
 
 def _set_id(process_set: ProcessSet, context: Context) -> int:
