@@ -139,7 +139,7 @@ ALONE: dict[str, tuple[Callable[[Training], None], str]] = {
 def test_what_a_rank_does_alone_is_told(what: str, way: str, rank: int) -> None:
     """Within 64 steps, on every rank; until then all is right, and made equal they train on."""
     if way == "sharded" and what in ("a skipped step", "a loaded state", "weights"):
-        pytest.skip("the first two are collectives; and each step gives every rank the owner's weights")
+        pytest.skip("the first two are collectives; of weights the next test tells")
     training = Training(momentum=0.9, **copy.deepcopy(WAYS[way]))
     training.looks = what == "a skipped step"
     training.steps(3)
@@ -152,6 +152,35 @@ def test_what_a_rank_does_alone_is_told(what: str, way: str, rank: int) -> None:
     training.end()
     training.make_equal()
     training.steps(70)
+
+
+@pytest.mark.parametrize("way", ["sharded", "sharded gradients"])
+def test_weights_that_a_rank_changes_alone_do_not_spread(way: str, rank: int) -> None:
+    """The owner of a part would give its own to all ranks. What all change alike, or one puts back, is no matter."""
+
+    def change(number: float) -> None:
+        with torch.no_grad():
+            training.model[0].weight.add_(number)
+            training.model[1].weight.data.add_(number)  # which torch does not count
+
+    training = Training(momentum=0.9, **WAYS[way])
+    training.steps(3)
+    change(0.25)
+    training.steps(2)
+    if rank:
+        change(0.25)
+        change(-0.25)
+    training.steps(2)
+    before = copy.deepcopy(training.model.state_dict())
+    for alone in (lambda: change(0.25), lambda: training.model[1].weight.data.mul_(2)):
+        if rank:
+            alone()
+        with pytest.raises(MismatchError, match=r"rank \d: .*, then its weights were changed"):
+            training.steps(1)
+        training.end()
+        training.make_equal()
+    training.steps(1)
+    assert training.model[0].weight.allclose(before["0.weight"], atol=0.01)
 
 
 def test_it_is_a_setting(rank: int, job_with: Callable[..., None]) -> None:

@@ -208,7 +208,7 @@ def test_evaluation(stage: str, n: int) -> None:
         with context():
             assert torch.allclose(twins.model(x), twins.twin(x), rtol=0, atol=1e-12)
     if stage == "parameters":
-        assert sum(flat._full.untyped_storage().nbytes() for flat in twins.optimizer._distributed.backward.flats) == 0
+        assert sum(flat.full.untyped_storage().nbytes() for flat in twins.optimizer._distributed.backward.flats) == 0
     twins.step(0)
     twins.check()
 

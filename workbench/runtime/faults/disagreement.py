@@ -161,7 +161,7 @@ def _numbers(values: Mapping[int, Sequence[float]], before: str) -> dict[int, st
 
 def cure_of(what: str) -> str:
     """What to do where the ranks' progress differs in this."""
-    return _SAME_RATES if what == "lr" else _SAME_NUMBERS
+    return {"lr": _SAME_RATES, "weights": f"A rank alone has changed them. {_SAME_WEIGHTS}"}.get(what, _SAME_NUMBERS)
 
 
 def _steps(made: int = 0, failed: int = 0, torn: int = 0) -> str:

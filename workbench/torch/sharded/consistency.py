@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,10 @@ from workbench.job.context import HOLDER
 from workbench.job.objects import allgather_object
 from workbench.runtime.faults.disagreement import cure_of
 from workbench.torch.sharded.flat_parameter import Members
+from workbench.training import progress
 
 _DIGEST = 4  # bytes
+_AT_ONCE = 1 << 20  # elements
 
 
 @dataclass
@@ -109,25 +111,64 @@ class Progress:
         complete: after the last update, every rank got what it needs of it.
         sent: how often each array of gradients was sent since it was last used up or dropped.
         loaded: a state was loaded since the last update.
-        numbers: of the optimizer, for the update that comes next.
+        numbers: of the optimizer, for the update that comes next; and of the weights, if they are touched.
+        touched: somebody else than the optimizer has changed the weights since the last update.
     """
 
     updates: int
-    complete: bool
-    sent: tuple[int, ...]
-    loaded: bool
+    complete: bool = True
+    sent: tuple[int, ...] = ()
+    loaded: bool = False
     numbers: messages.Progress = ()
+    touched: bool = False
 
     def __str__(self) -> str:
         last = "" if self.complete else ", the last one interrupted"
         state = ", then a state was loaded" if self.loaded else ""
-        sent = f"gradients of {max(self.sent, default=0)} backward passes sent since"
-        return f"{self.updates} updates of its parameters{last}{state}; {sent}"
+        touched = ", then its weights were changed" if self.touched else ""
+        sent = f"; gradients of {max(self.sent)} backward passes sent since" if self.sent else ""
+        return f"{self.updates} updates of its parameters{last}{state}{touched}{sent}"
 
     def written(self, what: str) -> str:
         """Those of its numbers that have this name; "" if there are none."""
         numbers = [f"{number:.7g}" for name, number in self.numbers if name == what]
-        return f"; {'learning rate' if what == 'lr' else what} {', '.join(numbers)}" if numbers else ""
+        about = {"lr": "learning rate", "weights": "two sums of the weights:"}.get(what, what)
+        return f"; {about} {', '.join(numbers)}" if numbers else ""
+
+
+class ReplicatedWeights:
+    """Weights that each rank has whole, and of which each updates a part: what one rank alone changes would spread.
+
+    torch counts the changes of a tensor, but for those by way of ``.data``: so some elements are looked at, too.
+
+    Args:
+        flats: the parameters, one behind the other.
+    """
+
+    def __init__(self, flats: Iterable[torch.Tensor] = ()) -> None:
+        self._flats = list(flats)
+        self._samples = [flat[:: progress.stride(len(flat))] for flat in self._flats]
+        self._params: Sequence[torch.nn.Parameter] = ()
+        self._seen: tuple[list[int], list[torch.Tensor]] | None = None
+
+    def note(self, params: Iterable[torch.nn.Parameter]) -> None:
+        """An update is over: all ranks have these now."""
+        self._params = list(params) if self._flats else []
+        self._seen = [param._version for param in self._params], [sample.clone() for sample in self._samples]
+
+    def touched(self) -> bool:
+        """Have they changed since then?"""
+        if self._seen is None:
+            return False
+        versions, samples = self._seen
+        counted = any(param._version != version for param, version in zip(self._params, versions, strict=True))
+        return counted or not all(map(torch.equal, self._samples, samples))
+
+    def numbers(self, all_elements: bool = False) -> messages.Progress:
+        """What is compared of them: two sums."""
+        parts = [part for flat in self._flats for part in flat.split(_AT_ONCE)] if all_elements else self._samples
+        sums = np.array([[number for _, number in progress.weights(part.double().numpy())] for part in parts])
+        return tuple(("weights", float(number)) for number in sums.sum(axis=0)) if parts else ()
 
 
 class ConsistencyCheck:
@@ -136,11 +177,13 @@ class ConsistencyCheck:
     Args:
         members: who must agree.
         name: of what they train, the same on all of them.
+        weights: what all of them have.
     """
 
-    def __init__(self, members: Members, name: str) -> None:
+    def __init__(self, members: Members, name: str, weights: ReplicatedWeights | None = None) -> None:
         self._members = members
         self._name = name
+        self.weights = weights or ReplicatedWeights()
 
     def any_of(self, present: Sequence[bool], mine: Progress) -> list[bool]:
         """What is true on any rank.
@@ -160,7 +203,8 @@ class ConsistencyCheck:
         """Some bytes and 255 minus each: the largest of all ranks' still add up to 255 if all ranks' are equal."""
         # A rank whose update was broken off has a number of its own, so that all of them hear of it.
         torn = -1 if mine.complete else self._members.rank
-        about = (mine.updates, mine.sent, mine.loaded, torn, _rounded(mine.numbers))
+        numbers = mine.numbers + (self.weights.numbers() if mine.touched else ())
+        about = (mine.updates, mine.sent, mine.loaded, mine.touched, torn, _rounded(numbers))
         found = list(zlib.crc32(repr(about).encode()).to_bytes(_DIGEST, "little"))
         return [*found, *(255 - each for each in found)]
 
@@ -171,6 +215,7 @@ class ConsistencyCheck:
     def _refuse(self, mine: Progress) -> None:
         everybody = [mine]
         if self._members.size > 1:
+            mine = replace(mine, numbers=mine.numbers + self.weights.numbers(all_elements=True))
             everybody = allgather_object(mine, f"progress of {self._name}", self._members.process_set)
         torn = len({each.updates for each in everybody}) > 1 or not all(each.complete for each in everybody)
         uneven = len({each.sent for each in everybody}) > 1

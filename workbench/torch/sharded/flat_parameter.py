@@ -101,6 +101,7 @@ class FlatParameter:
 
     Attributes:
         name: equal on two ranks only if the parameters are, and the model's number.
+        full: the array; without memory while it is resharded.
         spans: by parameter's name.
         shard: this rank's part of the parameters.
         grad: this rank's part of their averaged gradients; None before there are any.
@@ -140,16 +141,16 @@ class FlatParameter:
     def _take_over(self, kept: bool) -> None:
         """Copy the first rank's values into the array, and let the parameters be there, or nowhere."""
         first = next(iter(self.params.values()))
-        self._full = torch.empty(self._length, dtype=first.dtype)
+        self.full = torch.empty(self._length, dtype=first.dtype)
         for name, span in self.spans.items():
-            span.of(self._full).copy_(self.params[name].detach())
+            span.of(self.full).copy_(self.params[name].detach())
         if self.members.size > 1:
-            array, root = bare(self._full), (self.members.process_set.ranks or [0])[0]
+            array, root = bare(self.full), (self.members.process_set.ranks or [0])[0]
             entry = self._entry(Kind.BROADCAST, array, "first parameters", target=array, root=root)
             api.submit([entry], at_once=True)[0].wait()
-        part = self._full[self._start : self._stop]
+        part = self.full[self._start : self._stop]
         self.shard = part if kept else part.clone()
-        self._views = {name: span.of(self._full) for name, span in self.spans.items()}
+        self._views = {name: span.of(self.full) for name, span in self.spans.items()}
         self.unsharded = True
         self._show()
         if not kept:
@@ -257,12 +258,12 @@ class FlatParameter:
             return
         if self._job is not api.world() and self.members.size > 1:
             raise RuntimeError(_LOST.format(self.name))
-        self._full.untyped_storage().resize_(self.nbytes)
+        self.full.untyped_storage().resize_(self.nbytes)
         if self.members.size > 1:
             with uneven(_TOGETHER):
                 self._gather()
         else:
-            self._full.copy_(self.shard)
+            self.full.copy_(self.shard)
         self.unsharded = True
         self._show()
 
@@ -275,11 +276,11 @@ class FlatParameter:
             # Whoever goes past the class's guard computes with NaN, and not with memory that is gone.
             param.data = torch.full((), float("nan"), dtype=param.dtype).expand(param.shape)
             param.__class__, param.owner = ReshardedParameter, self  # type: ignore[attr-defined]
-        self._full.untyped_storage().resize_(0)
+        self.full.untyped_storage().resize_(0)
 
     def keep_changes(self) -> None:
         """Stage 3: this rank's part of the gathered parameters is what they are from now on."""
-        self.shard.copy_(self._full[self._start : self._stop])
+        self.shard.copy_(self.full[self._start : self._stop])
 
     def moved(self) -> str:
         """The name of a parameter whose memory is no longer the array's, or nothing."""
@@ -295,11 +296,11 @@ class FlatParameter:
             mark_grad_sharded(param, name in self.with_gradient)
 
     def _gather(self) -> None:
-        entry = self._entry(Kind.ALLGATHER, bare(self.shard), "parameters", target=bare(self._full))
+        entry = self._entry(Kind.ALLGATHER, bare(self.shard), "parameters", target=bare(self.full))
         api.submit([entry], at_once=True)[0].wait()
 
     def _entry(self, kind: Kind, source: Array, what: str, **about: Any) -> Any:
-        name, dtype = f"{what} of {self.name}", dtype_name(self.shard if hasattr(self, "shard") else self._full)
+        name, dtype = f"{what} of {self.name}", dtype_name(self.shard if hasattr(self, "shard") else self.full)
         return api.entry(kind, source, name, dtype=dtype, process_set=self.members.process_set, **about)
 
 

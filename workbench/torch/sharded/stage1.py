@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import unwrap
 from typing import Any
 
-import numpy as np
 import torch
 
 from workbench.collectives.ring import chunk_lengths
@@ -29,6 +28,8 @@ from workbench.torch.compiled import not_traced
 from workbench.torch.gradients.bucket import GradBucket
 from workbench.torch.gradients.dense import DenseGradients, Submit, wait_for_all
 from workbench.torch.gradients.grads import Grads
+from workbench.torch.sharded.consistency import ConsistencyCheck, Progress, ReplicatedWeights
+from workbench.torch.sharded.flat_parameter import Members, uneven
 from workbench.torch.sharded.shards import Shard, ShardedState
 from workbench.torch.tensors import tensor_of
 from workbench.training import memory
@@ -41,6 +42,10 @@ ELEMENTWISE = tuple(
 _MOVED = (
     "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded=True) "
     "was made, and what it updates is no longer the model's. Make a new one."
+)
+_EQUALLY = (
+    "With sharded=True all ranks call optimizer.step() equally often. A rank that leaves out a step by a test of its "
+    "own must not: decide by hvd.allreduce(...) of what is tested."
 )
 _LOST = (
     "This DistributedOptimizer(sharded=True) belongs to a job that has ended, and the other ranks' parts of its state "
@@ -153,6 +158,9 @@ class ShardedBuckets:
         self._there: set[str] = set()  # names of parameters of which some rank has a gradient in this step
         self._used: set[str] = set()  # names of gradients that the last step has used up
         self._name = buckets[0].layout.name  # of this optimizer's parameters alone, as all names are
+        flats = [tensor_of(each.array, next(iter(self._params.values()))) for each in self._memory]
+        self._consistency = ConsistencyCheck(Members.of(process_set), self._name, ReplicatedWeights(flats))
+        self._updates = 0
         self.state = ShardedState(optimizer, process_set, self._name)
         self.state.cut(self._params, {name: shard for each in self._memory for name, shard in each.shards.items()})
 
@@ -180,17 +188,19 @@ class ShardedBuckets:
 
     def _with_gradient(self) -> set[str]:
         """Names of parameters of which some rank has a gradient."""
-        present = np.array([self._params[name].grad is not None for name in self.names], np.uint8)
-        about: dict[str, Any] = {"op": api.Max, "target": present, "process_set": self._set}
-        name = f"which gradients there are of {self._name}"
-        api.submit([api.entry(Kind.ALLREDUCE, present, name, **about)])[0].wait()
-        return {name for name, found in zip(self.names, present.tolist(), strict=True) if found}
+        present = [self._params[name].grad is not None for name in self.names]
+        progress = Progress(self._updates, touched=self._consistency.weights.touched())
+        with uneven(_EQUALLY):
+            found = self._consistency.any_of(present, progress)
+        return {name for name, there in zip(self.names, found, strict=True) if there}
 
     def publish(self) -> None:
         """After the update: every rank has all parameters when this returns."""
         self._gather([each.array for each in self._memory], "parameters")
         self.zero_grad(set_to_none=True)
         self._used = self._there
+        self._updates += 1
+        self._consistency.weights.note(self._params.values())
 
     def _gather(self, arrays: Sequence[api.Array], what: str) -> None:
         entries = []

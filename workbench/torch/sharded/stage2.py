@@ -13,7 +13,13 @@ from workbench.job.process_sets import ProcessSet
 from workbench.torch.compiled import not_traced
 from workbench.torch.hooks import REPLACED, take_over
 from workbench.torch.sharded.backward import Backward
-from workbench.torch.sharded.consistency import ConsistencyCheck, Progress, check_consistency, shardable
+from workbench.torch.sharded.consistency import (
+    ConsistencyCheck,
+    Progress,
+    ReplicatedWeights,
+    check_consistency,
+    shardable,
+)
 from workbench.torch.sharded.flat_parameter import (
     GRADIENTS,
     PARAMETERS,
@@ -37,9 +43,9 @@ _LOST = (
     "Create model and optimizer again, and load the earlier results of hvd.full_state_dict(model) and state_dict()."
 )
 _EQUALLY = (
-    "With sharded='gradients' or 'parameters' all ranks make the same number of backward passes before each step. A "
-    "rank "
-    "that has no data left makes one over an empty sum: (model(x).sum() * 0).backward()."
+    "With sharded='gradients' or 'parameters' all ranks make the same number of backward passes before each step, and "
+    "equally many steps. A rank that has no data left makes a pass over an empty sum: (model(x).sum() * 0).backward(). "
+    "One that leaves out a step by a test of its own must not: decide by hvd.allreduce(...) of what is tested."
 )
 _MOVED = (
     "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded={!r}) "
@@ -90,7 +96,6 @@ class Stage2Gradients:
         self.backward = self._model.backward if self._model else Backward([])
         number = self._model.number if self._model else check_consistency(params, self.members)
         self.name = f"model {number}, {next(iter(params), 'no parameter')} ..."
-        self._consistency = ConsistencyCheck(self.members, self.name)
         self._updates = 0
         self._complete = True
         self._loaded = bool(optimizer.state)
@@ -99,6 +104,7 @@ class Stage2Gradients:
         self._params: dict[torch.nn.Parameter, str] = {}
         self._before: set[str] = set()  # names that had a gradient in the last step
         self._shard(params, number)
+        self._consistency = self._check()
         self.backward.owner = weakref.ref(self)
 
     # --- what is sharded ------------------------------------------------------------------------------
@@ -111,6 +117,11 @@ class Stage2Gradients:
             ValueError: not with stage 3, where ``shard_parameters`` shards.
         """
         self._shard(params, 0 if self.stage == PARAMETERS else check_consistency(params, self.members))
+        self._consistency = self._check()
+
+    def _check(self) -> ConsistencyCheck:
+        flats = [flat.full for flat in self.backward.flats] if self.stage == GRADIENTS else []
+        return ConsistencyCheck(self.members, self.name, ReplicatedWeights(flats))
 
     def _shard(self, params: Mapping[str, torch.nn.Parameter], number: int) -> None:
         if self.stage == PARAMETERS:
@@ -181,7 +192,8 @@ class Stage2Gradients:
 
     def _progress(self) -> Progress:
         sent = tuple(flat.sent for flat in self.backward.flats)
-        return Progress(self._updates, self._complete, sent, self._loaded, hyperparameters(self.optimizer.param_groups))
+        numbers, touched = hyperparameters(self.optimizer.param_groups), self._consistency.weights.touched()
+        return Progress(self._updates, self._complete, sent, self._loaded, numbers, touched)
 
     def step(self, update: Callable[[], Any]) -> None:
         """Let the wrapped optimizer update this rank's shards, and the others have them."""
@@ -224,6 +236,7 @@ class Stage2Gradients:
         for flat in self.backward.flats if self.stage == GRADIENTS else ():
             if not self._before.isdisjoint(flat.params):
                 flat.all_gather()
+        self._consistency.weights.note(self._params)
         self._complete = True
 
     def loaded(self) -> None:
