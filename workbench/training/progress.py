@@ -10,7 +10,7 @@ Who knows where an epoch begins calls :func:`compare_learning_rates` there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,19 +48,21 @@ def compare_learning_rates(rates: Sequence[float], when: str, cure: str) -> None
             raise MismatchError(f"The ranks' learning rates differ {when} ({found}). {cure}")
 
 
-def hyperparameters(groups: Iterable[Mapping[str, Any]]) -> Progress:
+def hyperparameters(groups: Iterable[Mapping[str, Any]], known: Container[str] | None = None) -> Progress:
     """The different numbers of an optimizer's groups by name, in ascending order; of a tuple each by itself.
 
     Ranks may have their groups in another order, or divided in another way. What is no number is left out.
 
     Args:
         groups: torch's ``param_groups``; a number may be a tensor that has ``item()``. A variable of Keras is left out.
+        known: names of what the optimizer computes with; a user may keep others in a group. By default all.
 
     Example:
         >>> hyperparameters([{"lr": 0.1, "betas": (0.9, 0.999)}, {"lr": np.float32(0.5), "foreach": None}, {"lr": 0.1}])
         (('betas[0]', 0.9), ('betas[1]', 0.999), ('lr', 0.1), ('lr', 0.5))
     """
-    return tuple(sorted({found for group in groups for name in group for found in _numbers(name, group[name])}))
+    names = [(group, name) for group in groups for name in group if known is None or name in known]
+    return tuple(sorted({found for group, name in names for found in _numbers(name, group[name])}))
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:

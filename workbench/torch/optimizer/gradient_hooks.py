@@ -242,7 +242,8 @@ def _progress(optimizer: torch.optim.Optimizer, params: Mapping[str, torch.nn.Pa
         if param.requires_grad and not torch.nn.parameter.is_lazy(param):
             flat = torch.view_as_real(param.detach()).flatten() if param.is_complex() else param.detach().flatten()
             parts.append(flat[:: progress.stride(len(flat))].double().cpu())
-    return progress.hyperparameters(optimizer.param_groups) + progress.weights(torch.cat(parts).numpy())
+    numbers = progress.hyperparameters(optimizer.param_groups, optimizer.defaults)
+    return numbers + progress.weights(torch.cat(parts).numpy())
 
 
 __all__ = ["ExactGradients", "GradientHooks"]

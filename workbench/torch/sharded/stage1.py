@@ -89,6 +89,8 @@ class Stage1Gradients(DenseGradients):
 
     def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
         if names is None:
+            if self.shards:
+                self.shards.take()
             self._choose()
         else:
             self.reduce(names)
@@ -173,6 +175,11 @@ class ShardedBuckets:
 
     def give(self, bucket: GradBucket) -> None:
         """Nothing: :meth:`choose` shows this rank's chunk to the shards, and no other is here."""
+
+    def take(self) -> None:
+        """After :meth:`complete`: bring gradients that the user has replaced into the buckets."""
+        for each in self._memory:
+            each.take()
 
     def choose(self) -> None:
         """Give the shards their gradients, but for parameters of which no rank has one: as in a serial run."""
@@ -277,6 +284,11 @@ class _Memory:
                 part = torch.nn.Parameter(flat[low:high])
                 self.shards[name] = Shard(low - start, high - start, part)
                 self.grads[name] = bucket.flat[low:high]
+
+    def take(self) -> None:
+        """Let the bucket have what is in ``.grad``."""
+        for name in self.views:
+            self._bucket.take(name)
 
     def show(self, there: set[str]) -> None:
         """Let these gradients be what is in the bucket, also those that only other ranks have."""

@@ -192,7 +192,8 @@ class Stage2Gradients:
 
     def _progress(self) -> Progress:
         sent = tuple(flat.sent for flat in self.backward.flats)
-        numbers, touched = hyperparameters(self.optimizer.param_groups), self._consistency.weights.touched()
+        numbers = hyperparameters(self.optimizer.param_groups, self.optimizer.defaults)
+        touched = self._consistency.weights.touched()
         return Progress(self._updates, self._complete, sent, self._loaded, numbers, touched)
 
     def step(self, update: Callable[[], Any]) -> None:
