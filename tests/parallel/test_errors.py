@@ -476,6 +476,24 @@ def test_unnamed_tensors_after_an_error_that_all_caught(extra: str, rank: int, n
 
 
 @pytest.mark.ranks(2)
+def test_unnamed_tensors_in_flight_amid_an_error_that_all_caught(rank: int, n: int) -> None:
+    """Rank 0 calls one more than the others, who have begun theirs: these fail, and the next ones meet."""
+    if rank == 0:
+        with pytest.raises(MismatchError):
+            hvd.allreduce(torch.ones(3), op=hvd.Average)
+    sums = []
+    for _ in range(3):
+        sums.append([])
+        for handle in [hvd.allreduce_async(torch.full((3,), v), op=hvd.Sum) for v in (1.0, 10.0, 100.0)]:
+            try:
+                sums[-1].append(handle.wait(WAIT_S)[0].item())
+            except (MismatchError, MissingRanksError) as error:
+                sums[-1].append(type(error))
+    assert sums[0] == [MissingRanksError if rank == 0 else MismatchError, MissingRanksError, MissingRanksError]
+    assert sums[1:] == [[1.0 * n, 10.0 * n, 100.0 * n]] * 2
+
+
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("how", ["idle", "another name"])
 def test_a_rank_that_never_comes(how: str, rank: int, n: int) -> None:
     """A collective that one rank does not call, or calls by another name, is an error on all that wait."""

@@ -212,7 +212,8 @@ class Attendance:
     def _cycle(self, waiting: Mapping[Key, Missed], now: float) -> dict[Key, Error]:
         """The names of ranks that wait for each other, so that none of them ever goes on.
 
-        A rank goes on if it does not wait, or if one of the names that it waits for misses only ranks that go on.
+        A rank goes on if it does not wait, or if one of the names that it waits for misses only ranks that go on. All
+        these ranks number unnamed tensors anew then, so what they have submitted of these can never be complete either.
         """
         stuck = {
             rank: [waiting[key] for key in waits]
@@ -225,7 +226,14 @@ class Attendance:
         ]:
             for rank in freed:
                 del stuck[rank]
-        keys = sorted({key for rank in stuck for key in self._blocked[rank][1]})
+        ended = {key for rank in stuck for key in self._blocked[rank][1]}
+        anew = {process_set for process_set, _ in ended}
+        ended |= {
+            key
+            for key, missed in waiting.items()
+            if key[0] in anew and ".noname." in key[1] and stuck.keys() >= {*missed.here, *missed.missing}
+        }
+        keys = sorted(ended)
         return {key: self._circular(key, {other: waiting[other] for other in keys}) for key in keys}
 
     def _circular(self, key: Key, circle: Mapping[Key, Missed]) -> Error:
