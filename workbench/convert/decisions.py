@@ -170,6 +170,13 @@ ADDED = (
 )
 
 
+GATHERED = (
+    "what is put together here is of this rank's samples. After the loop hvd.allgather_object(…) brings what all ranks "
+    "have."
+)
+_PUT = ("append", "extend", "update", "add")
+
+
 def is_read_later(script: Script, loop: cst.For, name: str) -> bool:
     """Outside of the loop, and not only set anew."""
     nodes: list[cst.BaseExpression] = [*script.all(cst.Name), *script.all(cst.Attribute)]
@@ -179,6 +186,26 @@ def is_read_later(script: Script, loop: cst.For, name: str) -> bool:
             if loop not in above and not isinstance(above[0], (cst.AssignTarget, cst.NameItem)):
                 return True
     return False
+
+
+def say_put(edits: Edits, own: Own, loop: cst.For) -> None:
+    """Leave to be decided what a loop puts into lists, tables or meters, and something after it reads."""
+    script, said = edits.script, set[str]()
+    places: list[tuple[cst.CSTNode, cst.CSTNode, bool, str]] = [
+        (node, node.target.value, own.has(node.target) or own.has(node.value), ADDED)
+        for node in inside(loop.body, cst.AugAssign)
+        if isinstance(node.target, cst.Subscript)
+    ]
+    places += [
+        (call, call.func.value, any(own.has(arg.value) for arg in call.args), GATHERED)
+        for call in inside(loop.body, cst.Call)
+        if isinstance(call.func, cst.Attribute) and last(call.func) in _PUT
+    ]
+    for node, where, is_own, text in places:
+        name = script.text(where)
+        if is_own and name not in said and is_read_later(script, loop, name):
+            said.add(name)
+            edits.decide(Reason(script.line(node), text))
 
 
 def say_sums(edits: Edits, own: Own, loops: Iterable[cst.For]) -> None:
@@ -207,17 +234,26 @@ def check(edits: Edits, own: Own) -> None:
             edits.decide(Reason(script.line(node), text))
 
 
+def _set(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    yield from (each.target for kind in (cst.AssignTarget, cst.AugAssign) for each in inside(node, kind))
+
+
 def _leaves(node: cst.If | cst.While) -> str:
-    """What happens by this test that all ranks must do alike."""
+    """What happens by this test, or else, that all ranks must do alike."""
+    branches = [node.body, *([node.orelse] if node.orelse else [])]
     found = [
         str(type(each).__name__).lower()
+        for branch in branches
         for kind in (cst.Break, cst.Continue, cst.Return)
-        for each in inside(node.body, kind)
+        for each in inside(branch, kind)
     ]
-    found += [f"{name}()" for call in inside(node.body, cst.Call) if (name := last(call.func)) in ("step", "exit")]
+    calls = [call for branch in branches for call in inside(branch, cst.Call)]
+    found += [f"{name}()" for call in calls if (name := last(call.func)) in ("step", "exit")]
+    keys = [each for branch in branches for target in _set(branch) for each in inside(target, cst.SimpleString)]
+    found += ["the learning rate" for each in keys if each.evaluated_value == "lr"]
     if isinstance(node, cst.While):
         found.append("the loop")
     return ", ".join(dict.fromkeys(found))
 
 
-__all__ = ["ADDED", "Own", "check", "is_read_later", "say_sums"]
+__all__ = ["ADDED", "Own", "check", "is_read_later", "say_put", "say_sums"]

@@ -11,7 +11,7 @@ WITHOUT = {
 }
 COMMENTS = {
     1: "this process learns its rank, and how many there are",
-    2: "the ranks share a batch, so all of them together take as many samples as before",
+    2: "the ranks share a batch, so all of them together take as many samples as before, if their number divides it",
     3: "each rank of a machine has its own GPU",
     4: "each rank reads its own share of the data",
     5: "all ranks begin with the weights of rank 0",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from workbench.convert.decisions import ADDED, Own, check, is_read_later
+from workbench.convert.decisions import ADDED, Own, check, is_read_later, say_put
 from workbench.convert.edits import Edits
 from workbench.convert.origins import origins
 from workbench.convert.pytorch import loss
@@ -31,6 +31,8 @@ def convert(edits: Edits, found: Training) -> None:
     reduced = [key for each in found.batches for key in _reduce(edits, each, own)]
     own = Own(script, [each.loop for each in found.batches], losses, reduced)
     check(edits, own)
+    for each in found.batches:
+        say_put(edits, own, each.loop)
     for call in script.all(cst.Call):
         if last(call.func) == "step" and call not in found.steps and call.args and _is_scheduler(script, call):
             value = call.args[0].value

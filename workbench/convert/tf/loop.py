@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from workbench.convert import beginning, files, rank_0
-from workbench.convert.decisions import Own, check, say_sums
+from workbench.convert.decisions import Own, check, say_put, say_sums
 from workbench.convert.edits import Edits
 from workbench.convert.origins import origin, origins
 from workbench.convert.script import Script, argument, inside, last
@@ -47,6 +47,8 @@ def convert(script: Script, loss_is: str = "") -> Edits:
         own = Own(script, loops, losses)
         check(edits, own)
         say_sums(edits, own, loops)
+        for loop in loops:
+            say_put(edits, own, loop)
     rank_0.convert(edits, [*gradients])
     imports = ["import tensorflow as tf", *files.convert(edits)]
     beginning.convert(edits, "workbench.tensorflow", device.PIN, imports, [*dict.fromkeys(functions)])
