@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from workbench import run_threads
 from workbench.common import notice
+from workbench.data import one_copy
 from workbench.data.download import fetch
 from workbench.errors import DataNotFoundError
 
@@ -43,10 +45,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         behaviour = self.path.strip("/")
         self.server.asked[behaviour] += 1
-        if behaviour == "missing":
-            return self.send_error(404)
-        if behaviour == "slow":
+        if behaviour.startswith("slow"):
             time.sleep(0.5)
+        if behaviour.endswith("missing"):
+            return self.send_error(404)
         self.send_response(200)
         self.send_header("Content-Length", str(len(CONTENT)))
         self.end_headers()
@@ -87,24 +89,17 @@ def check(path: Path) -> None:
 
 
 def files(folder: Path) -> set[str]:
-    """Everything in the folder but its lock."""
-    return {path.name for path in folder.iterdir()} - {".lock"}
+    """Everything in the folder but locks, and what says why a download has failed."""
+    return {path.name for path in folder.iterdir() if path.suffix not in (".lock", ".failed")}
 
 
-def fetch_in_process(url: str, target: Path, start: Barrier) -> None:
-    """One of several ranks, in a process of its own."""
+def fetch_in_process(url: str, target: Path, start: Barrier, locks: bool) -> None:
+    """One of several ranks, in a process of its own; on a file system that has locks, or has none."""
+    if not locks:
+        one_copy._try_lock = lambda file: True
     start.wait(30)
     fetch([url], target, check, timeout_s=30)
     check(target)
-
-
-def hold_lock(folder: Path, held: Barrier) -> None:
-    """A rank that hangs in the middle of its download."""
-    from workbench.data.download import locked
-
-    with locked(folder / ".lock", time.monotonic(), "downloads"):
-        held.wait(30)
-        time.sleep(60)
 
 
 def test_download_is_whole_and_alone(server: Server, tmp_path: Path) -> None:
@@ -164,56 +159,35 @@ def test_only_safe_addresses_are_fetched(tmp_path: Path, url: str) -> None:
         fetch([url], tmp_path / "file", check)
 
 
-def test_four_processes_download_once(server: Server, tmp_path: Path) -> None:
-    """Four ranks start together on an empty cache: one request, four times the right file, no leftovers."""
+@pytest.mark.parametrize(("locks", "asked"), [(True, 1), (False, 4)])
+def test_four_processes_get_the_file(server: Server, tmp_path: Path, locks: bool, asked: int) -> None:
+    """Four ranks start together on an empty cache: four times the right file, no leftovers; with locks, one request."""
     start = SPAWN.Barrier(4)
-    args = (server.url("slow"), tmp_path / "file", start)
+    args = (server.url("slow"), tmp_path / "file", start, locks)
     ranks = [SPAWN.Process(target=fetch_in_process, args=args) for _ in range(4)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
         rank.join(40)
     assert [rank.exitcode for rank in ranks] == [0, 0, 0, 0]
-    assert server.asked == {"slow": 1}
+    assert server.asked == {"slow": asked}
     assert files(tmp_path) == {"file"}
 
 
-def test_without_locks_the_file_is_still_right(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a file system without locks several ranks download, and the file is whole at every moment."""
-    monkeypatch.setattr("workbench.data.download._try_lock", lambda _: True)
-    target, errors = tmp_path / "file", []
+def test_a_download_that_fails_is_tried_by_one_rank(server: Server, tmp_path: Path) -> None:
+    """The ranks that waited for it get its reasons, and ask no server again; a later call does."""
+    urls = [server.url(behaviour) for behaviour in ("slow-missing", "cut")]
 
-    def rank() -> None:
-        try:
-            check(fetch([server.url("slow")], target, check))
-        except Exception as error:  # noqa: BLE001  # whatever it is, the test must show it
-            errors.append(error)
+    def rank() -> str:
+        with pytest.raises(DataNotFoundError) as caught:
+            fetch(urls, tmp_path / "file", check)
+        return str(caught.value)
 
-    ranks = [threading.Thread(target=rank) for _ in range(4)]
-    for thread in ranks:
-        thread.start()
-    for thread in ranks:
-        thread.join(30)
-    assert not errors
-    assert server.asked == {"slow": 4}
+    said = run_threads(4, rank)
+    assert all("HTTP Error 404" in each and "ended after 1,000" in each for each in said), said
+    assert server.asked == {"slow-missing": 1, "cut": 1}
+    fetch([server.url("good")], tmp_path / "file", check)
     assert files(tmp_path) == {"file"}
-
-
-def test_waiting_has_a_deadline_and_ends_with_the_holder(server: Server, tmp_path: Path) -> None:
-    """A rank that hangs while it downloads makes the others give up in time; once it dies, they go on."""
-    held = SPAWN.Barrier(2)
-    holder = SPAWN.Process(target=hold_lock, args=(tmp_path, held))
-    holder.start()
-    try:
-        held.wait(30)
-        with pytest.raises(TimeoutError, match=r"another process \(rank 0, process \d+\) that downloads"):
-            fetch([server.url("good")], tmp_path / "file", check, timeout_s=0.3)
-        assert not server.asked
-    finally:
-        holder.kill()
-        holder.join(10)
-    fetch([server.url("good")], tmp_path / "file", check, timeout_s=5)
-    assert server.asked == {"good": 1}
 
 
 def test_interrupt_leaves_nothing(server: Server, tmp_path: Path) -> None:

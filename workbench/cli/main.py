@@ -85,7 +85,7 @@ def parser(all_shown: bool = False) -> Parser:
         "The exit code is 0 if there is no failure.",
     )
     doctor.add_argument(
-        "-H", "--hosts", default="", help="a,b,… test these hosts instead, and measure the links between them"
+        "-H", "--hosts", default="", help="a,b,… test these hosts instead, and that they reach each other"
     )
     doctor.add_argument("--hostfile", default="", help="the same, read from a file")
     doctor.add_argument("-p", "--ssh-port", type=int, default=0, help="sshd's port there")
@@ -217,7 +217,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _doctor_on_hosts(args: argparse.Namespace) -> int:
     from workbench.diagnostics.doctor import printable
-    from workbench.diagnostics.pairs import examine_hosts
+    from workbench.diagnostics.hosts import examine_hosts
     from workbench.launch.hosts.ranks_on_hosts import find_hosts
     from workbench.launch.hosts.remote_shell import Ssh
 

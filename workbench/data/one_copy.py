@@ -1,4 +1,4 @@
-"""One rank of a host prepares a data set, and all ranks of the host map the same memory.
+"""One rank of a host prepares or downloads a data set, and all ranks of the host map the same memory.
 
 1. The rank that has the lock prepares; the others wait, with a deadline. The operating system frees the lock of a
    process that dies, and the next rank prepares.
@@ -16,18 +16,21 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench import config
+from workbench.common.backoff import Backoff
 from workbench.common.notice import Notice
-from workbench.data.download import locked
 from workbench.errors import DataNotFoundError
+
+PAUSE_S = 0.05  # between two looks at a lock that another process holds
 
 
 def mapped(
@@ -103,14 +106,21 @@ def prepared(target: str | Path, prepare: Callable[[Path], object], *, timeout_s
         'a b'
     """
     target = Path(target)
+    return by_one_rank(target, prepare, timeout_s, lambda seconds: f"preparing {target.name}: {seconds:.0f} s")
+
+
+def by_one_rank(
+    target: Path, prepare: Callable[[Path], object], timeout_s: float, sign: Callable[[float], str]
+) -> Path:
+    """As :func:`prepared`; after so many seconds the user is told what ``sign`` says."""
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     failure = target.with_name(f".{target.name}.failed")
     before = _text(failure)
     deadline = time.monotonic() + timeout_s
-    notice = Notice(config.stream()).of(lambda seconds: f"preparing {target.name}: {seconds:.0f} s")
-    with notice, locked(target.with_name(f".{target.name}.lock"), deadline, f"prepares {target}"):
+    lock = target.with_name(f".{target.name}.lock")
+    with Notice(config.stream()).of(sign), _locked(lock, deadline, f"prepares {target}"):
         if not target.exists():
             if (said := _text(failure)) != before:
                 raise DataNotFoundError(f"{target} was not prepared: {said.partition(' ')[2]}")
@@ -155,4 +165,36 @@ def _text(path: Path) -> str:
     return ""
 
 
-__all__ = ["mapped", "prepared"]
+@contextlib.contextmanager
+def _locked(path: Path, deadline: float, doing: str) -> Iterator[None]:
+    """Hold the lock file, for which others may have to be waited until the deadline; they are ``doing`` something."""
+    with path.open("a+") as file:  # closing it frees the lock
+        backoff = Backoff(deadline - time.monotonic(), longest_s=PAUSE_S)
+        while not _try_lock(file):
+            if not backoff.pause():
+                raise TimeoutError(
+                    f"waited for another process ({path.read_text() or 'unknown'}) that {doing}, until the deadline. "
+                    "Look for a stopped one, or allow more time."
+                )
+        file.truncate(0)
+        file.write(f"rank {config.launch().rank}, process {os.getpid()}")
+        file.flush()
+        yield
+
+
+def _try_lock(file: IO[str]) -> bool:
+    """True if this process may go on: it has the lock, or there are no locks here."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+__all__ = ["by_one_rank", "mapped", "prepared"]

@@ -35,7 +35,6 @@ from workbench.errors import LaunchError
 from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
 from workbench.launch.hosts.reach import Port, PortAddress, reach
-from workbench.launch.hosts.speed import answer_one, measure
 from workbench.launch.ranks.events import LauncherEvent, RankEnded, Started, Stopped, Wrote
 from workbench.launch.workers.local_workers import LocalWorkers
 from workbench.launch.workers.workers_here import WorkerMessage
@@ -65,8 +64,6 @@ class Agent:
             "listen": self._listen,
             "reach": self._reach,
             "close": self._close,
-            "answer": lambda message: self._send("answering", place=answer_one(**message.fields)),
-            "measure": lambda message: self._send("measured", found=measure(PortAddress(*message.fields["place"]))),
             "start": self._start,
             "workers": self._host_workers,
             "worker": lambda message: self._workers().start(**message.fields),

@@ -1,5 +1,4 @@
 """A simulated step as files for other tools.
 
-``chrome`` writes what chrome://tracing and Perfetto draw, ``chakra`` the format that ASTRA-sim reads; ``wire`` is the
-part of protobuf's format that the latter needs.
+``chrome`` writes what chrome://tracing and Perfetto draw, ``chakra`` the format that ASTRA-sim reads.
 """

@@ -11,25 +11,51 @@ One file for each rank, ``PREFIX.RANK.et``, of MLCommons' schema ``et_def.proto`
 
 A reduction depends on the backward of its layers; with ``Overlap.NOTHING``, on the end of backward. So a replay with
 other links moves what the network does, and keeps what must come first. What it cannot move is which layers travel
-together: that was planned here. The files are read back by protobuf's own parser; no replay has been tried yet.
+together: that was planned here. No replay has been tried yet.
+
+Files are written and read by the package protobuf, with the part of the schema that stands here.
 """
 
 from __future__ import annotations
 
-import struct
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from workbench.simulate.export.wire import CutError, delimited, double, fields, messages, number, packed, text, unpacked
+from workbench.common.extras import cure
+from workbench.errors import LaunchError
 from workbench.simulate.steps import Overlap, Policy, Result, Span, TimedEvent
 
 VERSION = "0.0.4"
 ALL_REDUCE = 0
 
-Value = bool | int | float | str
-_BOOL, _INT64, _DOUBLE, _STRING = 27, 9, 3, 29  # of AttributeProto
+Value = bool | int | float | str | bytes
+_PACKAGE = "ChakraProtoMsg"
+# The kinds of an attribute's value in the schema's order; behind each stands the list of its kind, which is not read.
+_KINDS = "double float int32 int64 uint32 uint64 sint32 sint64 fixed32 fixed64 sfixed32 sfixed64 bool string bytes"
+# (kind, name, number) of the fields of each message. An enum travels as an int32.
+_FIELDS = {
+    "AttributeProto": [
+        ("string", "name", 1),
+        *((kind, f"{kind}_val", 3 + 2 * i) for i, kind in enumerate(_KINDS.split())),
+    ],
+    "GlobalMetadata": [("string", "version", 1), ("AttributeProto", "attr", 2)],
+    "Node": [
+        ("uint64", "id", 1),
+        ("string", "name", 2),
+        ("int32", "type", 3),
+        ("uint64", "ctrl_deps", 4),
+        ("uint64", "data_deps", 5),
+        ("uint64", "start_time_micros", 6),
+        ("uint64", "duration_micros", 7),
+        ("AttributeProto", "attr", 10),
+    ],
+}
+_REPEATED = ("attr", "ctrl_deps", "data_deps")
 
 
 class NodeType(IntEnum):
@@ -134,66 +160,93 @@ def write_chakra(
         The files.
 
     Raises:
+        LaunchError: protobuf is not installed.
         OSError: one cannot be written.
         ValueError: there is no rank, or as :func:`nodes`.
     """
     if ranks < 1:
         raise ValueError(f"{ranks} ranks: at least one is needed.")
-    made = nodes(result, layers, policy)
-    raw = delimited(_metadata(len(made))) + b"".join(delimited(encode(node)) for node in made)
+    made, classes, raw = nodes(result, layers, policy), _classes(), io.BytesIO()
+    from google.protobuf import proto
+
+    # With the number of nodes, so that a file that ends between two of them is known to be cut.
+    head = classes["GlobalMetadata"](version=VERSION, attr=[_attribute("nodes", len(made))])
+    for message in [head, *(_message(classes["Node"], node) for node in made)]:
+        proto.serialize_length_prefixed(message, raw)
     paths = [Path(f"{prefix}.{rank}.et") for rank in range(ranks)]
     for path in paths:
-        path.write_bytes(raw)
+        path.write_bytes(raw.getvalue())
     return paths
 
 
-def _metadata(count: int) -> bytes:
-    """With the number of nodes, so that a file that ends between two of them is known to be cut."""
-    return text(1, VERSION) + text(2, _attribute("nodes", count))
+@cache
+def _classes() -> dict[str, Any]:
+    """Protobuf's classes of the messages, by name."""
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ImportError:
+        raise LaunchError(f"Chakra traces need protobuf: {cure('chakra')}") from None
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package=_PACKAGE, syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for message, fields in _FIELDS.items():
+        made = file.message_type.add(name=message)
+        for kind, name, number in fields:
+            label = kinds.LABEL_REPEATED if name in _REPEATED else kinds.LABEL_OPTIONAL
+            added = made.field.add(name=name, number=number, label=label)
+            if kind in _FIELDS:
+                added.type_name = f".{_PACKAGE}.{kind}"
+            else:
+                added.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
+            if name.endswith("_val"):
+                added.oneof_index = 0
+        if message == "AttributeProto":
+            made.oneof_decl.add(name="value")  # so that a False or a 0 is written, too
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    found = (pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in _FIELDS)
+    return {each.name: message_factory.GetMessageClass(each) for each in found}
 
 
-def encode(node: TraceNode) -> bytes:
-    """The message ``Node``."""
-    plain = [(6, node.start_us), (7, node.duration_us)]
-    return b"".join(
-        [
-            number(1, node.id) if node.id else b"",
-            text(2, node.name),
-            number(3, node.type),
-            packed(4, node.ctrl_deps),
-            packed(5, node.data_deps),
-            *(number(key, value) for key, value in plain if value),
-            *(text(10, _attribute(name, value)) for name, value in node.attributes.items()),
-        ]
+def _message(kind: Any, node: TraceNode) -> Any:
+    return kind(
+        id=node.id,
+        name=node.name,
+        type=node.type,
+        ctrl_deps=node.ctrl_deps,
+        data_deps=node.data_deps,
+        start_time_micros=node.start_us,
+        duration_micros=node.duration_us,
+        attr=[_attribute(name, value) for name, value in node.attributes.items()],
     )
 
 
-def _attribute(name: str, value: Value) -> bytes:
-    if isinstance(value, bool):
-        return text(1, name) + number(_BOOL, value)
-    if isinstance(value, int):
-        return text(1, name) + number(_INT64, value)
-    return text(1, name) + (double(_DOUBLE, value) if isinstance(value, float) else text(_STRING, value))
+def _attribute(name: str, value: Value) -> dict[str, Value]:
+    kinds = {bool: "bool_val", int: "int64_val", float: "double_val", str: "string_val", bytes: "bytes_val"}
+    return {"name": name, kinds[type(value)]: value}
 
 
 def read_chakra(path: str | Path) -> list[TraceNode]:
-    """Read a rank's file.
+    """Read a rank's file, of any writer; what the schema has beyond a :class:`TraceNode` is passed over.
 
     Raises:
+        LaunchError: protobuf is not installed.
         OSError: it cannot be read.
         ValueError: it is cut off, is something else, or a node depends on one that is not there.
     """
-    raw = Path(path).read_bytes()
+    raw, classes = io.BytesIO(Path(path).read_bytes()), _classes()
+    from google.protobuf.message import DecodeError
+    from google.protobuf.proto import parse_length_prefixed  # None at the end of the file
+
     try:
-        head, *rest = messages(raw)
-        count = next((_value(each) for key, each in fields(head) if key == 2 and _name(each) == "nodes"), None)
-        found = [decode(each) for each in rest]
-    except CutError as error:
-        raise ValueError(f"{path} is cut off: {error}. Write it again.") from None
-    except (ValueError, TypeError, struct.error) as error:
-        raise ValueError(f"{path} is no Chakra trace: {error}.") from None
-    if count is not None and count != len(found):
-        raise ValueError(f"{path} is cut off: it has {len(found)} of {count} nodes. Write it again.")
+        head = parse_length_prefixed(classes["GlobalMetadata"], raw)
+        found = [_node(each) for each in iter(lambda: parse_length_prefixed(classes["Node"], raw), None)]
+    except (DecodeError, ValueError, EOFError) as error:
+        raise ValueError(f"{path} is cut off, or no Chakra trace: {error}. Write it again.") from None
+    if head is None or not found:
+        raise ValueError(f"{path} is cut off, or no Chakra trace: it has no node. Write it again.")
+    count = _attributes(head).get("nodes", len(found))
+    if count != len(found):
+        raise ValueError(f"{path} is cut off: it has {len(found)} of {count!r} nodes. Write it again.")
     known = {node.id for node in found}
     for node in found:
         missing = {*node.ctrl_deps, *node.data_deps} - known
@@ -202,47 +255,22 @@ def read_chakra(path: str | Path) -> list[TraceNode]:
     return found
 
 
-def decode(raw: bytes) -> TraceNode:
-    """The message ``Node``, of any writer: repeated numbers may be packed or not, other fields are passed over.
-
-    Raises:
-        ValueError: it is none.
-    """
-    numbers, deps = dict.fromkeys((1, 3, 6, 7), 0), {4: list[int](), 5: list[int]()}
-    name, attributes = "", dict[str, Value]()
-    for key, value in fields(raw):
-        if key in numbers and isinstance(value, int):
-            numbers[key] = value
-        elif key in deps:
-            deps[key] += [value] if isinstance(value, int) else unpacked(value)
-        elif key == 2 and isinstance(value, bytes):
-            name = value.decode()
-        elif key == 10:
-            attributes[_name(value)] = _value(value)
-    return TraceNode(numbers[1], name, numbers[3], tuple(deps[4]), tuple(deps[5]), numbers[6], numbers[7], attributes)
+def _node(message: Any) -> TraceNode:
+    return TraceNode(
+        message.id,
+        message.name,
+        message.type,
+        tuple(message.ctrl_deps),
+        tuple(message.data_deps),
+        message.start_time_micros,
+        message.duration_micros,
+        _attributes(message),
+    )
 
 
-def _name(raw: int | bytes) -> str:
-    return next((value.decode() for key, value in _inside(raw) if key == 1 and isinstance(value, bytes)), "")
+def _attributes(message: Any) -> dict[str, Value]:
+    """By name, those with a value of a kind that is known here."""
+    return {each.name: getattr(each, kind) for each in message.attr if (kind := each.WhichOneof("value"))}
 
 
-def _value(raw: int | bytes) -> Value:
-    """Of the kinds that are written here; any other as it lies in the file."""
-    for key, value in _inside(raw):
-        if key in (1, 2):
-            continue
-        if isinstance(value, int):
-            return bool(value) if key == _BOOL else value - (1 << 64) * (key == _INT64 and value >> 63)
-        if key == _DOUBLE:
-            return float(struct.unpack("<d", value)[0])
-        return value.decode(errors="replace")
-    return ""
-
-
-def _inside(raw: int | bytes) -> list[tuple[int, int | bytes]]:
-    if isinstance(raw, int):
-        raise TypeError("an attribute is a number, not a message")
-    return list(fields(raw))
-
-
-__all__ = ["ALL_REDUCE", "VERSION", "NodeType", "TraceNode", "decode", "encode", "nodes", "read_chakra", "write_chakra"]
+__all__ = ["ALL_REDUCE", "VERSION", "NodeType", "TraceNode", "nodes", "read_chakra", "write_chakra"]
