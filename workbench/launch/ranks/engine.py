@@ -108,7 +108,7 @@ class NotebookEngine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no 
     def redirect_output(self, iopub_socket: Any) -> None:
         """What is printed goes to the notebook."""
         super().redirect_output(iopub_socket)
-        self.kernel.streams.take()
+        self.kernel.streams |= {"stdout": sys.stdout, "stderr": sys.stderr}
 
     def start(self) -> None:
         """Serve until told to end. What a signal's handler raises between two cells, as of an alarm, is printed."""
