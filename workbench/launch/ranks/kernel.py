@@ -41,7 +41,7 @@ from workbench.launch.ranks.activity import Activity, Published
 from workbench.launch.ranks.debugger import DEBUG, Debugger
 from workbench.launch.ranks.names import NAMES, about_names
 from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
-from workbench.launch.ranks.short_traceback import MOST_TEXT, ShortTraceback, number_cells
+from workbench.launch.ranks.short_traceback import MOST_TEXT, number_cells, shorten_tracebacks
 
 _LONG_WAIT_S = 0.4
 _OURS = [kind.encode() for kind in (KEY, STATE, NAMES, ASK)]
@@ -64,7 +64,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.shell.loop_runner = Loop()
-        ShortTraceback(self.shell)
+        shorten_tracebacks(self.shell.InteractiveTB)
         self._show_traceback, self.shell._showtraceback = self.shell._showtraceback, self._publish_failure
         self.shell.ask_exit = refuse_exit
         self._pid, self.streams = os.getpid(), dict[str, TextIO]()
