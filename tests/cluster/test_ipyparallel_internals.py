@@ -144,11 +144,6 @@ def test_no_other_module_touches_private_parts() -> None:
         if path != INTERNALS
     }
     assert {path: parts for path, parts in found.items() if parts} == {
-        "launch/ranks/controller.py": [
-            "app.time",
-            "heartmonitor.HeartMonitor",
-            "heartmonitor.HeartMonitor._check_missed",
-        ],
         "launch/ranks/engine.py": [
             "app.IPEngine._signal_sigint",
             "app.IPEngine._start",

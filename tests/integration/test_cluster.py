@@ -39,7 +39,7 @@ print(c.id, flush=True)
 # Read by every Python that starts with its folder on the path: one scheduler of the controller begins late.
 LATE_SCHEDULER = """
 import sys, time
-if "workbench.launch.ranks.controller" in sys.orig_argv:
+if "ipyparallel.controller" in sys.orig_argv:
     from zmq.devices import basedevice
     begin = basedevice.Device.run
     def run(device):

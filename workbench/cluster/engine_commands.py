@@ -62,7 +62,7 @@ def controller(profile: Path, address: str = "", ports: Sequence[int] = ()) -> l
     words = [f"--IPController.engine_ip={address}", f"--location={address}"] if address else []
     words += [f"--ports={','.join(map(str, ports))}"] if ports else []
     curve = [_CURVE] if encrypted() else []
-    python = [sys.executable, "-m", "workbench.launch.ranks.controller"]
+    python = [sys.executable, "-m", "ipyparallel.controller"]
     return [*python, f"--profile-dir={profile}", *_CONTROLLER, *words, *curve]
 
 

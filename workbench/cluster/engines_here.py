@@ -141,11 +141,7 @@ class OfThisMachine:
         return self.job.report()
 
     def stop(self) -> None:
-        """The cores are free again, too."""
-        try:
-            self.job.stop()
-        finally:
-            self.binding.release()
+        self.job.stop()
 
 
 class EnginesHere(OfThisMachine):

@@ -411,12 +411,6 @@ def secret(env: Mapping[str, str] | None = None) -> bytes:
 
 def private_folders(env: Mapping[str, str] | None = None) -> list[Path]:
     """Where files may lie that only this user reads; the first is the likeliest to be shared between hosts."""
-    return [cache_dir(env) / "jobs", *machine_folders(env)]
-
-
-def machine_folders(env: Mapping[str, str] | None = None) -> list[Path]:
-    """Those of :func:`private_folders` that this machine shares with no other one."""
-    env = os.environ if env is None else env
-    runtime = env.get("XDG_RUNTIME_DIR", "")
+    runtime = (os.environ if env is None else env).get("XDG_RUNTIME_DIR", "")
     mine = Path(tempfile.gettempdir()) / f"workbench-{os.getuid()}"
-    return [*([Path(runtime) / "workbench"] if runtime else []), mine]
+    return [cache_dir(env) / "jobs", *([Path(runtime) / "workbench"] if runtime else []), mine]

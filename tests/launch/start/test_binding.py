@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -45,16 +42,12 @@ hvd.shutdown()
 
 
 @pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for the locks that no other job of this user knows; no setting from outside."""
-    for name in ("WORKBENCH_BIND", "XDG_RUNTIME_DIR", "OMP_NUM_THREADS"):
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No setting from outside; afterwards no engines."""
+    for name in ("WORKBENCH_BIND", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    mine = Path(tempfile.mkdtemp(prefix="wb-"))
-    monkeypatch.setattr(tempfile, "tempdir", str(mine))
-    monkeypatch.setenv("TMPDIR", str(mine))
-    yield mine
+    yield
     cluster.down()
-    shutil.rmtree(mine)
 
 
 def idle(monkeypatch: pytest.MonkeyPatch, these: int = 4, running: int = 1) -> None:
@@ -127,10 +120,10 @@ def test_when_ranks_are_bound(
 ) -> None:
     """Not if they outnumber the cores, nor by default if others compute; whoever asked for it is told in any case."""
     idle(monkeypatch, **machine)
-    with bind(n, way) as found:
-        assert found.why == why
-        assert bool(found.shares) == (not why)
-        assert found.notable == bool(why and way in ("core", "numa") and n > 1)
+    found = bind(n, way)
+    assert found.why == why
+    assert bool(found.shares) == (not why)
+    assert found.notable == bool(why and way in ("core", "numa") and n > 1)
 
 
 def test_a_quota_counts_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,8 +131,7 @@ def test_a_quota_counts_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     idle(monkeypatch)
     monkeypatch.setattr(cores, "quota", lambda: 2.0)
     assert bind(3, "auto").why == "3 ranks on 2 cores"
-    with bind(2, "auto") as found:
-        assert found.shares == ((0, 1), (2, 3))
+    assert bind(2, "auto").shares == ((0, 1), (2, 3))
 
 
 def test_numa_nodes_that_are_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +139,7 @@ def test_numa_nodes_that_are_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     idle(monkeypatch)
     monkeypatch.setattr(cores, "nodes", lambda these: [[0], [1, 2, 3]])
     assert bind(4, "numa").why == "2 ranks on 1 core of a NUMA node"
-    with bind(2, "numa") as found:
-        assert found.shares == ((0,), (1, 2, 3))
+    assert bind(2, "numa").shares == ((0,), (1, 2, 3))
 
 
 def test_what_the_sandbox_forbids_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,19 +159,6 @@ def test_what_the_sandbox_forbids_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     assert (bind(2, "auto").why, bind(2, "auto").notable) == ("this system binds no process", False)
 
 
-def test_a_folder_of_a_stranger_is_not_used(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """A lock that others could hold or remove counts for nothing: then no rank is bound, and nothing fails."""
-    idle(monkeypatch)
-    (mine,) = config.machine_folders()
-    mine.mkdir(mode=0o700)
-    mine.chmod(0o777)
-    assert "others may change it" in bind(2, "auto").why
-    mine.chmod(0o700)
-    (mine / "cores").symlink_to(folder / "elsewhere")
-    assert "the lock that keeps your other jobs" in bind(2, "auto").why
-    assert not (folder / "elsewhere").exists()
-
-
 def test_an_unknown_way_is_an_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The option's error and the variable's name what there is; nothing is started."""
     with pytest.raises(SystemExit):
@@ -191,38 +169,6 @@ def test_an_unknown_way_is_an_error(capsys: pytest.CaptureFixture[str], monkeypa
     assert "WORKBENCH_BIND='socket' is not one of auto, none, core, numa." in capsys.readouterr().err
     with pytest.raises(LaunchError, match="is not one of"):
         cluster.up(2)
-
-
-# --- jobs beside each other ---------------------------------------------------------------------------
-
-
-def test_of_two_jobs_one_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one process too, until the first has ended; a job on other cores is not in the way."""
-    idle(monkeypatch)
-    first, second = bind(2, "auto"), bind(2, "auto")
-    assert first.shares
-    assert second.why == "another job of yours is bound to these cores"
-    with monkeypatch.context() as patch:
-        patch.setattr(cores, "usable", lambda: [4, 5])
-        patch.setattr(os, "cpu_count", lambda: 6)
-        with bind(2, "auto") as other:
-            assert other.shares == ((4,), (5,))
-    first.release()
-    with bind(2, "auto") as third:
-        assert third.shares
-
-
-@binds
-def test_a_killed_launcher_holds_nothing() -> None:
-    """The system drops its lock."""
-    code = "from workbench.launch.start.binding import bind; print(bind(2, 'core').shares, flush=True); input()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", code], env=mpi.environment(1), **pipes) as other:  # type: ignore[call-overload]
-        assert other.stdout.readline() != b"()\n"
-        assert bind(2, "core").why == "another job of yours is bound to these cores"
-        other.kill()
-    with bind(2, "core") as found:
-        assert found.shares
 
 
 # --- how a rank gets there ----------------------------------------------------------------------------
@@ -298,23 +244,17 @@ def test_all_threads_of_a_rank_are_on_its_cores(way: str) -> None:
 
 @binds
 @pytest.mark.parallel
-def test_a_job_beside_bound_engines_is_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines have cores of their own, after a rescue too; a job beside them is free, until they are down."""
+def test_engines_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a rescue, too; so do the ranks of a job that runs while they wait."""
     monkeypatch.setenv("WORKBENCH_BIND", "core")
-
-    def where() -> tuple[set[int], str]:
-        return os.sched_getaffinity(0), config.unbound()
-
     c = cluster.up(2, quiet=True)
     own: list[set[int]] = c.view.apply(os.sched_getaffinity, 0)
     assert own[0] | own[1] == set(cores.usable())
     assert not own[0] & own[1]
-    assert run(where, np=2) == [(set(cores.usable()), "another job of yours is bound to these cores")] * 2
+    assert run(os.sched_getaffinity, (0,), np=2) == own
     os.kill(c.pids()[0], 9)
     c.rescue(quiet=True)
     assert c.view.apply(os.sched_getaffinity, 0) == own
-    cluster.down()
-    assert [share for share, _ in run(where, np=2)] == own
 
 
 @binds

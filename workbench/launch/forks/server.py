@@ -12,7 +12,10 @@ What keeps a fork like a new process:
 2. What imports read in the environment is part of the server's name: another environment is another server
    (:func:`workbench.launch.forks.environment.read_by_imports`). A fork is refused where its stand-in differs in that.
 3. Files of its modules that have changed, or are hidden by files of the folder where the fork runs: refused.
-4. Random generators are seeded anew. ``/proc`` shows the environment of the fork, by which jobs find their processes.
+4. Random generators are seeded anew.
+5. ``/proc`` shows the environment of the fork, by which jobs find their processes. It is written over the server's, for
+   an orphan, such as a worker of a process pool whose engine was killed, is found by this alone: ``down()`` would leave
+   it running.
 
 It takes no orders but from this user's processes, which find its socket in a folder that nobody else may enter, and
 reads texts alone. It ends when the last lease and the last fork have ended, or after half an hour without forks.

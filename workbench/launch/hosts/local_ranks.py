@@ -123,7 +123,6 @@ class LocalRanks:
         self.files = self.files or files.read(self._processes.folder)
         self._note_shared_memory()
         self._processes.stop()
-        self._binding.release()
         rest = list(self.pipes.drain())
         self.pipes.close()
         return rest

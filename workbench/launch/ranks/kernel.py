@@ -12,7 +12,8 @@
 4. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
 5. The notebook asks what an engine is at, while a cell runs: the control channel has a thread of its own. ipykernel
    publishes before and after each message there that it is busy, and flushes: four times the cost of the answer.
-6. What a cell prints, and a ``sys.stdout`` that it has broken: see :mod:`workbench.launch.ranks.streams`.
+6. What a cell prints: see :mod:`workbench.launch.ranks.streams`. A cell that sets ``sys.stdout`` to None, to a file
+   that it closes, or to an object without ``flush()``: ipykernel fails to flush it, and never answers any more.
 7. A cell that another notebook has sent, by a client of its own: it is told whose engines these are.
 8. JupyterLab's debugger stops ranks: see :mod:`workbench.launch.ranks.debugger`.
 9. ``quit()`` and ``exit()``, which would end an engine some time after the cell, and the job with it: the cell ends
@@ -30,7 +31,7 @@ import sys
 import traceback
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
@@ -40,8 +41,7 @@ from workbench.launch.ranks.activity import Activity, Published
 from workbench.launch.ranks.debugger import DEBUG, Debugger
 from workbench.launch.ranks.names import NAMES, about_names
 from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
-from workbench.launch.ranks.short_traceback import MOST_TEXT, ShortTraceback, number_cells
-from workbench.launch.ranks.streams import OwnStreams
+from workbench.launch.ranks.short_traceback import MOST_TEXT, number_cells, shorten_tracebacks
 
 _LONG_WAIT_S = 0.4
 _OURS = [kind.encode() for kind in (KEY, STATE, NAMES, ASK)]
@@ -58,16 +58,16 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     Attributes:
         cell_numbers: what the notebook has sent to whom.
-        streams: the ones that a cell may have replaced.
+        streams: by name what ``sys.stdout`` and ``sys.stderr`` are before a cell replaces them.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.shell.loop_runner = Loop()
-        ShortTraceback(self.shell)
+        shorten_tracebacks(self.shell.InteractiveTB)
         self._show_traceback, self.shell._showtraceback = self.shell._showtraceback, self._publish_failure
         self.shell.ask_exit = refuse_exit
-        self._pid, self.streams = os.getpid(), OwnStreams()
+        self._pid, self.streams = os.getpid(), dict[str, TextIO]()
         self.shell.events.register("post_execute", self._cell_over)
         self.cell_numbers = CellNumbers(self.engine_id)
         number_cells(self.shell, lambda: self.cell_numbers.cell)
@@ -115,7 +115,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
         """A request has ended; an empty cell has not even begun."""
-        self.streams.mend()
+        self._mend_streams()
         self._debugger.ends()
         self._activity.ends()
         self.cell_numbers.changed()
@@ -182,7 +182,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     def _cell_over(self, error: BaseException | None = None) -> None:
         """The cell's last statement has ended, or has failed."""
-        self.streams.mend()
+        self._mend_streams()
         if os.getpid() == self._pid:
             return
         if error is not None and not isinstance(error, SystemExit):
@@ -190,6 +190,16 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(int(error is not None))
+
+    def _mend_streams(self) -> None:
+        """ipykernel flushes ``sys.stdout`` before it answers: one that a cell has broken would keep it from that."""
+        for name, own in self.streams.items():
+            try:
+                getattr(sys, name).write("")
+                getattr(sys, name).flush()
+            except Exception as error:  # noqa: BLE001 - of the user's object
+                setattr(sys, name, own)
+                print(f"sys.{name} is the engine's own again: {error!r}", file=self.streams["stderr"])
 
     def _say_state(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook asks, on the control channel, which has a thread of its own."""

@@ -3,7 +3,8 @@
 So it is with the text of an exception: each of 20 MB would be sent to the notebook three times, and laid out there.
 
 For each frame IPython asks for the source's module, and that looks at every module there is: 10 ms once torch is
-loaded. A RecursionError has a thousand frames, and an exception that was raised in one of them as many again.
+loaded. A RecursionError has a thousand frames, and an exception that was raised in one of them as many again. How many
+exceptions there are is left as it is: a chain of a hundred takes as many times as long as one.
 """
 
 from __future__ import annotations
@@ -15,45 +16,28 @@ from typing import Any
 from workbench.common.text import cut
 
 _FIRST, _LAST = 10, 20
-_MOST = 60  # frames of an exception and those that it came from
-_MOST_EXCEPTIONS = 8
 MOST_TEXT = 20_000  # characters of an exception's text
 
 
-class ShortTraceback:
-    """Takes the place of two methods of IPython's formatter.
+def shorten_tracebacks(formatter: Any) -> None:
+    """Have IPython's formatter show no more than 30 frames of an exception, and say how many there are besides."""
+    whole, get_records, left_out = formatter.structured_traceback, formatter.get_records, 0
 
-    Args:
-        shell: IPython's.
-    """
-
-    def __init__(self, shell: Any) -> None:
-        self._formatter = formatter = shell.InteractiveTB
-        self._whole, self._records = formatter.structured_traceback, formatter.get_records
-        self._chained = formatter.get_parts_of_chained_exception
-        self._frames = self._exceptions = self._left_out = 0
-        formatter.structured_traceback, formatter.get_records = self._structured, self._of_some
-        formatter.get_parts_of_chained_exception = self._next
-
-    def _structured(self, *args: Any, **options: Any) -> list[str]:
-        self._frames = self._exceptions = self._left_out = 0
-        lines = [cut(line, MOST_TEXT) for line in self._whole(*args, **options)]
-        if self._left_out:
-            lines.insert(len(lines) - 1, f"[{self._left_out} frames are left out]")
+    def structured(*args: Any, **options: Any) -> list[str]:
+        nonlocal left_out
+        left_out = 0
+        lines = [cut(line, MOST_TEXT) for line in whole(*args, **options)]
+        if left_out:
+            lines.insert(-1, f"[{left_out} frames are left out]")
         return lines
 
-    def _next(self, error: BaseException) -> Any:
-        """The exception from which one came."""
-        self._exceptions += 1
-        return self._chained(error) if self._exceptions < _MOST_EXCEPTIONS else None
+    def records_of_some(trace: TracebackType, *args: Any) -> Any:
+        nonlocal left_out
+        short, more = shortened(trace)
+        left_out += more
+        return get_records(short, *args)
 
-    def _of_some(self, trace: TracebackType, *args: Any) -> Any:
-        """What IPython knows of each frame that is shown."""
-        some, left_out = shortened(trace, _FIRST if self._frames < _MOST else 0, _LAST if self._frames < _MOST else 1)
-        self._left_out += left_out
-        found = self._records(some, *args)
-        self._frames += len(found)
-        return found
+    formatter.structured_traceback, formatter.get_records = structured, records_of_some
 
 
 def number_cells(shell: Any, number: Callable[[], int]) -> None:
@@ -93,4 +77,4 @@ def shortened(trace: TracebackType, first: int = _FIRST, last: int = _LAST) -> t
     return short, left_out
 
 
-__all__ = ["MOST_TEXT", "ShortTraceback", "number_cells", "shortened"]
+__all__ = ["MOST_TEXT", "number_cells", "shorten_tracebacks", "shortened"]

@@ -3,7 +3,7 @@
 ::
 
     cores that may be used ─► share: a part for each rank ─► WORKBENCH_CORES=0,1;2,3     one text for all ranks
-    other jobs, other load ─► or a reason for none                │ each rank, before its command
+                other load ─► or a reason for none                │ each rank, before its command
                                                                   └─► sched_setaffinity({2, 3})
 
 A rank that nobody binds is moved between cores, and loses its cache each time. A bound one keeps its threads, and the
@@ -13,36 +13,28 @@ thread and the first page on. OMP_NUM_THREADS is the least number of cores in a 
 Ranks that cannot have cores of their own are better off unbound, for then the system moves them to what is free:
 
 1. There are more ranks than cores, or than the cgroup's quota pays for.
-2. Another job of this user is bound to some of these cores. A job that binds holds a lock for each core, and the system
-   drops it when the launcher ends. The file is in a folder that nobody else can write to.
-3. By default, also where other programs compute: a bound rank could not get out of their way.
+2. By default, also where other programs compute, another job of this user among them: a bound rank could not get out of
+   their way.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import stat
-import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 
 from workbench import config
 from workbench.common.text import count, plural
 from workbench.errors import LaunchError
 from workbench.launch.ranks.supervisor import CORES
 from workbench.launch.start import cores
-from workbench.machine import check_owner
 
 AUTO, NONE, CORE, NUMA = config.BINDINGS
-_LOCKS = "cores"
-_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
 _LOADAVG = Path("/proc/loadavg")
 _LOOKS, _LOOK_S = 5, 0.005
 
@@ -55,13 +47,11 @@ class Binding:
         shares: by rank its cores; empty where the ranks are not bound.
         why: the reason where they are not.
         notable: to be said in any case: the user asked for something that cannot be.
-        locks: open files, which hold the cores until :meth:`release`.
     """
 
     shares: tuple[tuple[int, ...], ...] = ()
     why: str = ""
     notable: bool = False
-    locks: tuple[int, ...] = ()
 
     @property
     def env(self) -> dict[str, str]:
@@ -85,19 +75,6 @@ class Binding:
         first, *more = (f"rank {rank} {where}" for rank, where in enumerate(each))
         return ", ".join([first.replace(" to ", " is bound to ", 1), *more])
 
-    def __enter__(self) -> Binding:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Let other jobs have the cores. A forked child shares the locks; they go in any case."""
-        for lock in self.locks:
-            with contextlib.suppress(OSError):
-                _set(lock, fcntl.F_UNLCK, 0, 0)
-                os.close(lock)
-
 
 def bind(n: int, way: str) -> Binding:
     """Give each of ``n`` ranks of this machine its share of the cores that this process may use.
@@ -109,7 +86,7 @@ def bind(n: int, way: str) -> Binding:
             ``none``: no rank is bound.
 
     Returns:
-        The shares, or why there are none. Whoever gets them releases them when the ranks have ended.
+        The shares, or why there are none.
 
     Raises:
         LaunchError: there is no such way.
@@ -136,14 +113,7 @@ def bind(n: int, way: str) -> Binding:
         _try(found)
     except OSError as error:
         return Binding(why=f"this process may not choose its cores ({error.strerror})", notable=True)
-    try:
-        return Binding(found, locks=_lock(these))
-    except BlockingIOError:
-        return Binding(why="another job of yours is bound to these cores", notable=asked)
-    except OSError as error:
-        return Binding(
-            why=f"the lock that keeps your other jobs away from them cannot be taken ({error})", notable=asked
-        )
+    return Binding(found)
 
 
 def shares(n: int, nodes: Sequence[Sequence[int]], way: str = CORE) -> tuple[tuple[int, ...], ...]:
@@ -210,44 +180,6 @@ def _try(found: Sequence[tuple[int, ...]]) -> None:
     finally:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, before)
-
-
-def _lock(these: Sequence[int]) -> tuple[int, ...]:
-    """Hold these cores, a byte each, in every folder that is there: not all sessions of a user have the same ones.
-
-    Raises:
-        BlockingIOError: another job holds some.
-        OSError: there is no folder that only this user writes to.
-    """
-    held, problem = list[int](), OSError("no folder")
-    for folder in config.machine_folders():
-        try:
-            lock = _open(folder)
-        except OSError as error:
-            problem = error
-            continue
-        held.append(lock)
-        try:
-            for first, last in cores.runs(these):
-                _set(lock, fcntl.F_WRLCK, first, last - first + 1)
-        except OSError:
-            for each in held:
-                os.close(each)
-            raise
-    if not held:
-        raise problem
-    return tuple(held)
-
-
-def _open(folder: Path) -> int:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_owner(folder.lstat(), folder, stat.S_ISDIR, 0o022)
-    return os.open(folder / _LOCKS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-
-
-def _set(lock: int, kind: int, first: int, length: int) -> None:
-    """Change a lock that belongs to the open file, so that two jobs of one process exclude each other as well."""
-    fcntl.fcntl(lock, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, first, length, 0))
 
 
 __all__ = ["Binding", "bind", "shares"]

@@ -124,7 +124,6 @@ class RanksHere:
                 take(self.wait(0.005))
             left = files.read(self._processes.folder)
         finally:
-            self._binding.release()
             try:
                 self._processes.stop()
             finally:

@@ -171,7 +171,6 @@ class WorkersHere:
         """See :class:`Workers`."""
         try:
             self._pipes.release_supervisors()
-            self._binding.release()
             self._waiting.close()
             self._registry.close()
             self.files = files.read(self._processes.folder)
