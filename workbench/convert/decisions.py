@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 import libcst as cst
@@ -188,8 +188,13 @@ def is_read_later(script: Script, loop: cst.For, name: str) -> bool:
     return False
 
 
-def say_put(edits: Edits, own: Own, loop: cst.For) -> None:
-    """Leave to be decided what a loop puts into lists, tables or meters, and something after it reads."""
+def say_put(
+    edits: Edits, own: Own, loop: cst.For, is_loss: Callable[[cst.BaseExpression], bool] = lambda value: False
+) -> None:
+    """Leave to be decided what a loop puts into lists, tables or meters, and something after it reads.
+
+    Not so a list of batches' losses, which shows how the training goes as well with this rank's.
+    """
     script, said = edits.script, set[str]()
     places: list[tuple[cst.CSTNode, cst.CSTNode, bool, str]] = [
         (node, node.target.value, own.has(node.target) or own.has(node.value), ADDED)
@@ -197,7 +202,7 @@ def say_put(edits: Edits, own: Own, loop: cst.For) -> None:
         if isinstance(node.target, cst.Subscript)
     ]
     places += [
-        (call, call.func.value, any(own.has(arg.value) for arg in call.args), GATHERED)
+        (call, call.func.value, any(own.has(arg.value) and not is_loss(arg.value) for arg in call.args), GATHERED)
         for call in inside(loop.body, cst.Call)
         if isinstance(call.func, cst.Attribute) and last(call.func) in _PUT
     ]
@@ -235,7 +240,8 @@ def check(edits: Edits, own: Own) -> None:
 
 
 def _set(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    yield from (each.target for kind in (cst.AssignTarget, cst.AugAssign) for each in inside(node, kind))
+    yield from (each.target for each in inside(node, cst.AssignTarget))
+    yield from (each.target for each in inside(node, cst.AugAssign))
 
 
 def _leaves(node: cst.If | cst.While) -> str:

@@ -31,6 +31,19 @@ def test_a_loop_that_is_left_by_own_samples_is_left_to_decide(test: str) -> None
     assert bool(decided(f"{TRAINING}    if {test}: break\n")) == ("correct" not in test)
 
 
+def test_what_is_put_together_is_left_to_decide() -> None:
+    """Predictions in a list, counts in a table; not a list of losses, nor what nobody reads."""
+    put = {"seen.extend(out.tolist())": "allgather_object", "seen[yb[0]] += 1": "allreduce", "seen.append(1)": ""}
+    for line, words in (put | {"seen.append(loss.item())": ""}).items():
+        text = f"seen = []\n{TRAINING}        {line}\n"
+        assert not decided(text), line
+        found = decided(f"{text}print(seen)\n")
+        assert bool(found) == bool(words), line
+        assert not words or words in found[0][1], line
+    rate = "    if loss.item() < 1:\n        pass\n    else:\n        optimizer.param_groups[0]['lr'] *= 0.5\n"
+    assert "decide about the learning rate" in decided(TRAINING + rate)[0][1]
+
+
 def test_a_validation_loss_is_all_ranks() -> None:
     """Also where its loop uses the names of the training's."""
     loop = "    total = 0\n    for xb, yb in DataLoader(data):\n        out = model(xb)\n        loss = out.mean()\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from right_answers import right_answers
 from submissions import graded, imports, state
@@ -151,6 +152,11 @@ def test_every_exercise_of_ranks_has_numbers_of_its_own() -> None:
     """All but one, whose numbers are counts: its ranks are in two processes, too."""
     without = [name for name in names() if isinstance(task(name), CommTask) and fresh.varied(task(name)) is None]
     assert without == ["11.accuracy"]
+    varied = fresh.varied(task("04.average_gradients"))
+    assert varied is not None
+    empty = [total for case in varied.cases() for total, count in case.inputs if not count]
+    assert empty  # a rank without samples
+    assert not np.any(empty)
 
 
 OF_RANKS = [name for name in names() if task(name).of_ranks and not task(name).live]

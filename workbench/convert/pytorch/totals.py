@@ -32,7 +32,7 @@ def convert(edits: Edits, found: Training) -> None:
     own = Own(script, [each.loop for each in found.batches], losses, reduced)
     check(edits, own)
     for each in found.batches:
-        say_put(edits, own, each.loop)
+        say_put(edits, own, each.loop, lambda value: _kind(script, value) == loss.MEAN)
     for call in script.all(cst.Call):
         if last(call.func) == "step" and call not in found.steps and call.args and _is_scheduler(script, call):
             value = call.args[0].value
