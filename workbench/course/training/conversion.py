@@ -39,6 +39,10 @@ from workbench.launch.start.starters import free_port
 DEADLINE_S = 90.0  # less than a cell of a lesson has in a test: who hangs is to be said
 _FIRST_SEED = 1
 _AFTER_OTHERS_S = 5.0
+# What scripts have left, to the end of the process. A script may have left torch's process group with its last
+# collective, and its model may be the last that has the group: freeing that waits for a thread of Gloo, with the GIL,
+# and the thread may wait for the GIL to free the collective (torch 2.13).
+_LEFT: list[dict[str, Any]] = []
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,7 @@ def _once(script: str, rank: int, port: int) -> Seen:
         raise ValueError(f"{script} calls sys.exit(), and its model is gone. Let it end with its last line.") from None
     finally:
         torch.set_default_dtype(before)
+    _LEFT.append(names)
     if missing := [name for name in ("EPOCHS", "model", "accuracy") if name not in names]:
         raise NameError(f"{script} has no {', '.join(missing)}. Use the names EPOCHS, model and accuracy.")
     seen = recorder.seen
