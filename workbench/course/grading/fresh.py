@@ -77,9 +77,7 @@ def _varied(task: CommTask, case: Case, secret: bytes) -> Case | None:
 
 def _other(value: Any, secret: bytes) -> Any:
     """Other numbers of the same size, the same for what was the same: weights that all ranks have stay equal."""
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        if not value.any():  # the sum of a rank that has no samples
-            return value
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.any():  # all 0: a rank without samples
         key = hashlib.sha256(secret + value.dtype.str.encode() + np.ascontiguousarray(value).tobytes()).digest()
         factors = np.random.default_rng(list(key)).uniform(_LEAST, _MOST, value.shape)
         return (value * factors + (factors - 1)).astype(value.dtype)

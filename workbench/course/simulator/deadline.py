@@ -20,7 +20,6 @@ _LOOK_S = 0.25
 _THREADS = Path("/proc/self/task")
 Scheduled = dict[str, tuple[float, float]]
 
-
 LOOP = "Is there a loop whose condition never changes?"
 
 

@@ -39,9 +39,7 @@ from workbench.launch.start.starters import free_port
 DEADLINE_S = 90.0  # less than a cell of a lesson has in a test: who hangs is to be said
 _FIRST_SEED = 1
 _AFTER_OTHERS_S = 5.0
-# What scripts have left, to the end of the process. A script may have left torch's process group with its last
-# collective, and its model may be the last that has the group: freeing that waits for a thread of Gloo, with the GIL,
-# and the thread may wait for the GIL to free the collective (torch 2.13).
+# What scripts have left is kept: to free torch's process group joins, with the GIL, a thread that may want the GIL.
 _LEFT: list[dict[str, Any]] = []
 
 
