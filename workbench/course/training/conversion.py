@@ -39,8 +39,6 @@ from workbench.launch.start.starters import free_port
 DEADLINE_S = 90.0  # less than a cell of a lesson has in a test: who hangs is to be said
 _FIRST_SEED = 1
 _AFTER_OTHERS_S = 5.0
-# What scripts have left is kept: to free torch's process group joins, with the GIL, a thread that may want the GIL.
-_LEFT: list[dict[str, Any]] = []
 
 
 @dataclass(frozen=True)
@@ -126,15 +124,16 @@ def _on_a_rank(scripts: Sequence[str], ports: Sequence[int]) -> list[tuple[Seen,
     from workbench.job import api
 
     rank, found = config.launch().rank, []
+    kept: list[Any] = []  # To free torch's process group joins, with the GIL, a thread that may want the GIL.
     lonely = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     for i, script in enumerate(scripts):
         alone, mine = Seen(), ports[4 * i : 4 * i + 4]
         if rank == 0:  # meanwhile the others wait, so that it has the machine for itself
             with config.changed_environment(**lonely):
-                one = api.run_threads(1, functools.partial(_twice, script, 0, _nothing, mine[:2]), DEADLINE_S)
+                one = api.run_threads(1, functools.partial(_twice, script, 0, _nothing, mine[:2], kept), DEADLINE_S)
             alone = one[0]
         try:
-            found.append((alone, _twice(script, rank, api.shutdown, mine[2:])))
+            found.append((alone, _twice(script, rank, api.shutdown, mine[2:], kept)))
         except LaunchError:  # another rank raised and does not come again: its words come first
             time.sleep(_AFTER_OTHERS_S)
             raise
@@ -145,21 +144,21 @@ def _nothing() -> None:
     pass
 
 
-def _twice(script: str, rank: int, leave: Callable[[], object], ports: Sequence[int]) -> Seen:
+def _twice(script: str, rank: int, leave: Callable[[], object], ports: Sequence[int], kept: list[Any]) -> Seen:
     """The script from nothing, and again from what it left; only rank 0 finds that."""
     with tempfile.TemporaryDirectory(prefix="workbench-") as folder, _inside(folder):
-        first = _once(script, rank, ports[0])
+        first = _once(script, rank, ports[0], kept)
         leave()  # a rank that has ended says so to one that still waits for it
         if rank:
             for path in Path(folder).iterdir():
                 path.unlink()
-        second = _once(script, rank + 1000, ports[1])
+        second = _once(script, rank + 1000, ports[1], kept)
         leave()
         second.files = first.files
         return second
 
 
-def _once(script: str, rank: int, port: int) -> Seen:
+def _once(script: str, rank: int, port: int, kept: list[Any]) -> Seen:
     import torch
     import torch.distributed as dist
 
@@ -179,7 +178,7 @@ def _once(script: str, rank: int, port: int) -> Seen:
         raise ValueError(f"{script} calls sys.exit(), and its model is gone. Let it end with its last line.") from None
     finally:
         torch.set_default_dtype(before)
-    _LEFT.append(names)
+    kept.append(names)
     if missing := [name for name in ("EPOCHS", "model", "accuracy") if name not in names]:
         raise NameError(f"{script} has no {', '.join(missing)}. Use the names EPOCHS, model and accuracy.")
     seen = recorder.seen
