@@ -142,18 +142,17 @@ class ReplicatedWeights:
     torch counts the changes of a tensor, but for those by way of ``.data``: so some elements are looked at, too.
 
     Args:
-        flats: the parameters, one behind the other.
+        params: all of them.
+        flats: the same, one behind the other.
     """
 
-    def __init__(self, flats: Iterable[torch.Tensor] = ()) -> None:
-        self._flats = list(flats)
+    def __init__(self, params: Iterable[torch.nn.Parameter] = (), flats: Iterable[torch.Tensor] = ()) -> None:
+        self._params, self._flats = list(params), list(flats)
         self._samples = [flat[:: progress.stride(len(flat))] for flat in self._flats]
-        self._params: Sequence[torch.nn.Parameter] = ()
         self._seen: tuple[list[int], list[torch.Tensor]] | None = None
 
-    def note(self, params: Iterable[torch.nn.Parameter]) -> None:
-        """An update is over: all ranks have these now."""
-        self._params = list(params) if self._flats else []
+    def note(self) -> None:
+        """An update is over: all ranks have the same now."""
         self._seen = [param._version for param in self._params], [sample.clone() for sample in self._samples]
 
     def touched(self) -> bool:

@@ -161,7 +161,8 @@ class ShardedBuckets:
         self._used: set[str] = set()  # names of gradients that the last step has used up
         self._name = buckets[0].layout.name  # of this optimizer's parameters alone, as all names are
         flats = [tensor_of(each.array, next(iter(self._params.values()))) for each in self._memory]
-        self._consistency = ConsistencyCheck(Members.of(process_set), self._name, ReplicatedWeights(flats))
+        weights = ReplicatedWeights(self._params.values(), flats)
+        self._consistency = ConsistencyCheck(Members.of(process_set), self._name, weights)
         self._updates = 0
         self.state = ShardedState(optimizer, process_set, self._name)
         self.state.cut(self._params, {name: shard for each in self._memory for name, shard in each.shards.items()})
@@ -207,7 +208,7 @@ class ShardedBuckets:
         self.zero_grad(set_to_none=True)
         self._used = self._there
         self._updates += 1
-        self._consistency.weights.note(self._params.values())
+        self._consistency.weights.note()
 
     def _gather(self, arrays: Sequence[api.Array], what: str) -> None:
         entries = []

@@ -120,8 +120,9 @@ class Stage2Gradients:
         self._consistency = self._check()
 
     def _check(self) -> ConsistencyCheck:
-        flats = [flat.full for flat in self.backward.flats] if self.stage == GRADIENTS else []
-        return ConsistencyCheck(self.members, self.name, ReplicatedWeights(flats))
+        flats = [flat.full for flat in self.backward.flats]
+        weights = ReplicatedWeights(self._params, flats) if self.stage == GRADIENTS else None
+        return ConsistencyCheck(self.members, self.name, weights)
 
     def _shard(self, params: Mapping[str, torch.nn.Parameter], number: int) -> None:
         if self.stage == PARAMETERS:
@@ -237,7 +238,7 @@ class Stage2Gradients:
         for flat in self.backward.flats if self.stage == GRADIENTS else ():
             if not self._before.isdisjoint(flat.params):
                 flat.all_gather()
-        self._consistency.weights.note(self._params)
+        self._consistency.weights.note()
         self._complete = True
 
     def loaded(self) -> None:
