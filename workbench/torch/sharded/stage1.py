@@ -29,7 +29,7 @@ from workbench.torch.gradients.bucket import GradBucket
 from workbench.torch.gradients.dense import DenseGradients, Submit, wait_for_all
 from workbench.torch.gradients.grads import Grads
 from workbench.torch.sharded.consistency import ConsistencyCheck, Progress, ReplicatedWeights
-from workbench.torch.sharded.flat_parameter import Members, uneven
+from workbench.torch.sharded.flat_parameter import SKIPPED, Members, uneven
 from workbench.torch.sharded.shards import Shard, ShardedState
 from workbench.torch.tensors import tensor_of
 from workbench.training import memory
@@ -43,10 +43,7 @@ _MOVED = (
     "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded=True) "
     "was made, and what it updates is no longer the model's. Make a new one."
 )
-_EQUALLY = (
-    "With sharded=True all ranks call optimizer.step() equally often. A rank that leaves out a step by a test of its "
-    "own must not: decide by hvd.allreduce(...) of what is tested."
-)
+_EQUALLY = f"With sharded=True all ranks call optimizer.step() equally often. {SKIPPED}"
 _LOST = (
     "This DistributedOptimizer(sharded=True) belongs to a job that has ended, and the other ranks' parts of its state "
     "with it. Make a new one, and load a state_dict() that was taken before."

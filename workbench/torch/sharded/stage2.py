@@ -23,6 +23,7 @@ from workbench.torch.sharded.consistency import (
 from workbench.torch.sharded.flat_parameter import (
     GRADIENTS,
     PARAMETERS,
+    SKIPPED,
     FlatParameter,
     Members,
     sharded_model_of,
@@ -45,7 +46,7 @@ _LOST = (
 _EQUALLY = (
     "With sharded='gradients' or 'parameters' all ranks make the same number of backward passes before each step, and "
     "equally many steps. A rank that has no data left makes a pass over an empty sum: (model(x).sum() * 0).backward(). "
-    "One that leaves out a step by a test of its own must not: decide by hvd.allreduce(...) of what is tested."
+    + SKIPPED
 )
 _MOVED = (
     "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded={!r}) "
