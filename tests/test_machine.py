@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workbench import machine
-from workbench.runtime.control.liveness import LifeWatch
+from workbench.runtime.control.liveness import RankLiveness
 from workbench.runtime.events import Beat
 
 GONE = (1 << 22) + 1
@@ -33,8 +33,8 @@ def test_machines_of_one_name_are_two(elsewhere: tuple[str, str]) -> None:
 
 def test_process_ids_are_those_of_the_machine(elsewhere: tuple[str, str]) -> None:
     """A rank on another machine of this one's name lives, whatever its process id means here."""
-    watch = LifeWatch(peer_timeout_s=30.0)
-    watch.meet(Beat(1, elsewhere[1], GONE), now=0.0)
+    watch = RankLiveness(peer_timeout_s=30.0)
+    watch.register(Beat(1, elsewhere[1], GONE), now=0.0)
     assert watch.lost(29.0) == []
 
 

@@ -26,7 +26,7 @@ class Loop(threading.Thread):
         while self.going:
             if self.more.acquire(timeout=0.05):
                 self.one_round()
-            self.turn.rest(self.idle)
+            self.turn.park(self.idle)
 
     def idle(self) -> bool:
         """Is all done?"""
@@ -44,7 +44,7 @@ class Loop(threading.Thread):
         """To be done by whoever runs the loop."""
         self.work.append(item)
         self.more.release()
-        self.turn.ring()
+        self.turn.notify()
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def loop() -> Iterator[Loop]:
     yield one
     one.going = False
     one.more.release()
-    one.turn.ring()
+    one.turn.notify()
     one.join(10)
     assert not one.is_alive()
 
@@ -63,10 +63,10 @@ def loop() -> Iterator[Loop]:
 def test_only_a_loop_that_rests_can_be_taken_over(loop: Loop) -> None:
     """Before somebody wants to, the loop's own thread has the turn; afterwards one thread has it, and no other."""
     assert not loop.turn.take()
-    loop.turn.wanted()
+    loop.turn.request()
     loop.more.release()
     while not loop.turn.take():
-        loop.turn.wanted()
+        loop.turn.request()
     taken: list[bool] = []
     other = threading.Thread(target=lambda: taken.append(loop.turn.take()))
     other.start()
@@ -77,10 +77,10 @@ def test_only_a_loop_that_rests_can_be_taken_over(loop: Loop) -> None:
 
 def test_the_loops_thread_goes_on_by_itself(loop: Loop) -> None:
     """A caller that has taken its turn once, and never comes again, is not waited for."""
-    loop.turn.wanted()
+    loop.turn.request()
     loop.more.release()
     while not loop.turn.take():
-        loop.turn.wanted()
+        loop.turn.request()
     loop.turn.give()
     loop.work.append(1)  # without a ring: as a thread that Ctrl-C has hit before it could
     loop.more.release()
@@ -92,7 +92,7 @@ def test_the_loops_thread_goes_on_by_itself(loop: Loop) -> None:
 def test_a_ring_ends_the_rest(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, however long the rest is to be."""
     monkeypatch.setattr(turns, "REST_S", 3600.0)
-    loop.turn.wanted()
+    loop.turn.request()
     loop.more.release()
     while not loop.turn.resting:
         pass
@@ -108,13 +108,13 @@ def test_everything_is_done_once_and_never_by_two(loop: Loop) -> None:
     def caller(seed: int) -> None:
         choice: Any = random.Random(seed)
         for i in range(400):
-            loop.turn.wanted()
+            loop.turn.request()
             if choice.random() < 0.5 and loop.turn.take():
                 loop.work.append(1000 * seed + i)
                 loop.one_round()
                 loop.turn.give()
                 if not loop.idle():
-                    loop.turn.ring()
+                    loop.turn.notify()
             else:
                 loop.submit(1000 * seed + i)
 

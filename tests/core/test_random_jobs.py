@@ -56,7 +56,7 @@ class SeesNoCycle(Attendance):
 class Hasty(Attendance):
     """A bug: a rank that waits counts as one that never comes."""
 
-    def hopeless(self, waiting: Mapping[Key, Missed], now: float) -> dict[Key, Error]:
+    def unsatisfiable(self, waiting: Mapping[Key, Missed], now: float) -> dict[Key, Error]:
         return {key: ("MissingRanksError", "hasty") for rank in self._blocked for key in waiting}
 
 

@@ -15,16 +15,16 @@ from executors import counting, end, eventually, executors, start, with_variable
 
 from workbench.errors import LaunchError, PeerLostError, RankFailedError
 from workbench.executors.jobs import run_elastic_on, run_on
-from workbench.executors.switchboard import Switchboard
+from workbench.executors.registry import ExecutorRegistry
 from workbench.launch.elastic.run import Limits
 
 MARK = "WORKBENCH_TEST_OF_EXECUTORS"
 
 
 @pytest.fixture
-def board() -> Iterator[Switchboard]:
+def board() -> Iterator[ExecutorRegistry]:
     """One, on loopback."""
-    with Switchboard("127.0.0.1") as found:
+    with ExecutorRegistry("127.0.0.1") as found:
         yield found
 
 
@@ -39,25 +39,25 @@ def total(k: float) -> tuple[int, int, int, float]:
     return hvd.rank(), hvd.local_rank(), hvd.size(), float(hvd.allreduce(mine, op=hvd.Sum)[0])
 
 
-def test_a_function_runs_on_each_executor(board: Switchboard) -> None:
+def test_a_function_runs_on_each_executor(board: ExecutorRegistry) -> None:
     """Its results come by rank."""
     with executors(board, 2):
         assert run_on(board, 2, total, (10.0,)) == [(0, 0, 2, 21.0), (1, 1, 2, 21.0)]
 
 
-def test_fewer_executors_than_ranks_is_an_error(board: Switchboard) -> None:
+def test_fewer_executors_than_ranks_is_an_error(board: ExecutorRegistry) -> None:
     """It names the hosts."""
     with executors(board, 1), pytest.raises(LaunchError, match="2 ranks do not fit the 1 slots of"):
         run_on(board, 2, total, (1.0,))
 
 
-def test_mpi_is_refused(board: Switchboard) -> None:
+def test_mpi_is_refused(board: ExecutorRegistry) -> None:
     """Mpiexec starts no process in an executor."""
     with executors(board, 1), pytest.raises(LaunchError, match="MPI and Gloo exclude each other"):
         run_on(board, 1, total, (1.0,), use_mpi=True)
 
 
-def test_an_exception_comes_with_its_rank(board: Switchboard) -> None:
+def test_an_exception_comes_with_its_rank(board: ExecutorRegistry) -> None:
     """And is the cause."""
 
     def fail() -> None:
@@ -73,7 +73,7 @@ def test_an_exception_comes_with_its_rank(board: Switchboard) -> None:
     assert isinstance(found.value.__cause__, ValueError)
 
 
-def test_ranks_see_the_gpus_of_all_executors_of_their_host(board: Switchboard) -> None:
+def test_ranks_see_the_gpus_of_all_executors_of_their_host(board: ExecutorRegistry) -> None:
     """In the order of the executors, so a local rank is a GPU's number."""
 
     def visible() -> str:
@@ -89,7 +89,7 @@ def test_ranks_see_the_gpus_of_all_executors_of_their_host(board: Switchboard) -
     assert sorted(expected.split(",")) == ["2", "3"]
 
 
-def test_when_the_agents_executor_dies_the_job_ends_with_its_host(board: Switchboard, tmp_path: Path) -> None:
+def test_when_the_agents_executor_dies_the_job_ends_with_its_host(board: ExecutorRegistry, tmp_path: Path) -> None:
     """No rank is left behind."""
 
     def wait() -> None:
@@ -119,7 +119,7 @@ def test_when_the_agents_executor_dies_the_job_ends_with_its_host(board: Switchb
 
 
 @pytest.mark.slow
-def test_an_elastic_job_takes_in_an_executor_that_comes(board: Switchboard, tmp_path: Path) -> None:
+def test_an_elastic_job_takes_in_an_executor_that_comes(board: ExecutorRegistry, tmp_path: Path) -> None:
     """At a commit; nothing is counted twice."""
     with executors(board, 1):
         late: list[Any] = []
@@ -139,7 +139,7 @@ def test_an_elastic_job_takes_in_an_executor_that_comes(board: Switchboard, tmp_
 
 
 @pytest.mark.slow
-def test_an_elastic_job_goes_on_when_a_rank_is_killed(board: Switchboard, tmp_path: Path) -> None:
+def test_an_elastic_job_goes_on_when_a_rank_is_killed(board: ExecutorRegistry, tmp_path: Path) -> None:
     """Its slot is filled again."""
     with executors(board, 2):
 
@@ -161,7 +161,7 @@ def test_an_elastic_job_goes_on_when_a_rank_is_killed(board: Switchboard, tmp_pa
 
 
 @pytest.mark.slow
-def test_an_elastic_job_ends_with_its_last_host(board: Switchboard, tmp_path: Path) -> None:
+def test_an_elastic_job_ends_with_its_last_host(board: ExecutorRegistry, tmp_path: Path) -> None:
     """The executor with the agent dies, and with it all ranks: that is said, and nothing begins anew."""
     with executors(board, 2) as processes:
 
@@ -185,7 +185,7 @@ def cmdline(pid: int) -> bytes:
         return b""
 
 
-def test_an_elastic_job_ends_when_no_executor_will_come_any_more(board: Switchboard, tmp_path: Path) -> None:
+def test_an_elastic_job_ends_when_no_executor_will_come_any_more(board: ExecutorRegistry, tmp_path: Path) -> None:
     """The engine's reason is the error, and no rank is left."""
 
     def failed() -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.executors.executor import Invitation
-from workbench.executors.switchboard import Switchboard
+from workbench.executors.registry import ExecutorRegistry
 
 _CODE = """
 import json, sys
@@ -37,7 +37,7 @@ def start(invitation: Invitation, label: str, gpus: Sequence[str] = (), host: st
 
 
 @contextlib.contextmanager
-def executors(board: Switchboard, n: int) -> Iterator[list[subprocess.Popen[str]]]:
+def executors(board: ExecutorRegistry, n: int) -> Iterator[list[subprocess.Popen[str]]]:
     """``n`` of them, checked in."""
     found = [start(board.invitation, f"task {i}") for i in range(n)]
     try:

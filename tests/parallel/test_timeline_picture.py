@@ -13,7 +13,7 @@ import pytest
 import workbench as hvd
 from workbench.errors import MismatchError
 from workbench.job.context import HOLDER
-from workbench.observe.notebook_timeline import Picture
+from workbench.observe.timeline_picture import Picture
 
 
 def everyone_s(picture: Picture) -> set[bytes]:

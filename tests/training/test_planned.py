@@ -16,7 +16,7 @@ import workbench.torch as hvd
 from workbench.errors import CollectiveError, MismatchError, WorkbenchError
 from workbench.simulate.measured.fit import Constant, Fit
 from workbench.simulate.measured.links import Links
-from workbench.simulate.measured.plan import Plan, Way
+from workbench.simulate.measured.plan import Plan, SendMode
 from workbench.simulate.measured.prediction import Measured
 from workbench.simulate.steps import Span
 from workbench.training.planned import keep
@@ -108,7 +108,7 @@ def test_a_plan_is_carried_out() -> None:
         return torch.cat([param.detach().flatten() for param in model.parameters()]).tolist(), buckets, later
 
     def work() -> list[tuple[list[float], int, int]]:
-        plans = [None, Plan(Way(overlap_forward=True), "asked"), Plan(Way(bucket_bytes=300), "asked")]
+        plans = [None, Plan(SendMode(overlap_forward=True), "asked"), Plan(SendMode(bucket_bytes=300), "asked")]
         return [weights(plan) for plan in plans]
 
     for plain, deferred, small in on_ranks(work):
@@ -159,7 +159,7 @@ def test_alone_there_is_nothing_to_choose() -> None:
     """And nothing has to be measured."""
     ((plan, way),) = on_ranks(lambda: (repr(make("auto")[1].plan), make("auto")[1].plan.way), n=1)
     assert plan == "As it is: there is one rank, so nothing is sent."
-    assert way == Way()
+    assert way == SendMode()
 
 
 def test_a_file_and_a_measurement(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_what_cannot_be_planned_is_said_on_all_ranks(given: tuple[Any, ...], say
 
 def test_a_plan_that_the_optimizer_cannot_carry_out() -> None:
     """Is refused with the optimizer's name."""
-    for error in kept(None, Plan(Way(overlap_forward=True), "asked"), kind=torch.optim.LBFGS):
+    for error in kept(None, Plan(SendMode(overlap_forward=True), "asked"), kind=torch.optim.LBFGS):
         assert "LBFGS may need all at once" in str(error)
 
 
@@ -240,7 +240,7 @@ def test_parameters_elsewhere_than_in_the_memory_of_the_cpu() -> None:
     ("others", "says"),
     [
         ({"plan": "auto, fp16"}, "rank 1: plan='auto, fp16'"),
-        ({"plan": Plan(Way(), "asked")}, "rank 1: plan=a plan for as it is"),
+        ({"plan": Plan(SendMode(), "asked")}, "rank 1: plan=a plan for as it is"),
         ({"overlap_forward": True}, "rank 1: plan='auto', overlap_forward=True"),
     ],
 )

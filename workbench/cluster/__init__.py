@@ -45,7 +45,7 @@ from workbench.cluster.panel.show import show_panel
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch import site
-from workbench.launch.start.gpus import Asked
+from workbench.launch.start.gpus import GpuChoice
 from workbench.launch.sync import sync as copy_folder
 from workbench.machine import make_room
 
@@ -59,7 +59,7 @@ def up(
     k8s: Mapping[str, Any] | None = None,
     min_np: int | None = None,
     sync: bool = False,
-    gpus: Asked = None,
+    gpus: GpuChoice = None,
     timeout_s: float = 60.0,
     mpiexec: str = "",
     quiet: bool = False,
@@ -81,7 +81,7 @@ def up(
             else this machine; ``[]`` for this machine in any case.
         slurm: hosts that Slurm reserves: ``dict(nodes=2, tasks_per_node=2, time="30:00")``.
         ray: places in the Ray cluster that this kernel is connected to: ``dict(gpus=1)``, or ``{}``. All words of these
-            three are in :class:`workbench.cluster.places.Wish`. What Slurm or Ray has given stays over :func:`down` and
+            three: :class:`workbench.cluster.places.ClusterSpec`. What Slurm or Ray gave stays over :func:`down` and
             ``up``, until :func:`release`, the end of the kernel, or of its time.
         k8s: ``{}``, in JupyterLab of our chart: the chart's pods that are ready, by ssh.
         min_np: a cell under ``hvd.elastic.run`` goes on while so many engines live, and ``resize(n)`` brings others in;
@@ -113,7 +113,7 @@ def up(
     if config.launch().several:
         raise LaunchError("This process is a rank of a job. Call cluster.up() in the notebook, without %%px.")
     log = Speaker(quiet)
-    place = places.find(places.Wish(n, hosts, slurm, ray, k8s, gpus, mpiexec, min_np), site.read(), log, release)
+    place = places.find(places.ClusterSpec(n, hosts, slurm, ray, k8s, gpus, mpiexec, min_np), site.read(), log, release)
     for old in list(RUNNING):
         if places.fits(old._asked, place, gpus) and old.healthy():
             for line in [old._place.describe("already running"), *places.time_left(old._place)]:

@@ -28,7 +28,7 @@ import workbench.config
 from workbench.cluster import engine_commands
 from workbench.cluster.engines_here import Engines, Log
 from workbench.cluster.recovery import are
-from workbench.cluster.reservation import Held, ShortTime
+from workbench.cluster.reservation import Allocation, ShortTime
 from workbench.common.messages import Message
 from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
@@ -61,7 +61,7 @@ class OnHosts:
 
     n: int
     plan: HostPlan
-    reservation: Held | None = None
+    reservation: Allocation | None = None
     modules: tuple[str, ...] = ()
     gpus: tuple[Gpu | str, ...] = ()
 

@@ -12,7 +12,7 @@ from workbench.cluster.elastic_cluster import ElasticCluster
 from workbench.common.text import rank_list
 from workbench.errors import DeadlineError, NotInitializedError, PeerLostError
 from workbench.job import api
-from workbench.observe.notebook_timeline import Picture, all_recorded, gathered, recorded
+from workbench.observe.timeline_picture import Picture, all_recorded, gathered, recorded
 from workbench.runtime.trace.epochs import Recorded, by_engine
 from workbench.runtime.trace.recorder import Snapshot
 

@@ -12,14 +12,14 @@ from workbench.cluster import reservation
 from workbench.cluster.elastic.engines import ElasticHere
 from workbench.cluster.engines_here import Here, Log
 from workbench.cluster.engines_on_hosts import OnHosts
-from workbench.cluster.reservation import Held, Reservation
+from workbench.cluster.reservation import Allocation, Reservation
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.ranks_on_hosts import HostPlan, find_hosts
 from workbench.launch.hosts.remote_shell import LocalShell
 from workbench.launch.site import Site
 from workbench.launch.start import mpi
-from workbench.launch.start.gpus import Asked, pin
+from workbench.launch.start.gpus import GpuChoice, pin
 
 if TYPE_CHECKING:
     from workbench.ray.engines import RayPlaces
@@ -29,11 +29,11 @@ PODS = "/etc/workbench/job/discover_hosts.sh"
 """Of our chart, see deploy/kubernetes/workbench."""
 
 # The hosts that Slurm or Ray has given to this kernel, at most once: they outlive the engines.
-_held: list[Held] = []
+_held: list[Allocation] = []
 
 
 @dataclass(frozen=True)
-class Wish:
+class ClusterSpec:
     """What a notebook asks for: the arguments of ``cluster.up``, see there; and in full those that name the hosts.
 
     Args:
@@ -53,16 +53,16 @@ class Wish:
     slurm: Mapping[str, Any] | None = None
     ray: Mapping[str, Any] | None = None
     k8s: Mapping[str, Any] | None = None
-    gpus: Asked = None
+    gpus: GpuChoice = None
     mpiexec: str = ""
     min_np: int | None = None
 
 
-def find(wish: Wish, site: Site, log: Log, give_back: Callable[[], None]) -> AnyPlace:
+def find(spec: ClusterSpec, site: Site, log: Log, give_back: Callable[[], None]) -> AnyPlace:
     """The place that a notebook and the site file name; Slurm is asked for hosts, if need be.
 
     Args:
-        wish: the notebook's.
+        spec: the notebook's.
         site: of its folder.
         log: gets what happens meanwhile.
         give_back: ends what runs on hosts that Slurm or Ray has given, and releases them.
@@ -70,27 +70,27 @@ def find(wish: Wish, site: Site, log: Log, give_back: Callable[[], None]) -> Any
     Raises:
         LaunchError, ValueError: see ``cluster.up``.
     """
-    words = [name for name in ("hosts", "slurm", "ray", "k8s") if _is_asked(getattr(wish, name))]
+    words = [name for name in ("hosts", "slurm", "ray", "k8s") if _is_asked(getattr(spec, name))]
     if len(words) > 1:
         raise ValueError(f"{' and '.join(words)} exclude each other: each gives the hosts.")
-    if wish.n is not None and wish.n < 1:
-        raise ValueError(f"n={wish.n}: a cluster has at least 1 rank.")
-    if wish.slurm is not None:
-        held = _reserved(wish.slurm, site, log, give_back)
-        return _on(held.targets, wish, site, log, held)
-    if wish.ray is not None:
-        given = _in_ray(wish.n or site.engines, wish.ray, log, give_back)
-        return _on(given.targets, replace(wish, n=given.asked.n), site, log, given, folder=".")
-    if wish.k8s is not None:
-        return _on(_pods(wish.k8s), wish, site, log)
-    named = [wish.hosts] if isinstance(wish.hosts, str) else wish.hosts
+    if spec.n is not None and spec.n < 1:
+        raise ValueError(f"n={spec.n}: a cluster has at least 1 rank.")
+    if spec.slurm is not None:
+        held = _reserved(spec.slurm, site, log, give_back)
+        return _on(held.targets, spec, site, log, held)
+    if spec.ray is not None:
+        given = _in_ray(spec.n or site.engines, spec.ray, log, give_back)
+        return _on(given.targets, replace(spec, n=given.asked.n), site, log, given, folder=".")
+    if spec.k8s is not None:
+        return _on(_pods(spec.k8s), spec, site, log)
+    named = [spec.hosts] if isinstance(spec.hosts, str) else spec.hosts
     targets = _targets(list(site.hosts if named is None else named))
     if all(isinstance(target.shell, LocalShell) for target in targets):
-        n = _allowed(wish.n or sum(target.slots for target in targets) or site.engines, site, log)
-        if wish.min_np is not None:
-            return ElasticHere(n, _least(wish.min_np, n), pin(n, wish.gpus))
-        return Here(n, tuple(mpi.command(n, wish.mpiexec, alone=True)), pin(n, wish.gpus))
-    return _on(targets, wish, site, log)
+        n = _allowed(spec.n or sum(target.slots for target in targets) or site.engines, site, log)
+        if spec.min_np is not None:
+            return ElasticHere(n, _least(spec.min_np, n), pin(n, spec.gpus))
+        return Here(n, tuple(mpi.command(n, spec.mpiexec, alone=True)), pin(n, spec.gpus))
+    return _on(targets, spec, site, log)
 
 
 def _is_asked(word: object) -> bool:
@@ -152,13 +152,13 @@ def _targets(listed: Sequence[str]) -> list[Target]:
 
 
 def _on(
-    targets: Sequence[Target], wish: Wish, site: Site, log: Log, held: Held | None = None, folder: str = ""
+    targets: Sequence[Target], spec: ClusterSpec, site: Site, log: Log, held: Allocation | None = None, folder: str = ""
 ) -> OnHosts:
-    n = _allowed(wish.n or sum(target.slots for target in targets), site, log)
-    if wish.min_np is not None:
+    n = _allowed(spec.n or sum(target.slots for target in targets), site, log)
+    if spec.min_np is not None:
         raise ValueError("min_np: engines that may die are on this machine only. On several hosts: workbench run.")
     networks = [site.interface] if site.interface else []
-    gpus: Asked = "none" if wish.gpus is not None and not wish.gpus else wish.gpus
+    gpus: GpuChoice = "none" if spec.gpus is not None and not spec.gpus else spec.gpus
     plan = HostPlan(targets, networks, config.ports(), gpus, folder)
     plan.ranks(n)  # are there so many slots?
     return OnHosts(n, plan, held, site.modules)
@@ -191,7 +191,7 @@ def _reserved(slurm: Mapping[str, Any], site: Site, log: Log, give_back: Callabl
     return found
 
 
-def fits(running: AnyPlace, place: AnyPlace, gpus: Asked) -> bool:
+def fits(running: AnyPlace, place: AnyPlace, gpus: GpuChoice) -> bool:
     """Is a cluster at the one place what is asked for by the other?"""
     if isinstance(running, Here) and isinstance(place, Here):
         return running.n == place.n and (gpus is None or running.pins == place.pins)
@@ -203,7 +203,7 @@ def time_left(place: AnyPlace) -> list[str]:
     return [place.reservation.line()] if isinstance(place, OnHosts) and place.reservation else []
 
 
-def held() -> list[Held]:
+def held() -> list[Allocation]:
     """The hosts that Slurm or Ray has given."""
     return list(_held)
 
@@ -219,4 +219,4 @@ def release() -> None:
         _held.pop()
 
 
-__all__ = ["AnyPlace", "Wish", "find", "fits", "held", "release", "time_left"]
+__all__ = ["AnyPlace", "ClusterSpec", "find", "fits", "held", "release", "time_left"]

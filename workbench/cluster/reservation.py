@@ -89,7 +89,7 @@ def request(asked: Mapping[str, Any], site: Site) -> SlurmRequest:
     return SlurmRequest(wanted, replace(site, **{name: asked[name] for name in _SITE if name in asked}), timeout_s)
 
 
-class Held(Protocol):
+class Allocation(Protocol):
     """Hosts that an engine has given to this kernel.
 
     Attributes:
@@ -115,7 +115,7 @@ class Held(Protocol):
 
 
 class Reservation:
-    """Hosts of a Slurm job, see :class:`Held`.
+    """Hosts of a Slurm job, see :class:`Allocation`.
 
     Args:
         number: the job's.
@@ -198,7 +198,7 @@ class ShortTime:
         log: gets the line.
     """
 
-    def __init__(self, reservation: Held, log: Callable[[str], None]) -> None:
+    def __init__(self, reservation: Allocation, log: Callable[[str], None]) -> None:
         self._reservation, self._log, self._due = reservation, log, 0.0
 
     def tick(self) -> None:
@@ -317,7 +317,7 @@ def spelled(left_s: float) -> str:
 __all__ = [
     "QUEUE_TIMEOUT_S",
     "SHORT_S",
-    "Held",
+    "Allocation",
     "Reservation",
     "ShortTime",
     "SlurmRequest",

@@ -26,7 +26,7 @@ ALONE: ContextVar[Newcomer | None] = ContextVar("ALONE", default=None)
 """None: this process is no newcomer."""
 
 
-class LeftOutError(RuntimeError):
+class NewcomerError(RuntimeError):
     """A newcomer cannot do this alone."""
 
 
@@ -34,35 +34,35 @@ def needs_the_others(what: str) -> None:
     """Raise if this process is alone.
 
     Raises:
-        LeftOutError: it is.
+        NewcomerError: it is.
 
     Example:
         >>> needs_the_others("shutdown()")
         >>> before = ALONE.set(Newcomer())
         >>> needs_the_others("shutdown()")
         Traceback (most recent call last):
-        workbench.common.alone.LeftOutError: shutdown() needs the other engines
+        workbench.common.alone.NewcomerError: shutdown() needs the other engines
         >>> ALONE.reset(before)
     """
     if ALONE.get():
-        raise LeftOutError(f"{what} needs the other engines")
+        raise NewcomerError(f"{what} needs the other engines")
 
 
 def needs_a_job() -> None:
     """Raise where a newcomer would wait in ``init()`` for others that are in no job.
 
     Raises:
-        LeftOutError: they are in none.
+        NewcomerError: they are in none.
     """
     if (newcomer := ALONE.get()) and not newcomer.job:
-        raise LeftOutError("the other engines are in no job now")
+        raise NewcomerError("the other engines are in no job now")
 
 
 def meet_the_others(what: str) -> None:
     """A function under ``elastic.run`` begins.
 
     Raises:
-        LeftOutError: the others have left it.
+        NewcomerError: the others have left it.
     """
     newcomer = ALONE.get()
     if newcomer and newcomer.meet:
@@ -76,4 +76,4 @@ def no_collective(entries: Sequence[Any]) -> None:
     needs_the_others(entries[0].request.name if entries else "a collective")
 
 
-__all__ = ["ALONE", "LeftOutError", "Newcomer", "meet_the_others", "needs_a_job", "needs_the_others", "no_collective"]
+__all__ = ["ALONE", "Newcomer", "NewcomerError", "meet_the_others", "needs_a_job", "needs_the_others", "no_collective"]

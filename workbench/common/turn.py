@@ -31,9 +31,9 @@ class Turn:
         self._lock, self._bell = threading.Lock(), threading.Lock()
         self._lock.acquire()
         self._bell.acquire()
-        self.resting, self._wanted_at = False, float("-inf")
+        self.resting, self._requested_at = False, float("-inf")
 
-    def rest(self, idle: Callable[[], bool]) -> None:
+    def park(self, idle: Callable[[], bool]) -> None:
         """For the loop's thread: let others run the loop, if one wanted to and as long as they do.
 
         Args:
@@ -51,23 +51,23 @@ class Turn:
         self.resting = False
         self._bell.acquire(blocking=False)  # rung once more meanwhile
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """There is something to do: the loop's thread ends its rest."""
         if self.resting:
             with contextlib.suppress(RuntimeError):  # another thread has rung
                 self._bell.release()
 
-    def wanted(self) -> None:
+    def request(self) -> None:
         """A thread is about to wait: it could run the loop."""
-        self._wanted_at = time.monotonic()
+        self._requested_at = time.monotonic()
 
     def take(self) -> bool:
         """Take the turn, if it can be had at once."""
         return self.resting and self._lock.acquire(blocking=False)
 
     def give(self) -> None:
-        self._wanted_at = time.monotonic()
+        self._requested_at = time.monotonic()
         self._lock.release()
 
     def _recent(self) -> bool:
-        return time.monotonic() - self._wanted_at < REST_S
+        return time.monotonic() - self._requested_at < REST_S

@@ -223,7 +223,7 @@ class Engine(threading.Thread):
             raise ShutDownError("This rank has left the job during a collective.")
 
     def _check(self, error: CollectiveError | None = None) -> None:
-        error = error or (self._control.hopeless() if self._running else None)
+        error = error or (self._control.fatal_error() if self._running else None)
         if error := error or self.sets.watch(self._tell):
             raise error
 

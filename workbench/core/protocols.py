@@ -34,11 +34,11 @@ class Control(Protocol):
     def pump(self) -> None:
         """Read all messages without waiting, and send a heartbeat if one is due."""
 
-    def hopeless(self) -> CollectiveError | None:
+    def fatal_error(self) -> CollectiveError | None:
         """The error that ended the job: every wait must stop."""
 
     def verdict(self) -> CollectiveError | None:
-        """Like :meth:`hopeless`, after the data plane failed: waits a moment for rank 0's answer."""
+        """Like :meth:`fatal_error`, after the data plane failed: waits a moment for rank 0's answer."""
 
     def close(self) -> None:
         """Free all resources; messages that were sent still arrive."""

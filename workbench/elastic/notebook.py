@@ -17,7 +17,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from workbench.common.alone import ALONE, LeftOutError, Newcomer, no_collective
+from workbench.common.alone import ALONE, Newcomer, NewcomerError, no_collective
 from workbench.core.engine import anybody
 from workbench.elastic.leaving import end_engine
 from workbench.job import api
@@ -103,7 +103,7 @@ def _run(cell: str, current: bool = False) -> Without:
         error = result.error_before_exec or result.error_in_exec
         if error is None:
             continue
-        left_out = isinstance(error, LeftOutError)
+        left_out = isinstance(error, NewcomerError)
         why = f"left out, {error}" if left_out else f"{type(error).__name__}: {error}"
         without.append((statement.strip().splitlines()[0], why))
         if current and not left_out:

@@ -2,7 +2,7 @@
 
 ====================  =================================================================
 ``executor.py``       what runs in such a process: it offers a slot, and runs scripts
-``switchboard.py``    the launcher's end: who is there, and the way to each
+``registry.py``    the launcher's end: who is there, and the way to each
 ``channel.py``        signed messages between the two
 ``client.py``         what the launcher starts to run a script there, as it starts ssh
 ``jobs.py``           a function, called on ranks that start there

@@ -1,4 +1,4 @@
-"""What the launcher starts to run a script on an executor: as ``ssh host script``, by way of the switchboard."""
+"""What the launcher starts to run a script on an executor: as ``ssh host script``, by way of the executor registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(path: str, host: str, script: str) -> int:
     try:
         sock.connect(path)
     except OSError as error:
-        print(f"the switchboard does not answer: {error}", file=sys.stderr)
+        print(f"the executor registry does not answer: {error}", file=sys.stderr)
         return LOST
     channel = ExecutorChannel(sock, b"", listened=False)
     channel.send("run", host=host, script=script)

@@ -2,9 +2,9 @@
 
 ::
 
-    launcher ── client ── switchboard ══ TCP ══ executor ── sh ── agent ── supervisors ── ranks
+    launcher ── client ── registry ══ TCP ══ executor ── sh ── agent ── supervisors ── ranks
 
-The executor connects to the launcher's switchboard, so it listens nowhere. It then does what sshd does on a host: it
+The executor connects to the launcher's registry, so it listens nowhere. It then does what sshd does on a host: it
 runs a shell's script, and carries its standard streams. Each script has a connection of its own. When the launcher, the
 executor or the connection between them is gone, the script's standard input ends. The agent takes that as the end of
 the job on its host.
@@ -40,7 +40,7 @@ class Invitation:
     """What an executor must know to come; hand it over inside the engine's own messages.
 
     Args:
-        address, port: where the switchboard listens.
+        address, port: where the executor registry listens.
         secret: without it nobody is admitted. Its ``repr`` leaves it out, for engines log their arguments.
     """
 
@@ -98,7 +98,7 @@ def serve(invitation: Invitation, about: About, timeout_s: float = 30.0) -> str:
 
 
 def connected(invitation: Invitation, until: float) -> ExecutorChannel:
-    """A channel to the switchboard.
+    """A channel to the executor registry.
 
     Args:
         invitation: where it is.

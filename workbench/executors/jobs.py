@@ -1,4 +1,4 @@
-"""Call a function on ranks in the executors of Spark or Ray, once these have checked in at a switchboard."""
+"""Call a function on ranks in the executors of Spark or Ray, once these have checked in at an executor registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from workbench import config
 from workbench.errors import LaunchError
-from workbench.executors.switchboard import Switchboard
+from workbench.executors.registry import ExecutorRegistry
 from workbench.launch import function as runner
 from workbench.launch.elastic.command import elastic_environment
 from workbench.launch.elastic.discovery import Found
@@ -27,7 +27,7 @@ from workbench.machine import make_room
 
 
 def run_on(
-    board: Switchboard,
+    board: ExecutorRegistry,
     n: int,
     func: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -73,7 +73,7 @@ def run_on(
 
 
 def run_elastic_on(
-    board: Switchboard,
+    board: ExecutorRegistry,
     limits: Limits,
     func: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -122,9 +122,9 @@ def run_elastic_on(
 
 
 class BoardDiscovery:
-    """The hosts whose executors are at the switchboard, see :class:`workbench.launch.elastic.discovery.FindsHosts`."""
+    """The hosts whose executors have registered, see :class:`workbench.launch.elastic.discovery.FindsHosts`."""
 
-    def __init__(self, board: Switchboard, failed: Callable[[], str] = str) -> None:
+    def __init__(self, board: ExecutorRegistry, failed: Callable[[], str] = str) -> None:
         self._board, self._failed = board, failed
         self._known: Found = []
 
@@ -132,7 +132,7 @@ class BoardDiscovery:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The switchboard is its owner's."""
+        """The executor registry is its owner's."""
 
     def news(self) -> tuple[Found | None, str]:
         """The hosts, if they have changed.

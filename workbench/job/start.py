@@ -244,7 +244,7 @@ def _engine(
     levels = (on_gpu or backend).levels
     stack.tunes(engine, announcer, batching, levels)
     if control.tuning and levels:
-        control.tuning.matters("hierarchical_allreduce", now=int(levels.on))
+        control.tuning.mark_relevant("hierarchical_allreduce", now=int(levels.on))
     engine.waits = BlockedThreads(rank, engine.report)
     backend.life.tick(engine.tick)
     if on_gpu:

@@ -3,7 +3,7 @@
 ::
 
     kernel ─┬─ ipyparallel.controller
-            └─ switchboard ══ actor on a node ── agent ── supervisors ── engines
+            └─ executor registry ══ actor on a node ── agent ── supervisors ── engines
 
 The actors are executors, see :mod:`workbench.executors`; the engines are processes of their own below them, so they are
 started, watched and rescued as on hosts that ssh reaches.
@@ -20,7 +20,7 @@ from typing import Any
 from workbench import config
 from workbench.common.text import count
 from workbench.errors import LaunchError
-from workbench.executors.switchboard import Switchboard
+from workbench.executors.registry import ExecutorRegistry
 from workbench.launch.hosts.connections import Target
 from workbench.ray.jobs.calls import reason
 from workbench.ray.jobs.offers import Offer
@@ -68,7 +68,7 @@ def request(n: int, asked: Mapping[str, Any]) -> RayRequest:
 
 
 class RayPlaces:
-    """Places that Ray has given, until :meth:`release`; see :class:`workbench.cluster.reservation.Held`.
+    """Places that Ray has given, until :meth:`release`; see :class:`workbench.cluster.reservation.Allocation`.
 
     Args:
         asked: how many, and what each takes.
@@ -90,7 +90,7 @@ class RayPlaces:
         log(f"Ray is asked for {count(asked.n, 'place')} ({asked.strategy})")
         bundle = {"CPU": asked.cpus, "GPU": asked.gpus}
         self._group, _ = create_placement_group(bundle, asked.n, asked.timeout_s, asked.strategy)
-        self._board = Switchboard(str(ray.util.get_node_ip_address()), config.ports())
+        self._board = ExecutorRegistry(str(ray.util.get_node_ip_address()), config.ports())
         self._actors: list[Any] = []
         atexit.register(self.release)
         try:

@@ -18,7 +18,7 @@ from cloudpickle import dumps
 from workbench import config
 from workbench.errors import LaunchError
 from workbench.executors.executor import Invitation, connected
-from workbench.executors.switchboard import Switchboard
+from workbench.executors.registry import ExecutorRegistry
 from workbench.ray.needed import ray
 
 _LIMIT_S = 10.0
@@ -72,7 +72,7 @@ def calling(callbacks: Sequence[Callable[[Any], Any]]) -> Iterator[dict[str, str
             except Exception as error:  # noqa: BLE001 - the caller's own; it is raised there
                 errors.append(error)
 
-    with Switchboard(str(ray.util.get_node_ip_address()), config.ports(), on_message) as board:
+    with ExecutorRegistry(str(ray.util.get_node_ip_address()), config.ports(), on_message) as board:
         found = board.invitation
         yield config.log_server_variables(found.address, found.port, found.secret)
     if errors:

@@ -2,7 +2,7 @@
 
 ::
 
-    driver:  run ── Switchboard ── Offers ── Spark's scheduler
+    driver:  run ── ExecutorRegistry ── SparkSlots ── Spark's scheduler
                         ║                        │
     node:          executor.serve  ◄──  task of a stage (all at once, if it is a barrier stage)
                         └── agent ── ranks
@@ -17,7 +17,7 @@ from typing import Any
 
 from workbench.errors import LaunchError, RankFailedError, WorkbenchError
 from workbench.executors.executor import About, Invitation, serve
-from workbench.executors.switchboard import Switchboard
+from workbench.executors.registry import ExecutorRegistry
 from workbench.spark import session
 from workbench.spark.shipping import shipped
 
@@ -49,7 +49,7 @@ def offer(invitation: Invitation, barrier: bool, index: int, _: Iterable[Any]) -
     yield serve(invitation, About(label, tuple(gpus.addresses) if gpus else ()))
 
 
-class Offers:
+class SparkSlots:
     """``n`` Spark tasks as one Spark job, on a thread of its own; within the block it runs.
 
     Args:
@@ -60,14 +60,14 @@ class Offers:
         title: what Spark's own pages call it.
     """
 
-    def __init__(self, sc: Any, n: int, board: Switchboard, barrier: bool, title: str) -> None:
+    def __init__(self, sc: Any, n: int, board: ExecutorRegistry, barrier: bool, title: str) -> None:
         self._sc, self._n, self._board, self._title = sc, n, board, title
         self._offer, self._barrier = shipped(__name__, "offer", board.invitation, barrier), barrier
         self._tag = f"workbench-{secrets.token_hex(8)}"
         self._over = self._cancelled = False
         self._failure = ""
 
-    def __enter__(self) -> Offers:
+    def __enter__(self) -> SparkSlots:
         from pyspark import InheritableThread
 
         self._thread = InheritableThread(target=self._run, name="workbench-spark", daemon=True)
@@ -150,4 +150,4 @@ def check_n(n: int, what: str) -> int:
     return n
 
 
-__all__ = ["Offers", "check_n", "offer", "reason"]
+__all__ = ["SparkSlots", "check_n", "offer", "reason"]

@@ -14,10 +14,10 @@ from workbench import config
 from workbench.common.text import count
 from workbench.errors import LaunchError, PeerLostError, WorkbenchError
 from workbench.executors.jobs import run_elastic_on, run_on
-from workbench.executors.switchboard import Switchboard
+from workbench.executors.registry import ExecutorRegistry
 from workbench.launch.elastic.run import Limits
 from workbench.spark import session
-from workbench.spark.offers import Offers, check_n
+from workbench.spark.offers import SparkSlots, check_n
 
 T = TypeVar("T")
 
@@ -165,11 +165,11 @@ def run_elastic(
 @contextlib.contextmanager
 def _tasks(
     sc: Any, n: int, first: int, until: float, env: Mapping[str, str] | None, barrier: bool
-) -> Iterator[tuple[Switchboard, Callable[[], str]]]:
+) -> Iterator[tuple[ExecutorRegistry, Callable[[], str]]]:
     """``n`` tasks of Spark, of which ``first`` have checked in; an error within the block says which task was lost."""
     ports = config.ports(config.child_environment(**(env or {})))
     title = f"workbench: {count(n, 'rank')}"
-    with Switchboard(session.address(sc), ports) as board, Offers(sc, n, board, barrier, title) as offers:
+    with ExecutorRegistry(session.address(sc), ports) as board, SparkSlots(sc, n, board, barrier, title) as offers:
         began = False
         try:
             board.wait_for(first, max(1.0, until - time.monotonic()), offers.failure)

@@ -159,7 +159,7 @@ class GraphCalls:
 
         def run(*args: Any) -> Any:
             try:
-                with HOLDER.as_rank(context), INTERRUPTS.heeded(), called_at(line, self.library, more):
+                with HOLDER.as_rank(context), INTERRUPTS.interruptible(), called_at(line, self.library, more):
                     return function(*args)
             except BaseException as error:
                 self.error = error

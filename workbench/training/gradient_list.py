@@ -143,7 +143,7 @@ class GradientList:
             for handle in handles:
                 handle.wait()
         if self._op is not Adasum:
-            self._limit.learn(handles)
+            self._limit.update_from(handles)
         reduced = gathered | arrays.parts()
         return [reduced[name] for name in self._names]
 

@@ -157,13 +157,13 @@ class BucketLimit:
         if context and not self.current:
             self._latest, self._job, self._failures = None, context.world, context.failures
 
-    def learn(self, handles: Iterable[Handle]) -> None:
+    def update_from(self, handles: Iterable[Handle]) -> None:
         """The step has ended well with these, on all ranks."""
         context = HOLDER.get()
         if not (context.settings.autotune and self.current and self()):
             return
         if context.tuner:
-            context.tuner.matters("bucket_bytes")
+            context.tuner.mark_relevant("bucket_bytes")
         known = [handle.tuned for handle in handles]
         if known and None not in known:
             self._latest = max(each for each in known if each)

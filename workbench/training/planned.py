@@ -15,10 +15,10 @@ from workbench.errors import MismatchError, WorkbenchError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.job.objects import allgather_object, broadcast_object
-from workbench.simulate.measured.plan import COMPRESSIONS, Plan, Way, choose, values
+from workbench.simulate.measured.plan import COMPRESSIONS, Plan, SendMode, choose, values
 from workbench.simulate.measured.prediction import Measured
 
-Asked = str | Path | Measured | Plan
+PlanSource = str | Path | Measured | Plan
 """``"auto"``, ``"auto, fp16"``, ``"auto, bf16"``, a measurement or the path of a saved one, or a plan."""
 
 log = logging.getLogger("workbench")
@@ -44,7 +44,7 @@ def keep(found: Measured) -> Measured:
     return found
 
 
-def agree(asked: Asked, given: Sequence[str], cannot_defer: str, numbers: int) -> Plan:
+def agree(asked: PlanSource, given: Sequence[str], cannot_defer: str, numbers: int) -> Plan:
     """What all ranks do; all call it.
 
     Args:
@@ -58,10 +58,10 @@ def agree(asked: Asked, given: Sequence[str], cannot_defer: str, numbers: int) -
         MismatchError: the ranks ask for different plans.
         WorkbenchError: there is no measurement, or it is one of other ranks, hosts or models.
     """
-    if not isinstance(asked, Asked):
+    if not isinstance(asked, PlanSource):
         raise ValueError(f"plan={asked!r}: {_GIVE}")
     if api.size() == 1:
-        return Plan(Way(), "As it is: there is one rank, so nothing is sent.")
+        return Plan(SendMode(), "As it is: there is one rank, so nothing is sent.")
     says = (_text(asked), *given, cannot_defer, numbers)
     everyone = allgather_object((says, socket.gethostname()), "DistributedOptimizer.plan")
     if len({each for each, _ in everyone}) > 1:
@@ -71,7 +71,7 @@ def agree(asked: Asked, given: Sequence[str], cannot_defer: str, numbers: int) -
             "Give the same arguments and the same model on all ranks."
         )
     if given:
-        return Plan(Way(), f"As the arguments say: {', '.join(given)} leaves nothing to choose.")
+        return Plan(SendMode(), f"As the arguments say: {', '.join(given)} leaves nothing to choose.")
     found: Plan | str = ""
     if api.rank() == 0:
         try:
@@ -85,7 +85,7 @@ def agree(asked: Asked, given: Sequence[str], cannot_defer: str, numbers: int) -
     return found
 
 
-def _text(asked: Asked) -> str:
+def _text(asked: PlanSource) -> str:
     """The same on ranks that ask for the same."""
     if isinstance(asked, Measured):
         return "a measurement"
@@ -97,7 +97,7 @@ def _line(plan: str, *rest: object) -> str:
     return ", ".join(filter(None, [f"plan={plan}", *map(str, given), f"{numbers:,} numbers", str(cannot_defer)]))
 
 
-def _decide(asked: Asked, cannot_defer: str, numbers: int, machines: Sequence[str]) -> Plan:
+def _decide(asked: PlanSource, cannot_defer: str, numbers: int, machines: Sequence[str]) -> Plan:
     if isinstance(asked, Plan):
         if asked.way.overlap_forward and cannot_defer:
             raise WorkbenchError(cannot_defer)
@@ -154,4 +154,4 @@ def _check_fits(found: Measured, numbers: int, machines: Sequence[str]) -> None:
         )
 
 
-__all__ = ["Asked", "Measurements", "agree", "keep"]
+__all__ = ["Measurements", "PlanSource", "agree", "keep"]

@@ -136,12 +136,12 @@ class _Steps:
         raise NotImplementedError
 
     def slot(self, k: int) -> Array:
-        """See :meth:`TwoLevels.slot`."""
+        """See :meth:`TwoLevelCollectives.slot`."""
         return self.levels.slot(k, self.segments[k])
 
 
 class _Allreduce(_Steps):
-    """See :meth:`TwoLevels.allreduce`."""
+    """See :meth:`TwoLevelCollectives.allreduce`."""
 
     def __init__(self, levels: TwoLevelCollectives, array: Array, reduction: Reduction, offsets: Sequence[int]) -> None:
         super().__init__(levels, array)
@@ -185,7 +185,7 @@ class _Allreduce(_Steps):
 
 
 class _Broadcast(_Steps):
-    """See :meth:`TwoLevels.broadcast`."""
+    """See :meth:`TwoLevelCollectives.broadcast`."""
 
     def __init__(self, levels: TwoLevelCollectives, array: Array, root: int, hop: int) -> None:
         super().__init__(levels, array)

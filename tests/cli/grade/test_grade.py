@@ -183,6 +183,6 @@ def test_without_the_course_it_says_so_and_all_else_works(tmp_path: Path) -> Non
     assert (graded.returncode, graded.stdout) == (1, "")
     assert "workbench.course, which is not installed here" in graded.stderr
     assert not (tmp_path / "out.csv").exists()
-    parts = "workbench, workbench.cluster, workbench.observe.player, workbench.observe.notebook_timeline"
+    parts = "workbench, workbench.cluster, workbench.observe.player, workbench.observe.timeline_picture"
     used = python("-c", f"import {parts}; print(workbench.__file__); print(workbench.launch.site.read())")
     assert used.stdout.startswith(str(tmp_path)), used.stderr

@@ -163,10 +163,10 @@ def test_a_newcomer_that_has_not_synced_does_not_become_rank_0() -> None:
     made.gone(0, "killed")
     made.came(2, LIKE)
     assert ranks(made.came(1, LIKE)) == {1: (0, 2), 2: (1, 2)}
-    assert not made.heirless
+    assert not made.lost_all_state
     made.gone(1, "killed")
     assert ranks(made.came(2, LIKE)) == {2: (0, 1)}
-    assert made.heirless, "nobody had what was trained"
+    assert made.lost_all_state, "nobody had what was trained"
 
 
 def test_who_has_synced_may_become_rank_0() -> None:
@@ -179,7 +179,7 @@ def test_who_has_synced_may_become_rank_0() -> None:
     made.synced(1, epoch=2)
     made.gone(0, "killed")
     assert ranks(made.came(1, LIKE)) == {1: (0, 1)}
-    assert not made.heirless
+    assert not made.lost_all_state
 
 
 def test_who_withdraws_is_not_waited_for() -> None:
@@ -216,12 +216,12 @@ def test_engines_outlive_their_job() -> None:
     assert "did not call init() yet" in made.why_waiting()
     out = made.came(0, LIKE)
     assert ranks(out) == {0: (0, 3), 1: (1, 3), 2: (2, 3)}
-    assert (made.epoch, made.heirless) == (2, False)
+    assert (made.epoch, made.lost_all_state) == (2, False)
     made.started(3, "a")
     made.came(3, LIKE)
     made.gone(0, "killed"), made.gone(1, "killed")
     assert ranks(made.gone(2, "killed")) == {3: (0, 1)}
-    assert (made.epoch, made.heirless) == (3, True)
+    assert (made.epoch, made.lost_all_state) == (3, True)
 
 
 def test_a_job_that_all_have_left_is_over() -> None:

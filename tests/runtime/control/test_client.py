@@ -50,7 +50,7 @@ def next_message(client: ControlClient, timeout_s: float = 10.0) -> Decision:
 def end(client: ControlClient, timeout_s: float = 10.0) -> str:
     """The text of the PeerLostError by which a rank learns of the job's end; empty if it learns of none in time."""
     deadline = time.monotonic() + timeout_s
-    while (error := client.hopeless()) is None and time.monotonic() < deadline:
+    while (error := client.fatal_error()) is None and time.monotonic() < deadline:
         client._wait(0.02)
     assert error is None or isinstance(error, PeerLostError)
     return str(error or "")

@@ -369,7 +369,7 @@ def test_a_rank_s_message_has_a_limit_as_well(start: Callable[..., Job], interfa
     job.ranks[1].connection.socket.sendall(((4 << 20) + 1).to_bytes(4, "big"))
     assert cut_off(job.ranks[1].connection.socket)
     until = time.monotonic() + 10
-    while (error := job.ranks[0].hopeless()) is None and time.monotonic() < until:
+    while (error := job.ranks[0].fatal_error()) is None and time.monotonic() < until:
         job.ranks[0]._wait(0.02)
     assert isinstance(error, PeerLostError)
     assert "Rank 1 was lost" in str(error)

@@ -115,7 +115,7 @@ def waiting(heeds: bool) -> tuple[threading.Thread, Handle, list[BaseException]]
         try:
             if heeds:
                 handle.owner = Heeding()
-                with INTERRUPTS.heeded():
+                with INTERRUPTS.interruptible():
                     handle.wait()
             else:
                 handle.wait()

@@ -86,7 +86,7 @@ def test_what_is_fixed_stays(name: str) -> None:
     """In every trial; the others are tried with several values."""
     tuned = Tuner(START, fixed=[name], warmup_samples=0, max_samples=10)
     for each in TUNED:
-        tuned.matters(each)
+        tuned.mark_relevant(each)
     while not tuned.settled:
         tuned.tell(surface(tuned.choice, 4, 1))
     values = {each: {getattr(trial.choice, each) for trial in tuned.trials} for each in TUNED}
@@ -97,10 +97,10 @@ def test_what_is_fixed_stays(name: str) -> None:
 def test_what_does_not_matter_stays() -> None:
     """Threshold and window are always tuned; the rest only if somebody says so before the first trial ends."""
     tuned = Tuner(START, warmup_samples=1, max_samples=6)
-    tuned.matters("bucket_bytes")
+    tuned.mark_relevant("bucket_bytes")
     for _ in range(2):
         tuned.tell(1.0)
-    tuned.matters("eager_bytes")
+    tuned.mark_relevant("eager_bytes")
     while not tuned.settled:
         tuned.tell(1.0)
     found = {name for name in TUNED if len({getattr(trial.choice, name) for trial in tuned.trials}) > 1}
@@ -115,7 +115,7 @@ def test_it_finds_the_faster_of_two_ways(best: int) -> None:
     """Whichever the job begins with: one level or two, where one of them takes twice as long."""
     for now in (0, 1):
         tuned = Tuner(START, warmup_samples=0, max_samples=12, noise=0.2)
-        tuned.matters("hierarchical_allreduce", now=now)
+        tuned.mark_relevant("hierarchical_allreduce", now=now)
         assert tuned.choice.hierarchical_allreduce == now
         while not tuned.settled:
             tuned.tell(100.0 if tuned.choice.hierarchical_allreduce == best else 50.0)

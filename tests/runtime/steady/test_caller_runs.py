@@ -153,16 +153,16 @@ def test_nothing_is_done_after_a_failure(alone: Any, monkeypatch: pytest.MonkeyP
         return api.submit([api.entry(Kind.ALLREDUCE, x, name, target=x)], at_once=True)[0]
 
     alone.engine._control._heartbeat_s = 0.1  # after a failure it waits so long for rank 0's word
-    ring = turns.Turn.ring
+    notify = turns.Turn.notify
     monkeypatch.setattr(engines, "execute", breaks)
-    monkeypatch.setattr(turns.Turn, "ring", lambda turn: None)
+    monkeypatch.setattr(turns.Turn, "notify", lambda turn: None)
     handles = []
     for name in ("broken", "after"):
         handles.append(begin(name))
         with pytest.raises(WaitTimeoutError):
             handles[-1].wait(0.3)
     assert done == ["allreduce.broken"]
-    monkeypatch.setattr(turns.Turn, "ring", ring)
+    monkeypatch.setattr(turns.Turn, "notify", notify)
     alone.engine._runner.wake()
     for handle in handles:
         with pytest.raises(CollectiveError, match="no such cable"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from workbench import config
 from workbench.cluster import engine_commands
-from workbench.cluster.elastic.watch import Watch, name_of
+from workbench.cluster.elastic.watch import MembershipThread, name_of
 from workbench.cluster.engines_here import Engines, Log, OfThisMachine, crowded
 from workbench.common.text import count
 from workbench.launch.forks.find import Forks
@@ -86,7 +86,7 @@ class ElasticEngines(OfThisMachine):
         self.job = ProcessTree(mpi.environment(mpi.threads_per_rank(place.n)))
         self.job.env |= {"IPYTHONDIR": str(self.job.folder)} | engine_commands.signing() | dict(place.pins.env)
         settings = config.settings()
-        self.watch = Watch(self.job, str(self.job.folder / NAME), place.least, settings.peer_timeout_s)
+        self.watch = MembershipThread(self.job, str(self.job.folder / NAME), place.least, settings.peer_timeout_s)
         own = {
             "WORKBENCH_MEMBERSHIP": self.watch.path,
             "WORKBENCH_MIN_NP": str(place.least),

@@ -41,7 +41,7 @@ class MembershipChange:
     engine: int = -1
 
 
-class Watch(threading.Thread):
+class MembershipThread(threading.Thread):
     """See the module.
 
     Args:
@@ -197,7 +197,7 @@ class Watch(threading.Thread):
         self._silence.look(self._members.awaited(), now)
         if now > self._reason_at:
             self._reason_at = now + _REASON_S
-            if self._members.stands() and (why := self._members.why_waiting()):
+            if self._members.is_blocked() and (why := self._members.why_waiting()):
                 for worker in self._living:
                     self._registry.send(worker, Message("waiting", {"why": why}))
 
@@ -239,7 +239,7 @@ class Watch(threading.Thread):
                 self._dismissed[worker] = time.monotonic()
         if begun:
             self.changes.append(MembershipChange(time.time_ns(), begun))
-        if begun and self._members.heirless:
+        if begun and self._members.lost_all_state:
             self._notify_people("all engines with trained state are lost; the others begin with their own state")
 
 
@@ -253,4 +253,4 @@ def name_of(worker: int) -> str:
     return f"engine {worker}"
 
 
-__all__ = ["MembershipChange", "Watch", "name_of"]
+__all__ = ["MembershipChange", "MembershipThread", "name_of"]

@@ -187,7 +187,7 @@ def _word(
     return "idle", "", []
 
 
-class Watcher:
+class PanelThread:
     """Makes rows on a thread of its own, until it is stopped.
 
     Args:
@@ -223,4 +223,4 @@ class Watcher:
                 return
 
 
-__all__ = ["KEPT_S", "Feed", "Row", "Watcher"]
+__all__ = ["KEPT_S", "Feed", "PanelThread", "Row"]

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.panel.feed import Feed, Row, Watcher
+from workbench.cluster.panel.feed import Feed, PanelThread, Row
 
 _HERE = Path(__file__).parent
 _DOWN = "The cluster is down. After cluster.up() call cluster.watch() again."
@@ -23,7 +23,7 @@ def panel(cluster: Any) -> Any:
         return shown
     shown = cluster.panel = _widget_class()()
     feeds = _Feeds(cluster)
-    watcher = Watcher(feeds, lambda rows, note: _show(shown, feeds, rows, note))
+    watcher = PanelThread(feeds, lambda rows, note: _show(shown, feeds, rows, note))
 
     def pressed(widget: Any, content: dict[str, Any], buffers: Any) -> None:
         _do(cluster, shown, content)

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 
 from workbench.job import api
-from workbench.observe.notebook_timeline import recorded
+from workbench.observe.timeline_picture import recorded
 from workbench.runtime.trace.recorder import Answer, Collective, Snapshot
 
 _HASTE = 900  # ns between two events, at most, where nobody waits

@@ -93,7 +93,7 @@ class Membership:
         ranks: its workers, by rank. Who has ended since is still in it.
         finished: members that have ended well.
         left: all members have left, and nobody has what was trained.
-        heirless: the epoch has begun, and is not the first, but nobody in it had what was trained.
+        lost_all_state: the epoch has begun, and is not the first, but nobody in it had what was trained.
 
     Example:
         >>> job = Membership(least=1)
@@ -117,7 +117,7 @@ class Membership:
     ) -> None:
         self.least, self.most, self._key, self._anew, self._more = least, most, key, anew, more
         self.epoch, self.ranks, self.finished = 0, list[int](), set[int]()
-        self.left = self.heirless = False
+        self.left = self.lost_all_state = False
         self._workers: dict[int, Worker] = {}
         self._exchanges: dict[int, dict[int, bytes]] = {}  # by number, the values by worker
         self._like: Mapping[str, Any] | None = None  # what all workers must have in common
@@ -275,7 +275,7 @@ class Membership:
         """Are newcomers here, of whom nobody was told because others were started with them?"""
         return any(not one.announced and self._has_followers(one) for one in self._newcomers())
 
-    def stands(self) -> bool:
+    def is_blocked(self) -> bool:
         """Does nobody train, though some want to?"""
         came = self._came()
         return bool(came) and (not self._members() or any(each in came for each in self._members()))
@@ -362,7 +362,7 @@ class Membership:
         others = {each: self._workers[each] for each in came if not self._workers[each].member}
         out = self._dismiss(each for each, one in others.items() if one.leaving or (one.unlisted and self.ranks))
         came = self._came()
-        if not self.stands() or self.awaited():
+        if not self.is_blocked() or self.awaited():
             return out
         if not self.ranks and len(came) < len(self._workers):
             return out
@@ -406,7 +406,7 @@ class Membership:
 
     def _begin(self, workers: list[int]) -> Out:
         trained = any(self._workers[each].trained for each in workers)
-        self.heirless = self.epoch > 0 and not trained
+        self.lost_all_state = self.epoch > 0 and not trained
         for one in self._workers.values():
             one.member = False
         self.epoch, self.ranks, self._exchanges = self.epoch + 1, workers, {}

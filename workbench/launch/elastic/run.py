@@ -251,7 +251,7 @@ class ElasticRun:
             self._workers.send(worker, message)
         if epoch > 1:
             self._log(f"epoch {epoch} begins with {count(len(self._members.ranks), 'rank')}.")
-        if epoch and self._members.heirless:
+        if epoch and self._members.lost_all_state:
             self._log(
                 "all ranks with trained state are lost: the others read the newest checkpoint, or begin from the start."
             )
@@ -266,7 +266,7 @@ class ElasticRun:
         limits, why = self._limits, self._members.why_waiting()
         if not self._next:
             why = f"{count(self._slots.total, 'slot')} of at least {limits.least} (--min-np)"
-        stuck = why and (self._members.stands() or not self._next)
+        stuck = why and (self._members.is_blocked() or not self._next)
         self._short_since = (self._short_since or now) if stuck else None
         self._silence.look(self._members.awaited(), now)
         self._together_since = min(self._together_since, now) if self._members.awaits_followers() else float("inf")

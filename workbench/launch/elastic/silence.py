@@ -10,7 +10,7 @@ from workbench.common.messages import Message
 _PING_S = 1.0  # between two questions
 
 
-class Contact(Protocol):
+class ReportsSilence(Protocol):
     """Carries messages to workers."""
 
     def send(self, worker: int, message: Message) -> None: ...
@@ -28,7 +28,7 @@ class Silence:
         overdue: called with each that is.
     """
 
-    def __init__(self, contact: Contact, limit_s: float, overdue: Callable[[int], None]) -> None:
+    def __init__(self, contact: ReportsSilence, limit_s: float, overdue: Callable[[int], None]) -> None:
         self._contact, self._limit_s, self._overdue = contact, limit_s, overdue
         self._asked: dict[int, float] = {}  # since when
         self._next = 0.0
@@ -48,4 +48,4 @@ class Silence:
             self._contact.send(worker, Message("ping", {}))
 
 
-__all__ = ["Contact", "Silence"]
+__all__ = ["ReportsSilence", "Silence"]

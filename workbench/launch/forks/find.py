@@ -19,7 +19,7 @@ from pathlib import Path
 
 from workbench import config
 from workbench.common.notebook import apart_from_debugger
-from workbench.launch.forks import stand_in
+from workbench.launch.forks import fork_client
 from workbench.launch.forks.environment import PAD, THREADS, read_by_imports
 from workbench.launch.ranks.watchdog import TAG
 
@@ -79,7 +79,7 @@ class Forks:
         """What starts ``python -m …``: by a fork, if there is a server."""
         if not self.found:
             return list(python)
-        return [sys.executable, "-I", "-S", stand_in.__file__, self._path, *python]
+        return [sys.executable, "-I", "-S", fork_client.__file__, self._path, *python]
 
     def start(self) -> None:
         """Start a server for the next time, unless there is one, or somebody has begun to start it."""
@@ -133,7 +133,7 @@ def behind(pid: int) -> int:
     """
     with contextlib.suppress(OSError, ValueError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if words[2:3] == [stand_in.WAIT.encode()]:
+        if words[2:3] == [fork_client.WAIT.encode()]:
             return int(words[3])
     return pid
 
@@ -188,7 +188,7 @@ def start(path: str, env: Mapping[str, str], modules: Sequence[str]) -> None:
         return
     mine, its = socket.socketpair()
     its.set_inheritable(True)
-    its_env = {name: text for name, text in env.items() if name not in (TAG, stand_in.FORK)}
+    its_env = {name: text for name, text in env.items() if name not in (TAG, fork_client.FORK)}
     its_env |= dict.fromkeys(THREADS, "1") | {PAD: "x" * _PAD_BYTES, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     python = [sys.executable, "-m", "workbench.launch.forks.server", path, str(its.fileno()), *modules]
     with its, apart_from_debugger(), contextlib.suppress(OSError):

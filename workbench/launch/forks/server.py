@@ -4,7 +4,7 @@ It imports the modules and forks, in one thread, as long as a process that has a
 
     kernel ── lease ──► server ──► engine 0   a session, signals, files and an environment as the stand-in had them
                           ▲   └──► engine 1
-    mpiexec ── stand-in ──┘        (stand_in.py says what is sent)
+    mpiexec ── stand-in ──┘        (fork_client.py says what is sent)
 
 What keeps a fork like a new process:
 
@@ -46,7 +46,7 @@ from typing import NoReturn
 from workbench import config
 from workbench.common.ports import peer
 from workbench.launch.forks.environment import PAD, read_by_imports
-from workbench.launch.forks.stand_in import FORK, MOST_FILES
+from workbench.launch.forks.fork_client import FORK, MOST_FILES
 
 _IDLE_S = 1800.0
 _SET_BLAS_THREADS = (
@@ -59,7 +59,7 @@ _LONGEST = 8 << 20  # bytes of a request
 
 @dataclass(frozen=True)
 class Request:
-    """What a stand-in asks for, see ``stand_in.request``."""
+    """What a stand-in asks for, see ``fork_client.request``."""
 
     cwd: str
     stand_in: int

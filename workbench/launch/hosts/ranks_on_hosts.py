@@ -36,7 +36,7 @@ from workbench.launch.ranks.events import (
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus, slots_here
 from workbench.launch.start import mpi
-from workbench.launch.start.gpus import Asked
+from workbench.launch.start.gpus import GpuChoice
 from workbench.launch.start.hosts import ONCE, check, discover, is_here, parse, read
 from workbench.launch.start.ranks_here import Ranks, RanksHere
 from workbench.launch.start.starters import JobSpec
@@ -60,7 +60,7 @@ class HostPlan:
     targets: Sequence[Target]
     networks: Sequence[str] = ()
     ports: tuple[int, int] = (0, 0)
-    gpus: Asked = None
+    gpus: GpuChoice = None
     folder: str = ""
 
     def ranks(self, n: int) -> dict[str, list[int]]:

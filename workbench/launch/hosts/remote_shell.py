@@ -130,10 +130,10 @@ class LocalShell:
 
 @dataclass(frozen=True)
 class Relay:
-    """By way of a switchboard, to a process that another engine has started, see :mod:`workbench.executors`.
+    """By way of an executor registry, to a process that another engine has started, see :mod:`workbench.executors`.
 
     Args:
-        path: the switchboard's socket.
+        path: the executor registry's socket.
     """
 
     path: str
@@ -202,10 +202,10 @@ _SRUN_SAYS = (
     ("Unable to contact slurm controller", "Slurm does not answer", "Does it run? scontrol ping"),
     ("No such file or directory", "srun is not here", "Load Slurm's module, or start where srun is"),
 )
-# And what the switchboard says.
+# And what the executor registry says.
 _RELAY_SAYS = (
     ("no executor of", "no executor is left there", "The engine's own log says why it ended"),
-    ("the switchboard does not answer", "the job is over", "Start it again"),
+    ("the executor registry does not answer", "the job is over", "Start it again"),
 )
 
 

@@ -27,7 +27,7 @@ from workbench.launch.ranks.supervisor import GPUS, LOCAL_RANK_NAMES
 
 Gpu = tuple[str, str]
 """(uuid as torch writes it, without GPU-; name)"""
-Asked = int | str | Sequence[int | str] | None
+GpuChoice = int | str | Sequence[int | str] | None
 """What can be asked for, see :func:`assign`."""
 
 _ASK_TIMEOUT_S = 5.0
@@ -67,7 +67,7 @@ class Pins:
         return "; ".join(["each rank sees one GPU, its cuda:0", *shared]) if users else ""
 
 
-def pin(n: int, asked: Asked = None) -> Pins:
+def pin(n: int, asked: GpuChoice = None) -> Pins:
     """Look which GPUs there are, and give each of ``n`` ranks of this machine its own.
 
     Args:
@@ -86,7 +86,7 @@ def pin(n: int, asked: Asked = None) -> Pins:
     return Pins(tuple((uuid, names.get(uuid, "MIG")) if uuid else "" for uuid in uuids), _variables(uuids, asked))
 
 
-def _variables(uuids: Sequence[str], asked: Asked) -> dict[str, str]:
+def _variables(uuids: Sequence[str], asked: GpuChoice) -> dict[str, str]:
     if any(uuids):
         return {GPUS: ";".join(for_cuda(uuid) for uuid in uuids)}
     return {"CUDA_VISIBLE_DEVICES": ""} if _means_none(asked) else {}
@@ -129,7 +129,7 @@ def visible(found: Sequence[Gpu], text: str | None) -> list[Gpu]:
     return left
 
 
-def assign(n: int, found: Sequence[Gpu], gpus: Asked = None) -> list[str]:
+def assign(n: int, found: Sequence[Gpu], gpus: GpuChoice = None) -> list[str]:
     """The uuid of the GPU of each local rank; "" for none.
 
     Args:
@@ -157,7 +157,7 @@ def assign(n: int, found: Sequence[Gpu], gpus: Asked = None) -> list[str]:
     return [chosen[rank % len(chosen)] if chosen else "" for rank in range(n)]
 
 
-def _choose(found: Sequence[Gpu], gpus: Asked) -> list[str]:
+def _choose(found: Sequence[Gpu], gpus: GpuChoice) -> list[str]:
     """The uuids that are dealt out."""
     if gpus is None or _means_none(gpus) or gpus == "all":
         return []
@@ -174,11 +174,11 @@ def _choose(found: Sequence[Gpu], gpus: Asked) -> list[str]:
     return [_named(found, word, gpus) for word in these]
 
 
-def _means_none(gpus: Asked) -> bool:
+def _means_none(gpus: GpuChoice) -> bool:
     return gpus in ("none", "0") or (isinstance(gpus, int) and gpus == 0)
 
 
-def _named(found: Sequence[Gpu], word: int | str, gpus: Asked) -> str:
+def _named(found: Sequence[Gpu], word: int | str, gpus: GpuChoice) -> str:
     """The uuid of the one that a word means. Whether there is such a MIG device nvidia-smi's list does not say."""
     if isinstance(word, str) and word.startswith("MIG-") and found:
         return word
@@ -198,7 +198,7 @@ def _fitting(found: Sequence[Gpu], word: int | str) -> list[Gpu]:
     return [gpu for gpu in found if gpu[0].lower().startswith(text.removeprefix("GPU-").lower())]
 
 
-def _wrong(gpus: Asked, found: Sequence[Gpu], cure: str) -> LaunchError:
+def _wrong(gpus: GpuChoice, found: Sequence[Gpu], cure: str) -> LaunchError:
     if not found:
         return LaunchError(
             f"gpus={gpus!r}: there is no GPU that this process may use. nvidia-smi shows none, or CUDA_VISIBLE_DEVICES "
@@ -233,4 +233,4 @@ def _parse(lines: Sequence[str]) -> list[tuple[str, str]]:
     return [(uuid.removeprefix("GPU-"), name.strip()) for uuid, _, name in pairs]
 
 
-__all__ = ["TAKE_MINE", "Asked", "Gpu", "Pins", "assign", "for_cuda", "gpus", "pin", "visible"]
+__all__ = ["TAKE_MINE", "Gpu", "GpuChoice", "Pins", "assign", "for_cuda", "gpus", "pin", "visible"]

@@ -10,9 +10,9 @@ from workbench import config
 from workbench.common.text import count
 from workbench.errors import DeadlineError, LaunchError
 from workbench.executors.jobs import run_elastic_on
-from workbench.executors.switchboard import Switchboard
+from workbench.executors.registry import ExecutorRegistry
 from workbench.launch.elastic.run import Limits
-from workbench.ray.jobs.offers import HostDiscovery, Offers, Takes
+from workbench.ray.jobs.offers import HostDiscovery, RaySlots, Takes
 from workbench.ray.needed import connected
 from workbench.ray.places import alias_is_wanted
 from workbench.ray.settings import MiniSettings
@@ -47,8 +47,8 @@ class Growing:
             )
         self._settings, self._limits = settings, limits
         self._env = {name: str(value) for name, value in env.items()}
-        self._board = Switchboard(str(ray.util.get_node_ip_address()), config.ports())
-        self._offers = Offers(self._board, discovery, takes, limits.most)
+        self._board = ExecutorRegistry(str(ray.util.get_node_ip_address()), config.ports())
+        self._offers = RaySlots(self._board, discovery, takes, limits.most)
         try:
             self._wait(limits.least, limits.timeout_s)
         except BaseException:

@@ -2,12 +2,12 @@
 
 ::
 
-    discovery ──► offers ──► actor on a node ──► switchboard ──► hosts of the elastic job
+    discovery ──► offers ──► actor on a node ──► registry ──► hosts of the elastic job
        ▲                         │
        └── node is gone ◄────────┘
 
 A node that comes gets actors; those of a node that goes, end. The launcher knows nothing of Ray: it sees the
-switchboard's hosts.
+registry's hosts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from workbench.executors.executor import About, Invitation, serve
-from workbench.executors.switchboard import Switchboard
+from workbench.executors.registry import ExecutorRegistry
 from workbench.ray.jobs.calls import reason
 from workbench.ray.needed import ray
 
@@ -69,7 +69,7 @@ class _Made:
     ended: Any
 
 
-class Offers:
+class RaySlots:
     """Keeps executors where the discovery says; a thread of its own looks after them.
 
     Args:
@@ -82,7 +82,7 @@ class Offers:
         complaint: why the last one did not serve, or the discovery does not answer; "" while all is well.
     """
 
-    def __init__(self, board: Switchboard, discovery: HostDiscovery, takes: Takes, most: int = 0) -> None:
+    def __init__(self, board: ExecutorRegistry, discovery: HostDiscovery, takes: Takes, most: int = 0) -> None:
         self._board, self._discovery, self._takes, self._most = board, discovery, takes, most
         self._made: dict[str, list[_Made]] = {}
         self._number, self._over, self.complaint = 0, threading.Event(), ""
@@ -158,4 +158,4 @@ def limited(slots: Mapping[str, int], most: int) -> dict[str, int]:
     return found
 
 
-__all__ = ["EVERY_S", "HostDiscovery", "Offer", "Offers", "Takes", "limited"]
+__all__ = ["EVERY_S", "HostDiscovery", "Offer", "RaySlots", "Takes", "limited"]

@@ -13,7 +13,7 @@ from workbench.common.secret.seal import Seal
 from workbench.core.messages import Announce, Decision, Event
 from workbench.runtime.control.codec import decode_decision, encode_event
 from workbench.runtime.control.connection import Connection
-from workbench.runtime.control.liveness import Rank0Watch
+from workbench.runtime.control.liveness import Rank0Liveness
 from workbench.runtime.control.server import LARGEST, ControlServer
 
 _LARGEST_OF_RANK_0 = 1 << 30  # bytes of a message
@@ -71,7 +71,7 @@ class SocketChannel:
         self._rank, self._poller = rank, select.poll()
         self._up, self._down = Seal(secret, b"up"), Seal(secret, b"down")
         self._number = self._newest = 0
-        self._watch = Rank0Watch(sock, peer_timeout_s)
+        self._watch = Rank0Liveness(sock, peer_timeout_s)
         self._connection = Connection(sock, _LARGEST_OF_RANK_0)
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
@@ -178,7 +178,7 @@ class LocalChannel:
             finally:
                 self._inside = False
         elif not caller:
-            self._server.turn.ring()
+            self._server.turn.notify()
         return [self._got.popleft() for _ in range(len(self._got))]
 
     def wait(self, timeout_s: float, caller: bool = False) -> Sequence[tuple[int, int]]:

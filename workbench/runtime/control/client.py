@@ -77,7 +77,7 @@ class ControlClient:
         """Take what is there without waiting, and show a sign of life if one is due. Also called amid a long wait."""
         self._wait(0.0)
 
-    def hopeless(self) -> CollectiveError | None:
+    def fatal_error(self) -> CollectiveError | None:
         """The error that ended the job, by rank 0's word or its death: a reason to break off every wait."""
         for decision in self._inbox:
             for item in decision.items:
@@ -93,9 +93,9 @@ class ControlClient:
         self.wake()
 
     def verdict(self) -> CollectiveError | None:
-        """As :meth:`hopeless`, where the data plane broke: a moment later rank 0 may know that another rank is dead."""
+        """As :meth:`fatal_error`, where the data plane broke: a moment later rank 0 may know that another is dead."""
         deadline = time.monotonic() + 2 * self._heartbeat_s
-        while (error := self.hopeless()) is None and time.monotonic() < deadline:
+        while (error := self.fatal_error()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
             self.pump()
         return error
@@ -117,7 +117,7 @@ class ControlClient:
         while not self._newest:
             self._wait(min(0.2, timeout_s))
             look()
-            if not self._newest and (error := self.hopeless()):
+            if not self._newest and (error := self.fatal_error()):
                 raise error
             if not self._newest and time.monotonic() > deadline:
                 who = f"{rank_list(missing())} did not come" if missing and missing() else "rank 0 did not answer"

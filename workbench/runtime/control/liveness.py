@@ -14,7 +14,7 @@ _ENDED = "its process {} has ended without a word (killed, out of memory, or cra
 _CUT_OFF_S = 1.0  # a process that is there still, but whose connection has ended, gets this time to end as well
 
 
-class LifeWatch:
+class RankLiveness:
     """Rank 0's watch over the others; a process that is there, and not stopped, is alive, however silent.
 
     Attributes:
@@ -29,7 +29,7 @@ class LifeWatch:
         self._given_up: dict[int, str] = {}  # why
         self.hosts: Sequence[str] = ()
 
-    def meet(self, beat: Beat, now: float) -> None:
+    def register(self, beat: Beat, now: float) -> None:
         """A rank has introduced itself."""
         self._last_sign[beat.rank] = now
         if beat.host == self._here:
@@ -65,7 +65,7 @@ class LifeWatch:
         return {rank: why for rank, pid in self._pids.items() if rank in self._last_sign and (why := why_stopped(pid))}
 
     @property
-    def doubts(self) -> bool:
+    def has_suspects(self) -> bool:
         """Is a rank suspect? Then :meth:`lost` should be called often."""
         return bool(self._cut_off or self._given_up)
 
@@ -97,7 +97,7 @@ class LifeWatch:
         return f", on host {self.hosts[rank]}" if self.hosts else ""
 
 
-class Rank0Watch:
+class Rank0Liveness:
     """A rank's watch over rank 0, for what the end of the connection does not tell.
 
     A process that was forked from rank 0 holds the connection open; a host that lost its power does not end it.

@@ -28,7 +28,7 @@ from workbench.core.messages import Announce, Decision, Event, Kind, Left, Respo
 from workbench.machine import make_room, ran_out
 from workbench.runtime.control.codec import decode_event, encode_decision
 from workbench.runtime.control.connection import Connection
-from workbench.runtime.control.liveness import LifeWatch
+from workbench.runtime.control.liveness import RankLiveness
 from workbench.runtime.events import Beat, Stack
 from workbench.runtime.faults.stall import Inquiry
 from workbench.runtime.faults.supervision import SupervisingCoordinator
@@ -76,7 +76,7 @@ class ControlServer(threading.Thread):
         super().__init__(name="workbench-coordinator", daemon=True)
         make_room(coordinator.size + 16, f"Rank 0 of {coordinator.size} ranks needs")
         self._coordinator, self._heartbeat_s = coordinator, heartbeat_s
-        self._watch = LifeWatch(peer_timeout_s)
+        self._watch = RankLiveness(peer_timeout_s)
         self._timeline = timeline or Timeline()
         self._up, self._down = Seal(secret, b"up"), Seal(secret, b"down")
         self._ranks: dict[int, Connection] = {}
@@ -117,7 +117,7 @@ class ControlServer(threading.Thread):
         try:
             while self._goes_on():
                 self._step()
-                self.turn.rest(self._goes_on)
+                self.turn.park(self._goes_on)
         finally:
             with self._lock:
                 self._ended = True
@@ -128,7 +128,7 @@ class ControlServer(threading.Thread):
 
     def run_once(self) -> None:
         """On rank 0's engine, or a thread that waits for it: do what there is to do, without waiting."""
-        self.turn.wanted()
+        self.turn.request()
         if self.turn.take():
             try:
                 self._step(at_once=True)
@@ -196,10 +196,10 @@ class ControlServer(threading.Thread):
     def _nudge(self) -> None:
         with contextlib.suppress(OSError):  # it has ended
             self._nudge_write.send(b"!")
-        self.turn.ring()
+        self.turn.notify()
 
     def _urgent(self, now: float) -> bool:
-        return self._watch.doubts or self._coordinator.undecided(now)
+        return self._watch.has_suspects or self._coordinator.undecided(now)
 
     def _beat(self, now: float) -> Decision:
         """What is due from time to time."""
@@ -268,7 +268,7 @@ class ControlServer(threading.Thread):
     def _obey(self, event: Event, now: float) -> Decision:
         if isinstance(event, Beat) and event.pid:
             self._introduced.add(event.rank)
-            self._watch.meet(event, now)
+            self._watch.register(event, now)
             if not self.missing():
                 self._send_all(self._coordinator.decide([]))  # an empty one: all are here, init() may return
         self._watch.sign_of_life(event.rank, now)

@@ -66,9 +66,9 @@ class Attendance:
         >>> attendance.take(Ended(1), now=0.0)
         >>> attendance.take(Blocked(0, ((0, "x", "in the cell, line 2"),)), now=0.0)
         >>> waiting = {(0, "x"): Missed(since=0.0, here=(0,), missing=(1,))}
-        >>> attendance.hopeless(waiting, now=0.1)
+        >>> attendance.unsatisfiable(waiting, now=0.1)
         {}
-        >>> kind, text = attendance.hopeless(waiting, now=0.6)[0, "x"]
+        >>> kind, text = attendance.unsatisfiable(waiting, now=0.6)[0, "x"]
         >>> print(kind, text.splitlines()[0], sep=": ")
         MissingRanksError: Rank 1 is idle, so 'x', submitted by rank 0, can never complete.
     """
@@ -138,7 +138,7 @@ class Attendance:
         longest = 2 * self.grace_s * (_GRAPH if self._more else 1)
         return bool(self._raised or self._idle or self._blocked) and now < max(self._changed, newest) + longest
 
-    def hopeless(self, waiting: Mapping[Key, Missed], now: float) -> dict[Key, Error]:
+    def unsatisfiable(self, waiting: Mapping[Key, Missed], now: float) -> dict[Key, Error]:
         """The names that can never be complete, and the error for each."""
         found: dict[Key, Error] = {}
         for key, missed in waiting.items():

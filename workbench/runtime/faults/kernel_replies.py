@@ -25,7 +25,7 @@ class Replies:
 
     Example:
         >>> replies = Replies()
-        >>> replies.heed(signal.SIGINT, None)  # nothing, for no cell runs
+        >>> replies.on_sigint(signal.SIGINT, None)  # nothing, for no cell runs
     """
 
     def __init__(self) -> None:
@@ -42,14 +42,14 @@ class Replies:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._install()
 
-    def heed(self, number: int, frame: FrameType | None) -> None:
+    def on_sigint(self, number: int, frame: FrameType | None) -> None:
         if self.within:
             signal.default_int_handler(number, frame)
 
     def _install(self) -> None:
         """Until the kernel, which puts its own there for every request, has handled this one."""
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self.heed)
+            signal.signal(signal.SIGINT, self.on_sigint)
 
     def _guarded(self, handle: Callable[..., Any]) -> Callable[..., Any]:
         async def guarded(*args: Any, **kwargs: Any) -> None:

@@ -79,7 +79,7 @@ class Interrupts:
             return self._count
 
     @contextmanager
-    def heeded(self) -> Iterator[None]:
+    def interruptible(self) -> Iterator[None]:
         """Within the block, this thread's waits end with KeyboardInterrupt when one comes."""
         before, self._heeding.on = self._heeding.on, threading.current_thread() is not threading.main_thread()
         try:

@@ -117,7 +117,7 @@ class SupervisingCoordinator:
         names = self._inner.waiting
         missing = names.all_missing()
         waiting = {key: Missed(one.since, tuple(one.requests), tuple(missing[key])) for key, one in names.items()}
-        return decision + self._inner.fail(self._attendance.hopeless(waiting, now))
+        return decision + self._inner.fail(self._attendance.unsatisfiable(waiting, now))
 
     def stalled(self, now: float) -> tuple[str, Decision]:
         """A warning about names that have waited for too long, if one is due, and errors for those beyond help."""

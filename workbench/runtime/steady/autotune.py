@@ -105,7 +105,7 @@ class TuningCoordinator(Wrapper):
         if score is None:
             return decision
         if self._meter.least_bytes <= MOST_BYTES:
-            self._tuner.matters("eager_bytes")
+            self._tuner.mark_relevant("eager_bytes")
         before = self._tuner.choice
         if (choice := self._tuner.tell(score)) == before:
             return decision

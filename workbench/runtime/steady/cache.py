@@ -42,7 +42,7 @@ class CoordinatorCache:
         self._next = 0
         self._seen = [0] * size
         self._evicted: list[int] = []
-        self._graveyard: deque[tuple[int, list[int]]] = deque()
+        self._evicted_until_seen: deque[tuple[int, list[int]]] = deque()
         self.steady: set[int] = set()
         """Current ids of all ranks together: what a steady step consists of."""
         self._groups: dict[int, tuple[str, int]] = {}  # those of them that start with others: their group, and its size
@@ -110,14 +110,14 @@ class CoordinatorCache:
         """Ids that are void from decision ``number`` on."""
         evicted, self._evicted = self._evicted, []
         if evicted:
-            self._graveyard.append((number, evicted))
+            self._evicted_until_seen.append((number, evicted))
         return evicted
 
     def seen(self, rank: int, number: int) -> None:
         """``rank`` has read all decisions up to ``number``."""
         self._seen[rank] = max(self._seen[rank], number)
-        while self._graveyard and self._graveyard[0][0] <= min(self._seen):
-            for cache_id in self._graveyard.popleft()[1]:
+        while self._evicted_until_seen and self._evicted_until_seen[0][0] <= min(self._seen):
+            for cache_id in self._evicted_until_seen.popleft()[1]:
                 del self._known[cache_id]
 
     def _evict(self, cache_id: int) -> None:
@@ -127,10 +127,9 @@ class CoordinatorCache:
 
     def validate(self) -> None:
         """See :class:`~workbench.runtime.coordinators.Coordinator`."""
-        current, dying = set(self._ids.values()), {one for _, ids in self._graveyard for one in ids} | {*self._evicted}
-        assert len(current) == len(self._ids) <= self.capacity, (
-            f"Two names have one id, or there are too many: {self._ids}"
-        )
+        evicted = [ids for _, ids in self._evicted_until_seen]
+        current, dying = set(self._ids.values()), {*self._evicted}.union(*evicted)
+        assert len(current) == len(self._ids) <= self.capacity, f"One id of two names, or too many: {self._ids}"
         assert self._known.keys() == current | dying, f"Known: {self._known.keys()}, current: {current}, to go: {dying}"
         assert self.steady <= current, f"Ids of steady steps that are void: {self.steady - current}"
         assert self._groups.keys() <= self.steady, f"Groups of ids that are void: {self._groups.keys() - self.steady}"

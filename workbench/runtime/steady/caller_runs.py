@@ -36,18 +36,18 @@ class CallerRuns(OwnThread):
     def go_on(self) -> None:
         """One round; then the callers' turn, if they want it."""
         super().go_on()
-        self._turn.rest(self.engine.settled)
+        self._turn.park(self.engine.settled)
         if self._failed is not None:
             raise self._failed
 
     def wake(self) -> None:
         """Something is to be told: whoever runs the rounds does it now."""
         self._wake()
-        self._turn.ring()
+        self._turn.notify()
 
     def will_wait(self) -> None:
         """As :meth:`wake`; but while the engine's thread rests, the caller is about to do it."""
-        self._turn.wanted()
+        self._turn.request()
         if not self._turn.resting:
             self._wake()
 
@@ -78,7 +78,7 @@ class CallerRuns(OwnThread):
                 self._caller = None
                 self._turn.give()
                 if self._failed is not None or not self.engine.settled():
-                    self._turn.ring()
+                    self._turn.notify()
         finally:
             self._sigint.end()
         return True

@@ -115,7 +115,7 @@ class Tuner:
         if self._fixed.issuperset(TUNED):
             self.settled = f"All tunable settings were set by the user: {start}."
 
-    def matters(self, name: str, now: int | None = None) -> None:
+    def mark_relevant(self, name: str, now: int | None = None) -> None:
         """This job has something that the setting changes: it is tuned, if this is said before the first trial ends.
 
         Args:

@@ -31,7 +31,7 @@ _SIZES = (4 * MIB, 64 * MIB)
 
 
 @dataclass(frozen=True)
-class Way:
+class SendMode:
     """One way of sending gradients.
 
     Args:
@@ -61,9 +61,9 @@ class Plan:
         ways: all that were predicted, the plain one first.
     """
 
-    way: Way
+    way: SendMode
     why: str
-    ways: tuple[Way, ...] = ()
+    ways: tuple[SendMode, ...] = ()
 
     @property
     def table(self) -> RankTable:
@@ -141,33 +141,33 @@ def _ranks(measured: Measured) -> int:
     return measured.links.hosts * measured.links.per_host
 
 
-def _ways(measured: Measured, shorter: Measured | None, defer: bool, piece_bytes: int) -> Iterator[Way]:
+def _ways(measured: Measured, shorter: Measured | None, defer: bool, piece_bytes: int) -> Iterator[SendMode]:
     """The plain one first."""
 
     def step_s(found: Measured, policy: Policy | None = None) -> float:
         return predict(found, [_ranks(found)], policy=policy).rows[0].step_s
 
     announce_s, size = measured.links.announce_s, measured.bucket_bytes
-    yield Way(step_s=step_s(measured))
+    yield SendMode(step_s=step_s(measured))
     for nbytes in [each for each in _SIZES if size and each != size]:
         seconds = step_s(measured, Policy(bucket_bytes=nbytes, announce_s=announce_s))
-        yield Way(f"buckets of {nbytes // MIB} MiB", "none", False, nbytes, seconds, ERRORS["buckets"])
+        yield SendMode(f"buckets of {nbytes // MIB} MiB", "none", False, nbytes, seconds, ERRORS["buckets"])
     deferred = Policy(
         Overlap.FORWARD, fusion_bytes=0, bucket_bytes=min(size, piece_bytes or size), priority=True,
         piece_bytes=piece_bytes, announce_s=announce_s,
     )  # fmt: skip
     defer = defer and size > 0  # without buckets nothing is deferred
     if defer:
-        yield Way("overlap_forward", "none", True, None, step_s(measured, deferred), ERRORS["overlap_forward"])
+        yield SendMode("overlap_forward", "none", True, None, step_s(measured, deferred), ERRORS["overlap_forward"])
     if shorter:
         name = next(name for name, dtype in COMPRESSIONS.items() if dtype == shorter.links.wire)
-        yield Way(f"compression {name}", name, False, None, step_s(shorter), ERRORS["compression"])
+        yield SendMode(f"compression {name}", name, False, None, step_s(shorter), ERRORS["compression"])
         if defer:
             seconds = step_s(shorter, replace(deferred, value_bytes=2))
-            yield Way(f"overlap_forward, compression {name}", name, True, None, seconds, ERRORS["both"])
+            yield SendMode(f"overlap_forward, compression {name}", name, True, None, seconds, ERRORS["both"])
 
 
-def _why(best: Way, plain: Way, others: list[Way]) -> str:
+def _why(best: SendMode, plain: SendMode, others: list[SendMode]) -> str:
     if best is plain:
         nearest = min(others, key=lambda way: way.step_s, default=plain)
         rest = f" The quickest, {nearest.name}, is predicted to take {_ms(nearest)} instead of {_ms(plain)}."
@@ -178,8 +178,8 @@ def _why(best: Way, plain: Way, others: list[Way]) -> str:
     )
 
 
-def _ms(way: Way) -> str:
+def _ms(way: SendMode) -> str:
     return f"{way.step_s * 1e3:.1f} ms"
 
 
-__all__ = ["COMPRESSIONS", "ERRORS", "Plan", "Way", "choose", "values"]
+__all__ = ["COMPRESSIONS", "ERRORS", "Plan", "SendMode", "choose", "values"]

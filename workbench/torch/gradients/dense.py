@@ -165,7 +165,7 @@ class DenseGradients:
     def _learn(self, handles: Iterable[Handle]) -> None:
         """A step has ended well on all ranks: the size of buckets may have been tuned since the last one."""
         if self.grads.bucket_bytes is None and self.grads.may_have_buckets:
-            self._limit.learn(handles)
+            self._limit.update_from(handles)
 
     def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
         if names is not None:

@@ -27,7 +27,7 @@ from workbench.torch.sharded.resharded import refuse_sharded
 from workbench.torch.sharded.stage1 import check_shardable
 from workbench.torch.wrapping import Named, Wrapping, by_name, loss_of_all
 from workbench.training.compression import Compressor
-from workbench.training.planned import Asked, agree
+from workbench.training.planned import PlanSource, agree
 
 Groups = Sequence[Sequence[torch.nn.Parameter]]
 
@@ -131,7 +131,7 @@ class DistributedOptimizer(Wrapping):
         *,
         sharded: bool | str = False,
         overlap_forward: bool | None = None,
-        plan: Asked | None = None,
+        plan: PlanSource | None = None,
     ) -> None:
         sharded = bool(sharded)  # any other stage than the optimizer's has made another object
         if gradient_predivide_factor != 1.0 and op is not Average:
@@ -371,7 +371,7 @@ class DistributedOptimizer(Wrapping):
 
 
 def _agree(
-    plan: Asked, given: Sequence[str], optimizer: torch.optim.Optimizer, params: Collection[torch.nn.Parameter],
+    plan: PlanSource, given: Sequence[str], optimizer: torch.optim.Optimizer, params: Collection[torch.nn.Parameter],
     op: ReduceOp, refused: bool,
 ) -> Plan:  # fmt: skip
     """What all ranks do.

@@ -53,7 +53,7 @@ def _hvd_names() -> frozenset[str]:
     return _HVD | {f"{verb.name.lower()}{form}" for verb in VERBS for form in _HVD_FORMS}
 
 
-class Foreign:
+class LearnerObject:
     """An object of the learner's own kind: it can only be handed back to its process.
 
     A message takes its pickle, as between real ranks: the judge passes that on, and its size counts.
@@ -74,7 +74,7 @@ class Foreign:
     def __reduce__(self) -> Any:
         if self.data is None:
             raise TypeError(f"a {self.name} cannot be pickled, so no rank can send it")
-        return Foreign, (None, self.name, None, self.data)
+        return LearnerObject, (None, self.name, None, self.data)
 
 
 class Exposed:
@@ -96,9 +96,9 @@ class Exposed:
         Raises:
             NotDataError: nothing can.
         """
-        if isinstance(value, (Foreign, LearnersFunction)) and value.owner is self._owner:
+        if isinstance(value, (LearnerObject, LearnersFunction)) and value.owner is self._owner:
             return {"t": "yours", "v": value.number}
-        if isinstance(value, (Foreign, LearnersFunction)):
+        if isinstance(value, (LearnerObject, LearnersFunction)):
             raise NotDataError("A function, or an object without a pickle, cannot go from one rank to another.")
         kind, data = self._kind(value)
         number = self._known.get(id(value))
@@ -169,7 +169,7 @@ class NotebookWorker:
     # --- values ---------------------------------------------------------------------------------------
 
     def _outgoing(self, value: Any, pack: Callable[[Any], Any]) -> dict[str, Any]:
-        if isinstance(value, Foreign) and value.owner is not self and value.data is not None:
+        if isinstance(value, LearnerObject) and value.owner is not self and value.data is not None:
             return {"t": "pickled", "v": pack(value.data)}
         record = self.exposed.record(value)
         if record is not None:
@@ -188,7 +188,7 @@ class NotebookWorker:
             if found.get("f"):
                 return LearnersFunction(self, value, name)
             data = unpack(found["p"]) if "p" in found else None
-            return Foreign(value, name, self, data if isinstance(data, bytes) else None)
+            return LearnerObject(value, name, self, data if isinstance(data, bytes) else None)
         if tag == "record":
             return self.exposed.class_of(found.get("c"))(**unpack(value))
         if tag == "flying" and isinstance(value, int):
@@ -399,4 +399,4 @@ def _become(old: Any, new: Any) -> None:
                 old[key] = theirs
 
 
-__all__ = ["Foreign", "LearnersFunction", "NotebookWorker", "OnRanks"]
+__all__ = ["LearnerObject", "LearnersFunction", "NotebookWorker", "OnRanks"]

@@ -1,4 +1,4 @@
-"""Stands for a Python that a fork server forks: ``python -I -S stand_in.py SOCKET PYTHON WORDS…``.
+"""Stands for a Python that a fork server forks: ``python -I -S fork_client.py SOCKET PYTHON WORDS…``.
 
 It hands the fork server its words, its environment and its open files, and ends as the fork ends. Wherever that cannot
 be (no server, a wrong one, one that does not answer), it becomes that Python: slower, and as well.

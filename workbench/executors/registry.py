@@ -31,7 +31,7 @@ from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.remote_shell import Relay
 
 _LOOK_S = 0.1
-_SOCKET = "switchboard"
+_SOCKET = "executors"
 
 
 @dataclass
@@ -63,7 +63,7 @@ class _WaitingScript:
     channel: ExecutorChannel | None = None
 
 
-class Switchboard:
+class ExecutorRegistry:
     """Where executors check in.
 
     Args:
@@ -79,7 +79,7 @@ class Switchboard:
 
     Example:
         >>> from workbench.executors.executor import About, serve
-        >>> with Switchboard("127.0.0.1") as board:
+        >>> with ExecutorRegistry("127.0.0.1") as board:
         ...     guest = threading.Thread(target=serve, args=(board.invitation, About("task 0")))
         ...     guest.start()
         ...     board.wait_for(1, timeout_s=10.0)
@@ -109,9 +109,9 @@ class Switchboard:
         self._numbers, self._guests, self._over = itertools.count(1), Guests(4 * MOST), False
         self._lost: list[str] = []
         for target in (self._admit, self._take_clients):
-            threading.Thread(target=target, name="workbench-switchboard", daemon=True).start()
+            threading.Thread(target=target, name="workbench-executors", daemon=True).start()
 
-    def __enter__(self) -> Switchboard:
+    def __enter__(self) -> ExecutorRegistry:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -295,4 +295,4 @@ def _carry(one: ExecutorChannel, other: ExecutorChannel) -> None:
         each.shut()
 
 
-__all__ = ["Executor", "Switchboard"]
+__all__ = ["Executor", "ExecutorRegistry"]

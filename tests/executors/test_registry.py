@@ -21,24 +21,24 @@ from workbench.executors import executor
 from workbench.executors.channel import ExecutorChannel
 from workbench.executors.client import LOST
 from workbench.executors.executor import PURPOSE, About, Invitation, serve
-from workbench.executors.switchboard import Switchboard
+from workbench.executors.registry import ExecutorRegistry
 from workbench.launch.hosts.remote_shell import Relay
 
 
 @pytest.fixture
-def board() -> Iterator[Switchboard]:
+def board() -> Iterator[ExecutorRegistry]:
     """One, on loopback."""
-    with Switchboard("127.0.0.1") as found:
+    with ExecutorRegistry("127.0.0.1") as found:
         yield found
 
 
-def client(board: Switchboard, script: str, host: str = "") -> subprocess.Popen[bytes]:
+def client(board: ExecutorRegistry, script: str, host: str = "") -> subprocess.Popen[bytes]:
     """What the launcher starts to run a script on a host."""
     words = Relay(board.path).command(host or board.hosts()[0][0], script)
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_executors_of_a_machine_are_one_host_with_a_slot_each(board: Switchboard) -> None:
+def test_executors_of_a_machine_are_one_host_with_a_slot_each(board: ExecutorRegistry) -> None:
     """Its name is the machine's, and when one is lost, so is its slot."""
     with executors(board, 3) as processes:
         assert board.hosts() == [(socket.gethostname(), 3)]
@@ -49,7 +49,7 @@ def test_executors_of_a_machine_are_one_host_with_a_slot_each(board: Switchboard
         assert lost.startswith("task ")
 
 
-def test_another_machine_is_another_host(board: Switchboard) -> None:
+def test_another_machine_is_another_host(board: ExecutorRegistry) -> None:
     """Executors in containers have host names of their own."""
     if os.getuid() != 0:
         pytest.skip("needs root, for a host name of its own")
@@ -61,7 +61,7 @@ def test_another_machine_is_another_host(board: Switchboard) -> None:
     assert end(other) == 0
 
 
-def test_all_executors_end_with_the_board(board: Switchboard) -> None:
+def test_all_executors_end_with_the_board(board: ExecutorRegistry) -> None:
     """They are told that the job is over, and say so."""
     with executors(board, 2) as processes:
         board.close()
@@ -69,7 +69,7 @@ def test_all_executors_end_with_the_board(board: Switchboard) -> None:
         assert [process.stdout.read() for process in processes if process.stdout] == ["over\n"] * 2
 
 
-def test_an_executor_whose_launcher_dies_ends(board: Switchboard) -> None:
+def test_an_executor_whose_launcher_dies_ends(board: ExecutorRegistry) -> None:
     """Its connection is closed without a word."""
     with executors(board, 1) as (process,):
         board.executors()[0].channel.shut()
@@ -78,7 +78,7 @@ def test_an_executor_whose_launcher_dies_ends(board: Switchboard) -> None:
         assert process.stdout.read() == "lost\n"
 
 
-def test_scripts_run_as_with_ssh(board: Switchboard) -> None:
+def test_scripts_run_as_with_ssh(board: ExecutorRegistry) -> None:
     """Input, both outputs and the exit code are carried, large ones too; several run at once."""
     with executors(board, 1):
         data = os.urandom(3 << 20)
@@ -88,7 +88,7 @@ def test_scripts_run_as_with_ssh(board: Switchboard) -> None:
             assert (out == data, err, each.returncode) == (True, f"done {i}\n".encode(), i)
 
 
-def test_a_script_goes_on_after_its_input_has_ended(board: Switchboard) -> None:
+def test_a_script_goes_on_after_its_input_has_ended(board: ExecutorRegistry) -> None:
     """The executor looks a few times a second; the script's time counts from the end of its input."""
     with executors(board, 1):
         each = client(board, "cat; sleep 0.7; echo done; exit 3")
@@ -96,7 +96,7 @@ def test_a_script_goes_on_after_its_input_has_ended(board: Switchboard) -> None:
         assert (out, each.returncode) == (b"all of it\ndone\n", 3)
 
 
-def test_a_script_that_is_killed_tells_so(board: Switchboard) -> None:
+def test_a_script_that_is_killed_tells_so(board: ExecutorRegistry) -> None:
     """Its exit code is a shell's."""
     with executors(board, 1):
         each = client(board, "kill -9 $$")
@@ -104,7 +104,7 @@ def test_a_script_that_is_killed_tells_so(board: Switchboard) -> None:
         assert each.returncode == 128 + 9
 
 
-def test_a_script_ends_with_its_client(board: Switchboard, tmp_path: Path) -> None:
+def test_a_script_ends_with_its_client(board: ExecutorRegistry, tmp_path: Path) -> None:
     """A client that is killed ends the script's input, which the agent takes as the end."""
     with executors(board, 1):
         mark = tmp_path / "ended"
@@ -116,7 +116,7 @@ def test_a_script_ends_with_its_client(board: Switchboard, tmp_path: Path) -> No
         assert eventually(mark.exists)
 
 
-def test_a_script_that_does_not_listen_is_killed(board: Switchboard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_does_not_listen_is_killed(board: ExecutorRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets a while after its input has ended."""
     monkeypatch.setattr(executor, "_END_S", 0.5)
     guest = threading.Thread(target=serve, args=(board.invitation, About("task 0")))
@@ -133,7 +133,7 @@ def test_a_script_that_does_not_listen_is_killed(board: Switchboard, monkeypatch
     assert not guest.is_alive()
 
 
-def test_an_executor_that_dies_is_lost_to_its_client(board: Switchboard) -> None:
+def test_an_executor_that_dies_is_lost_to_its_client(board: ExecutorRegistry) -> None:
     """The client ends as ssh does whose connection is cut."""
     with executors(board, 1) as (process,):
         each = client(board, "echo begun; exec cat")
@@ -144,7 +144,7 @@ def test_an_executor_that_dies_is_lost_to_its_client(board: Switchboard) -> None
         assert each.returncode == LOST
 
 
-def test_a_host_without_executor_is_an_error(board: Switchboard) -> None:
+def test_a_host_without_executor_is_an_error(board: ExecutorRegistry) -> None:
     """Its name is in it."""
     with executors(board, 1):
         each = client(board, "true", host="nowhere")
@@ -152,7 +152,7 @@ def test_a_host_without_executor_is_an_error(board: Switchboard) -> None:
         assert (each.returncode, err) == (LOST, b"no executor of nowhere answers\n")
 
 
-def test_too_few_executors_is_an_error(board: Switchboard) -> None:
+def test_too_few_executors_is_an_error(board: ExecutorRegistry) -> None:
     """It says how many came."""
     with executors(board, 1), pytest.raises(LaunchError, match=r"1 of 2 executors had started after 0.3 s"):
         board.wait_for(2, timeout_s=0.3)
@@ -165,13 +165,13 @@ def test_a_taken_port_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"no port from {port} to {port} \(WORKBENCH_PORTS\) is free"):
-            Switchboard("127.0.0.1", (port, port))
+            ExecutorRegistry("127.0.0.1", (port, port))
 
 
 # --- strangers ----------------------------------------------------------------------------------------
 
 
-def test_strangers_are_not_admitted(board: Switchboard, tmp_path: Path) -> None:
+def test_strangers_are_not_admitted(board: ExecutorRegistry, tmp_path: Path) -> None:
     """Whatever they say: they are cut off, nothing of it is unpickled, and executors still come."""
     address = board.invitation.address, board.invitation.port
     for noise in noises(tmp_path / "bomb"):
@@ -186,7 +186,7 @@ def test_strangers_are_not_admitted(board: Switchboard, tmp_path: Path) -> None:
         assert len(board.executors()) == 1
 
 
-def test_silent_strangers_keep_no_executor_away(board: Switchboard) -> None:
+def test_silent_strangers_keep_no_executor_away(board: ExecutorRegistry) -> None:
     """More of them than are held at once."""
     address = board.invitation.address, board.invitation.port
     strangers = [socket.create_connection(address, 10.0) for _ in range(5 * MOST)]
@@ -196,7 +196,7 @@ def test_silent_strangers_keep_no_executor_away(board: Switchboard) -> None:
         stranger.close()
 
 
-def test_an_executor_of_another_job_is_told_so(board: Switchboard) -> None:
+def test_an_executor_of_another_job_is_told_so(board: ExecutorRegistry) -> None:
     """It has another secret."""
     place = board.invitation
     with pytest.raises(LaunchError, match=r"does not reach the launcher at 127\.0\.0\.1 port"):
@@ -204,7 +204,7 @@ def test_an_executor_of_another_job_is_told_so(board: Switchboard) -> None:
     assert board.executors() == []
 
 
-def test_nothing_can_be_added_to_a_connection(board: Switchboard) -> None:
+def test_nothing_can_be_added_to_a_connection(board: ExecutorRegistry) -> None:
     """Who has the connection but not its key ends it, and starts nothing."""
     place = board.invitation
     sock, key = connect(place.address, place.port, derived(place.secret, PURPOSE), time.monotonic() + 10.0)
@@ -215,7 +215,7 @@ def test_nothing_can_be_added_to_a_connection(board: Switchboard) -> None:
     sock.close()
 
 
-def test_a_recorded_executor_opens_no_door(board: Switchboard) -> None:
+def test_a_recorded_executor_opens_no_door(board: ExecutorRegistry) -> None:
     """What an executor has said, sent again, is refused."""
     place = board.invitation
     recorder = Recorder((place.address, place.port))
@@ -230,13 +230,13 @@ def test_a_recorded_executor_opens_no_door(board: Switchboard) -> None:
     recorder.close()
 
 
-def test_the_secret_is_in_no_repr(board: Switchboard) -> None:
+def test_the_secret_is_in_no_repr(board: ExecutorRegistry) -> None:
     """Engines log their tasks' arguments."""
     assert board.invitation.secret.hex() not in repr(board.invitation)
     assert repr(board.invitation.secret) not in repr(board.invitation)
 
 
-def test_other_users_cannot_run_scripts(board: Switchboard) -> None:
+def test_other_users_cannot_run_scripts(board: ExecutorRegistry) -> None:
     """The launcher's own socket lies in a folder that only its user opens."""
     folder = Path(board.path).parent
     assert folder.stat().st_mode & 0o077 == 0

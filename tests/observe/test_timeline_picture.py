@@ -14,7 +14,7 @@ import pytest
 import workbench as wb
 from workbench.errors import NotInitializedError
 from workbench.observe.drawing import COLOURS, svg
-from workbench.observe.notebook_timeline import Picture
+from workbench.observe.timeline_picture import Picture
 from workbench.observe.tracks import PHASES, Track, clock_shifts, length, tracks, waited_s
 from workbench.runtime.trace.recorder import Answer, Collective, Snapshot
 
