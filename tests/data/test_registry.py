@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import socket
 import threading
-import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from attackers import Recorder, cut_off, listener, noises, visit
 
-from workbench.data import registry
+from workbench.common.secret.listener import MOST
 from workbench.data.registry import ComputeClient, ComputeService, TimeoutException
 
 KEY = b"k" * 32
@@ -76,61 +75,43 @@ def test_shutdown_reaches_all_who_wait(service: ComputeService) -> None:
     assert not any(each.is_alive() for each in waiting)
 
 
-def test_strangers_are_not_answered(service: ComputeService) -> None:
-    """Without the key, with garbage, and with a recorded message: nothing is decoded, and others are served."""
+def test_strangers_are_not_answered(service: ComputeService, tmp_path: Path) -> None:
+    """Without the key, with garbage, and with a recorded question: nothing is decoded, and others are served."""
     (address,) = service.addresses()["lo"]
     assert address[0] == "127.0.0.1"
-    question = json.dumps({"what": "end"}).encode()
-    recorded = registry._seals(KEY)[0].close(0, 0, b"n" * 16 + question)
-    for message in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, recorded, b"\x80\x04."):
-        with socket.create_connection(address, 10) as sock:
-            sock.recv(16)
-            registry._write(sock, message)
-            sock.shutdown(socket.SHUT_WR)
-            assert sock.recv(100) == b""
-    with pytest.raises(ConnectionError):
+    for message in noises(tmp_path / "bomb"):
+        with visit(address) as stranger:
+            with contextlib.suppress(OSError):
+                stranger.sendall(message)
+            assert cut_off(stranger)
+    recorder = Recorder(address)
+    ComputeClient({"lo": [recorder.address]}, KEY).register_dispatcher(1, "grpc://localhost:1")
+    with visit(address) as thief:
+        thief.sendall(bytes(recorder.said[0]).replace(b"grpc", b"evil"))
+        assert cut_off(thief)
+    recorder.close()
+    with pytest.raises(ConnectionError, match="is not this data service"):
         client(service, b"another key").shutdown()
-    client(service).register_dispatcher(0, "grpc://localhost:1")
-    assert client(service).wait_for_dispatcher_registration(0, 1) == "grpc://localhost:1"
+    assert client(service).wait_for_dispatcher_registration(1, 1) == "grpc://localhost:1"
     assert client(service)._ask("ended") is False
+    assert not (tmp_path / "bomb").exists()
 
 
-def test_strangers_are_few_at_a_time(service: ComputeService) -> None:
-    """Silent connections take 64 threads and no more, whatever waits for an answer; later ones are served again."""
+def test_strangers_keep_nobody_away(service: ComputeService) -> None:
+    """Of many silent connections the oldest are cut off, and not who waits for an answer."""
     waiting = [threading.Thread(target=client(service).wait_for_shutdown) for _ in range(3)]
     for each in waiting:
         each.start()
     (address,) = service.addresses()["lo"]
-    silent = [socket.create_connection(address, 10) for _ in range(registry._STRANGERS + 20)]
-    greeted = 0
-    for sock in silent:
-        with contextlib.suppress(ConnectionError):
-            greeted += bool(sock.recv(16))
-    assert registry._STRANGERS - 3 <= greeted <= registry._STRANGERS + 3
-    for sock in silent:
-        sock.close()
+    silent = [visit(address) for _ in range(MOST + 20)]
+    client(service).register_dispatcher(0, "grpc://localhost:1")
+    assert cut_off(silent[0])
     client(service).shutdown()
     for each in waiting:
         each.join(30)
     assert not any(each.is_alive() for each in waiting)
-
-
-def test_a_question_has_one_deadline(service: ComputeService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who sends it byte by byte is not waited for beyond it."""
-    monkeypatch.setattr(registry, "_STRANGER_S", 0.5)
-    (address,) = service.addresses()["lo"]
-    until = time.monotonic() + 20
-
-    def dribble(sock: socket.socket) -> None:
-        while time.monotonic() < until:
-            sock.sendall(b"x")
-            time.sleep(0.1)
-
-    with socket.create_connection(address, 10) as sock:
-        sock.recv(16)
-        sock.sendall(registry._LENGTH.pack(registry._LARGEST))
-        with pytest.raises(ConnectionError):
-            dribble(sock)
+    for sock in silent:
+        sock.close()
 
 
 def test_a_service_that_has_ended_is_named(service: ComputeService) -> None:
@@ -144,17 +125,8 @@ def test_a_service_that_has_ended_is_named(service: ComputeService) -> None:
 
 def test_another_server_is_not_believed() -> None:
     """What answers without the key is an error, not an address."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            sock, _ = server.accept()
-            with sock:
-                sock.sendall(b"n" * 16)
-                registry._read(sock)
-                registry._write(sock, b"x" * 60)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        with pytest.raises(ConnectionError, match="not this data service"):
-            ComputeClient({"lo": [server.getsockname()]}, KEY).wait_for_dispatcher_registration(0, 1)
-        thread.join(10)
+    with (
+        listener(lambda guest: guest.sendall(bytes(48))) as address,
+        pytest.raises(ConnectionError, match="not this data service"),
+    ):
+        ComputeClient({"lo": [address]}, KEY).wait_for_dispatcher_registration(0, 1)

@@ -14,11 +14,12 @@ import pytest
 from attackers import Recorder, cut_off, noises, visit
 from executors import end, eventually, executors, start
 
-from workbench.common.secret.handshake import MOST, connect
+from workbench.common.secret.channel import SealedChannel
+from workbench.common.secret.handshake import connect
+from workbench.common.secret.listener import MOST
 from workbench.common.secret.seal import derived
 from workbench.errors import LaunchError
 from workbench.executors import executor
-from workbench.executors.channel import ExecutorChannel
 from workbench.executors.client import LOST
 from workbench.executors.executor import PURPOSE, About, Invitation, serve
 from workbench.executors.registry import ExecutorRegistry
@@ -208,9 +209,9 @@ def test_nothing_can_be_added_to_a_connection(board: ExecutorRegistry) -> None:
     """Who has the connection but not its key ends it, and starts nothing."""
     place = board.invitation
     sock, key = connect(place.address, place.port, derived(place.secret, PURPOSE), time.monotonic() + 10.0)
-    ExecutorChannel(sock, key, listened=False).send("here", host="a", machine="a", pid=1, label="task 0", gpus=[])
+    SealedChannel(sock, key, listened=False).send("here", host="a", machine="a", pid=1, label="task 0", gpus=[])
     board.wait_for(1, timeout_s=10.0)
-    ExecutorChannel(sock, bytes(32), listened=False).send("here", host="b", machine="b", pid=1, label="task 1", gpus=[])
+    SealedChannel(sock, bytes(32), listened=False).send("here", host="b", machine="b", pid=1, label="task 1", gpus=[])
     assert eventually(lambda: board.hosts() == [])
     sock.close()
 

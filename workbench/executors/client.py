@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 
-from workbench.executors.channel import ExecutorChannel
+from workbench.common.secret.channel import SealedChannel
 
 _IN, _OUT, _ERR = 0, 1, 2
 LOST = 255
@@ -23,7 +23,7 @@ def main(path: str, host: str, script: str) -> int:
     except OSError as error:
         print(f"the executor registry does not answer: {error}", file=sys.stderr)
         return LOST
-    channel = ExecutorChannel(sock, b"", listened=False)
+    channel = SealedChannel(sock, b"", listened=False)
     channel.send("run", host=host, script=script)
     threading.Thread(target=_feed, args=[channel], daemon=True).start()
     while message := channel.receive():
@@ -36,7 +36,7 @@ def main(path: str, host: str, script: str) -> int:
     return LOST
 
 
-def _feed(channel: ExecutorChannel) -> None:
+def _feed(channel: SealedChannel) -> None:
     while (data := os.read(_IN, 1 << 16)) and channel.send("in", data):
         pass
     channel.send("no more")

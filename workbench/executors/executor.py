@@ -23,10 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from workbench.common.secret.channel import SealedChannel
 from workbench.common.secret.handshake import HANDSHAKE_S, connect
 from workbench.common.secret.seal import derived
 from workbench.errors import LaunchError
-from workbench.executors.channel import ExecutorChannel
 from workbench.machine import machine
 
 _CHUNK = 1 << 16
@@ -97,7 +97,7 @@ def serve(invitation: Invitation, about: About, timeout_s: float = 30.0) -> str:
     return why
 
 
-def connected(invitation: Invitation, until: float) -> ExecutorChannel:
+def connected(invitation: Invitation, until: float) -> SealedChannel:
     """A channel to the executor registry.
 
     Args:
@@ -116,7 +116,7 @@ def connected(invitation: Invitation, until: float) -> ExecutorChannel:
             f"{socket.gethostname()} does not reach the launcher at {where}: {error}. Does a firewall block it? Set "
             "WORKBENCH_PORTS where the job is started, to choose the ports."
         ) from None
-    return ExecutorChannel(sock, session, listened=False)
+    return SealedChannel(sock, session, listened=False)
 
 
 def _stream(invitation: Invitation, order: Mapping[str, Any]) -> None:
@@ -130,7 +130,7 @@ def _stream(invitation: Invitation, order: Mapping[str, Any]) -> None:
             channel.close()
 
 
-def _run(channel: ExecutorChannel, script: str, env: Mapping[str, str]) -> None:
+def _run(channel: SealedChannel, script: str, env: Mapping[str, str]) -> None:
     with subprocess.Popen(
         ["sh", "-c", script],
         bufsize=0,
@@ -172,12 +172,12 @@ def _wait(process: subprocess.Popen[bytes], feeder: threading.Thread) -> None:
         process.wait()
 
 
-def _carry(stream: IO[bytes], kind: str, channel: ExecutorChannel) -> None:
+def _carry(stream: IO[bytes], kind: str, channel: SealedChannel) -> None:
     while (data := os.read(stream.fileno(), _CHUNK)) and channel.send(kind, data):
         pass
 
 
-def _feed(channel: ExecutorChannel, stdin: IO[bytes]) -> None:
+def _feed(channel: SealedChannel, stdin: IO[bytes]) -> None:
     with stdin, contextlib.suppress(BrokenPipeError):
         while (message := channel.receive()) and message.kind == "in":
             left = message.data

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench.common.ports import listen, peer
-from workbench.common.secret.handshake import HANDSHAKE_S, MOST, Guests, greet
+from workbench.common.secret.channel import SealedChannel, fields_of
+from workbench.common.secret.handshake import HANDSHAKE_S, greet
+from workbench.common.secret.listener import MOST, Listener
 from workbench.common.secret.seal import derived
 from workbench.common.text import count
 from workbench.errors import LaunchError
-from workbench.executors.channel import ExecutorChannel, fields_of
 from workbench.executors.executor import PURPOSE, Invitation
 from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.remote_shell import Relay
@@ -51,7 +52,7 @@ class Executor:
     label: str
     host: str
     gpus: tuple[str, ...]
-    channel: ExecutorChannel
+    channel: SealedChannel
     here: bool = True
 
 
@@ -60,7 +61,7 @@ class _WaitingScript:
     """A script for which the executor's connection is waited for."""
 
     came: threading.Event = field(default_factory=threading.Event)
-    channel: ExecutorChannel | None = None
+    channel: SealedChannel | None = None
 
 
 class ExecutorRegistry:
@@ -93,10 +94,10 @@ class ExecutorRegistry:
     ) -> None:
         self._on_message = on_message
         try:
-            self._listener = listen(address, ports)
+            port = listen(address, ports)
         except OSError as error:
             raise LaunchError(f"No executor can reach this process: {error}.") from None
-        self.invitation = Invitation(address, self._listener.getsockname()[1], secrets.token_bytes(32))
+        self.invitation = Invitation(address, port.getsockname()[1], secrets.token_bytes(32))
         self._folder = tempfile.mkdtemp(prefix="workbench-")  # mode 0700
         self.path = str(Path(self._folder) / _SOCKET)
         self._clients = socket.socket(socket.AF_UNIX)
@@ -106,10 +107,10 @@ class ExecutorRegistry:
         self._executors: list[Executor] = []
         self._names: dict[str, str] = {}  # by machine
         self._calls: dict[int, _WaitingScript] = {}
-        self._numbers, self._guests, self._over = itertools.count(1), Guests(4 * MOST), False
+        self._numbers, self._over = itertools.count(1), False
         self._lost: list[str] = []
-        for target in (self._admit, self._take_clients):
-            threading.Thread(target=target, name="workbench-executors", daemon=True).start()
+        self._listener = Listener(port, self._meet, 4 * MOST)
+        threading.Thread(target=self._take_clients, name="workbench-executors", daemon=True).start()
 
     def __enter__(self) -> ExecutorRegistry:
         return self
@@ -171,50 +172,33 @@ class ExecutorRegistry:
             self._over = True
         for each in self.executors():
             each.channel.send("over")
-        for listener in (self._listener, self._clients):
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # its thread wakes up
-            listener.close()
-        self._guests.cut_off()
+        self._listener.close()
+        with contextlib.suppress(OSError):
+            self._clients.shutdown(socket.SHUT_RDWR)  # its thread wakes up
+        self._clients.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     # --- executors come -------------------------------------------------------------------------------
 
-    def _admit(self) -> None:
-        while not self._over:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError as error:
-                if self._over or not self._guests.goes_on(error):
-                    return
-                continue
-            try:
-                threading.Thread(target=self._greet, args=[sock], name="workbench-guest", daemon=True).start()
-            except RuntimeError:  # so many threads are not allowed
-                sock.close()
-
-    def _greet(self, sock: socket.socket) -> None:
-        try:
-            key = greet(sock, derived(self.invitation.secret, PURPOSE), self._guests)
-        except OSError:
-            key = b""
+    def _meet(self, sock: socket.socket, known: Callable[[], None]) -> bool:
+        key = greet(sock, derived(self.invitation.secret, PURPOSE), known)
         if not key:
-            sock.close()
-            return
-        channel = ExecutorChannel(sock, key, listened=True)
+            return False
+        channel = SealedChannel(sock, key, listened=True)
         message = channel.receive()
         if about := fields_of(message, "here"):
             self._attend(channel, about)
         elif (call := self._calls.pop(fields_of(message, "stream").get("number", 0), None)) is not None:
             call.channel = channel
             call.came.set()
-        else:
-            if message is not None and message.kind == "tell" and self._on_message is not None:
-                self._on_message(message.data)
-                channel.send("heard")
-            channel.close()
+            return True
+        elif message is not None and message.kind == "tell" and self._on_message is not None:
+            self._on_message(message.data)
+            channel.send("heard")
+        channel.shut()
+        return False
 
-    def _attend(self, channel: ExecutorChannel, about: Mapping[str, Any]) -> None:
+    def _attend(self, channel: SealedChannel, about: Mapping[str, Any]) -> None:
         """Until an executor is gone."""
         with self._changed:
             host = self._name(str(about["host"]), str(about["machine"]))
@@ -228,7 +212,6 @@ class ExecutorRegistry:
             if not self._over:
                 self._lost.append(f"{executor.label}@{executor.host}")
             self._changed.notify_all()
-        channel.close()
 
     def _name(self, host: str, machine: str) -> str:
         """A host's name; another machine of the same name gets a number."""
@@ -253,7 +236,7 @@ class ExecutorRegistry:
 
     def _serve(self, sock: socket.socket) -> None:
         """One client: find the executor, and carry what they say to each other."""
-        client = ExecutorChannel(sock, b"", listened=True)
+        client = SealedChannel(sock, b"", listened=True)
         fields = fields_of(client.receive(), "run")
         try:
             remote = self._run(str(fields["host"]), str(fields["script"]))
@@ -268,7 +251,7 @@ class ExecutorRegistry:
         client.close()
         remote.close()
 
-    def _run(self, host: str, script: str) -> ExecutorChannel:
+    def _run(self, host: str, script: str) -> SealedChannel:
         """Have the host's first executor run a script.
 
         Raises:
@@ -288,7 +271,7 @@ class ExecutorRegistry:
         raise LaunchError(f"no executor of {host} answers")
 
 
-def _carry(one: ExecutorChannel, other: ExecutorChannel) -> None:
+def _carry(one: SealedChannel, other: SealedChannel) -> None:
     while (message := one.receive()) and other.send_message(message):
         pass
     for each in (one, other):

@@ -14,7 +14,7 @@ import pytest
 from attackers import Address, Recorder, cut_off, listener, no_free_files, noises, trickle, visit
 
 from workbench.common.secret import handshake
-from workbench.common.secret.handshake import MOST
+from workbench.common.secret.listener import MOST
 from workbench.errors import LaunchError
 from workbench.launch.start.starters import free_port
 from workbench.transport.bootstrap.tcp_board import TcpBoard
@@ -50,8 +50,7 @@ class Job:
         """The board ends with its process; here it has to be told."""
         server = self.boards[0]._server
         assert server
-        server.shutdown()
-        server.server_close()
+        server.close()
         for board in self.boards:
             board._socket.close()
 
@@ -92,8 +91,7 @@ def test_a_host_may_be_known_by_its_name_and_have_no_secret_yet() -> None:
     with pytest.raises(LaunchError, match=rf"rank 0 cannot listen at localhost port {port}: .* it gets another port"):
         TcpBoard("localhost", port, b"", 0, 2, 10.0)
     assert first._server
-    first._server.shutdown()
-    first._server.server_close()
+    first._server.close()
     for board in (first, second):
         board._socket.close()
 
@@ -180,8 +178,7 @@ def test_a_rank_0_that_is_gone(job: Job) -> None:
     rank = job.join()
     server = job.boards[0]._server
     assert server
-    server.shutdown()
-    server.server_close()
+    server.close()
     job.boards[0]._socket.close()
     with pytest.raises(LaunchError, match=r"within 0.5 s: connection refused"):
         TcpBoard(*job.address, SECRET, 1, 2, 0.5)

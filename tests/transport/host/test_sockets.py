@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from attackers import Address, Recorder, cut_off, listener, no_free_files, noises, trickle, visit
 
-from workbench.common.secret.handshake import MOST
+from workbench.common.secret.listener import MOST
 from workbench.errors import CollectiveError, DeadlineError, PeerLostError
 from workbench.transport.host import sockets
 from workbench.transport.host.sockets import SocketLink

@@ -7,17 +7,16 @@ process, so a job that ends can be followed by another one of the same processes
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import socket
-import socketserver
 import struct
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
 
 from workbench.common.ports import family_of
-from workbench.common.secret.handshake import HANDSHAKE_S, MOST, Guests, connect, exactly, greet
+from workbench.common.secret.handshake import HANDSHAKE_S, connect, exactly, greet
+from workbench.common.secret.listener import MOST, Listener
 from workbench.common.secret.seal import derived
 from workbench.errors import LaunchError
 from workbench.transport.bootstrap.meeting_point import listen
@@ -76,47 +75,6 @@ class TcpBoard:
             raise LaunchError(f"init(): {self.where} does not answer any more: {error}") from None
 
 
-class _BoardServer(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-
-    def __init__(self, address: str, port: int, key: bytes, size: int) -> None:
-        self.key, self.values, self.guests = key, dict[str, bytes](), Guests(size + MOST)
-        super().__init__((address, port), _Guest, bind_and_activate=False)
-        self.socket.close()
-        self.socket = _listening(address, port, size + MOST)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """As the base class; strangers cannot keep all open files."""
-        try:
-            return super().get_request()
-        except OSError as error:
-            self.guests.goes_on(error)
-            raise
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who does not speak like a rank is cut off, and nobody needs to know."""
-
-
-class _Guest(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        server: _BoardServer = self.server  # type: ignore[assignment]
-        with contextlib.suppress(OSError):
-            if greet(self.request, server.key, server.guests):
-                self._serve(server)
-
-    def _serve(self, server: _BoardServer) -> None:
-        sock: socket.socket = self.request
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        while True:
-            what, name, value = _frame(sock, float("inf"))
-            if what == b"w":
-                server.values[name] = value
-            there = server.values.get(name) if what == b"r" else None
-            answer = there or b""
-            sock.sendall(_LENGTHS.pack(b"v" if there is not None else b"-", 0, len(answer)) + answer)
-
-
 def _listening(address: str, port: int, backlog: int) -> socket.socket:
     try:
         ipaddress.ip_address(address)
@@ -125,16 +83,30 @@ def _listening(address: str, port: int, backlog: int) -> socket.socket:
     return socket.create_server((address, port), family=family_of(address), backlog=backlog)
 
 
-def _serve(address: str, port: int, key: bytes, size: int) -> _BoardServer:
+def _serve(address: str, port: int, key: bytes, size: int) -> Listener:
+    values = dict[str, bytes]()
+
+    def meet(sock: socket.socket, known: Callable[[], None]) -> bool:
+        """Until this rank is gone, or does not speak like one."""
+        if not greet(sock, key, known):
+            return False
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        while True:
+            what, name, value = _frame(sock, float("inf"))
+            if what == b"w":
+                values[name] = value
+            there = values.get(name) if what == b"r" else None
+            answer = there or b""
+            sock.sendall(_LENGTHS.pack(b"v" if there is not None else b"-", 0, len(answer)) + answer)
+
     try:
-        server = _BoardServer(address, port, key, size)
+        return Listener(_listening(address, port, size + MOST), meet, size + MOST, "workbench-board")
     except OSError as error:
         raise LaunchError(
             f"init(): rank 0 cannot listen at {address} port {port}: {error.strerror}. Start the job, or its step in "
             "Slurm, again: it gets another port."
         ) from None
-    threading.Thread(target=server.serve_forever, name="workbench-board", daemon=True).start()
-    return server
 
 
 def _frame(sock: socket.socket, until: float) -> tuple[bytes, str, bytes]:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 from workbench import config
 from workbench.common.ports import family_of, listen
-from workbench.common.secret.handshake import HANDSHAKE_S, MOST, Guests, exactly
+from workbench.common.secret.handshake import HANDSHAKE_S, exactly
+from workbench.common.secret.listener import MOST, Listener
 from workbench.common.secret.seal import derived
 from workbench.config import Settings
 from workbench.core.backend.base import Array, Backend
@@ -96,9 +97,8 @@ class SocketLink:
         self._out: dict[int, socket.socket] = {}
         self._in: dict[int, socket.socket] = {}
         self._came = threading.Condition()
-        self._guests = Guests(size + MOST)
         self._closed = False
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
 
     def listen(self, address: str) -> tuple[str, int]:
         """Begin to listen at an address; returns it and the port.
@@ -107,11 +107,11 @@ class SocketLink:
             LaunchError: no port is free there.
         """
         try:
-            self._listener = listen(address, config.ports(), self.size + MOST)
+            port = listen(address, config.ports(), self.size + MOST)
         except OSError as error:
             raise LaunchError(f"init(): rank {self.rank}: {error}") from None
-        threading.Thread(target=self._welcome, args=[self._listener], name="workbench-tcp", daemon=True).start()
-        return address, self._listener.getsockname()[1]
+        self._listener = Listener(port, self._meet, self.size + MOST, "workbench-tcp")
+        return address, port.getsockname()[1]
 
     def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
         """Send and receive at the same time.
@@ -186,12 +186,12 @@ class SocketLink:
         """Close all streams, and listen no more."""
         with self._came:
             self._closed = True
-        self._guests.cut_off()
-        for sock in (self._listener, *self._out.values(), *self._in.values()):
-            if sock is not None:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)  # wakes up the thread that waits there
-                sock.close()
+        if self._listener is not None:
+            self._listener.close()
+        for sock in (*self._out.values(), *self._in.values()):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes up the thread that waits there
+            sock.close()
 
     # --- streams --------------------------------------------------------------------------------------
 
@@ -272,43 +272,24 @@ class SocketLink:
                 self._came.wait(_TICK_S)
                 self._look(since, source)
 
-    def _welcome(self, listener: socket.socket) -> None:
-        """On a thread of its own: take who connects, each on another thread, for it may say nothing."""
-        while True:
-            try:
-                guest, _ = listener.accept()
-            except OSError as error:
-                if self._closed or not self._guests.goes_on(error):
-                    return
-                continue
-            self._guests.admit(guest)
-            try:
-                threading.Thread(target=self._meet, args=[guest], name="workbench-tcp-guest", daemon=True).start()
-            except RuntimeError:  # so many threads are not allowed
-                self._guests.leave(guest)
-                guest.close()
-
-    def _meet(self, guest: socket.socket) -> None:
-        try:
-            until = time.monotonic() + HANDSHAKE_S
-            mine = secrets.token_bytes(_NUMBER)
-            guest.settimeout(HANDSHAKE_S)
-            guest.sendall(mine)
-            hello = exactly(guest, 4 + _NUMBER + _PROOF, until)
-            source, theirs, proof = int.from_bytes(hello[:4], "big"), hello[4 : 4 + _NUMBER], hello[4 + _NUMBER :]
-            if not secrets.compare_digest(proof, self._proof(source, self.rank, mine)):
-                raise OSError("a stranger")
-            self._guests.leave(guest)  # before it hears that it is known: from then on it must not be cut off
-            with self._came:
-                if self._closed or source in self._in:
-                    raise OSError("it comes too late")
-                guest.sendall(self._proof(self.rank, source, theirs))
-                self._in[source] = _ready(guest)
-                self._came.notify_all()
-        except OSError:
-            guest.close()
-        finally:
-            self._guests.leave(guest)
+    def _meet(self, guest: socket.socket, known: Callable[[], None]) -> bool:
+        """Take the stream of a rank."""
+        until = time.monotonic() + HANDSHAKE_S
+        mine = secrets.token_bytes(_NUMBER)
+        guest.settimeout(HANDSHAKE_S)
+        guest.sendall(mine)
+        hello = exactly(guest, 4 + _NUMBER + _PROOF, until)
+        source, theirs, proof = int.from_bytes(hello[:4], "big"), hello[4 : 4 + _NUMBER], hello[4 + _NUMBER :]
+        if not secrets.compare_digest(proof, self._proof(source, self.rank, mine)):
+            return False
+        known()  # before it hears so: from then on it must not be cut off
+        with self._came:
+            if self._closed or source in self._in:  # it comes too late
+                return False
+            guest.sendall(self._proof(self.rank, source, theirs))
+            self._in[source] = _ready(guest)
+            self._came.notify_all()
+        return True
 
     def _proof(self, source: int, dest: int, number: bytes) -> bytes:
         return derived(self._secret, f"TCP from {source} to {dest}", number)

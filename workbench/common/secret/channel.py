@@ -1,4 +1,4 @@
-"""Messages between the launcher and an executor, over TCP: each is signed with a key of its connection alone."""
+"""Messages over a connection that is past its handshake: each is signed with a key of this connection alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from workbench.common.secret.seal import Seal
 
 _LENGTH = struct.Struct(">I")
 _LONGEST = 1 << 26
-_FOREVER = float("inf")
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a host that is gone is noticed after 25 s
 
 
-class ExecutorChannel:
+class SealedChannel:
     """One end of a connection.
 
     Args:
@@ -29,7 +28,7 @@ class ExecutorChannel:
 
     Example:
         >>> one, other = socket.socketpair()
-        >>> here, there = ExecutorChannel(one, b"key", listened=True), ExecutorChannel(other, b"key", listened=False)
+        >>> here, there = SealedChannel(one, b"key", listened=True), SealedChannel(other, b"key", listened=False)
         >>> here.send("run", number=7)
         True
         >>> there.receive()
@@ -66,11 +65,15 @@ class ExecutorChannel:
                 return False
         return True
 
-    def receive(self) -> Message | None:
-        """The next message; None when the other end is gone, or says what only a stranger would."""
+    def receive(self, until: float = float("inf")) -> Message | None:
+        """The next message; None when the other end is gone, is late, or says what only a stranger would.
+
+        Args:
+            until: deadline, by ``time.monotonic()``.
+        """
         try:
-            (length,) = _LENGTH.unpack(exactly(self._socket, _LENGTH.size, _FOREVER))
-            opened = self._verify.open(exactly(self._socket, length, _FOREVER)) if length <= _LONGEST else None
+            (length,) = _LENGTH.unpack(exactly(self._socket, _LENGTH.size, until))
+            opened = self._verify.open(exactly(self._socket, length, until)) if length <= _LONGEST else None
             self._received += 1
             if opened is None or opened[1] != self._received:
                 return None
@@ -99,4 +102,4 @@ def fields_of(message: Message | None, kind: str) -> Mapping[str, Any]:
     return message.fields if message is not None and message.kind == kind else {}
 
 
-__all__ = ["ExecutorChannel", "fields_of"]
+__all__ = ["SealedChannel", "fields_of"]
