@@ -30,9 +30,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("core", "runtime", "transport", "torch", "job", "elastic", "launch", "course/judging")
 AMONG_RANKS = ("core", "runtime", "transport", "torch", "job")  # what ranks do that are threads shows faults there
-THREADS = ["WORKBENCH_TEST_INSIDE_RANKS=1", "WORKBENCH_TEST_THREADS=2", "tests/parallel"]
+THREADS = ["WORKBENCH_TEST_INSIDE_RANKS=1", "WORKBENCH_TEST_THREADS=2", "-mnot slow and not thorough"]
 PYTEST = ("-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "-m", "not thorough and not engines")
-LIMIT_S = 240.0
+LIMIT_S = 900.0
 TURNED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -146,8 +146,10 @@ def near(file: str) -> list[list[str]]:
     (room,) = [each for each in ROOMS if file.startswith(f"workbench/{each}/")]
     ranks = room in AMONG_RANKS
     further = ["--no-processes", f"tests/{room}", *(["tests/threads", "tests/contract"] if ranks else [])]
-    chosen = [[one for one in direct if not one.startswith(inside)], further, THREADS if ranks else []]
-    return [each for each in chosen if each]
+    chosen = [[one for one in direct if not one.startswith(inside)], further]
+    if near_ranks := [one for one in direct if one.startswith("tests/parallel/")]:
+        chosen.insert(1, [*THREADS, *near_ranks])
+    return [each for each in (*chosen, [*THREADS, "tests/parallel"] if ranks else []) if each]
 
 
 def caught(fault: Fault, tree: Path) -> str:

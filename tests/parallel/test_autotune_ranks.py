@@ -217,7 +217,7 @@ def test_a_rank_that_looks_late(n: int, rank: int, restless: Begin, monkeypatch:
     """Its engine uses a newer choice when it looks at the results of a step: it plans by the one that all have had."""
     restless()
     reduce, sizes = GradientList([f"w{i}" for i in range(20)], op=hvd.Sum), []
-    learn = reduce._limit.learn
+    learn = reduce._limit.update_from
 
     def tuned_anew() -> None:
         for _ in range(4):
@@ -228,7 +228,7 @@ def test_a_rank_that_looks_late(n: int, rank: int, restless: Begin, monkeypatch:
         learn(handles)
 
     if rank == n - 1:
-        monkeypatch.setattr(reduce._limit, "learn", late)
+        monkeypatch.setattr(reduce._limit, "update_from", late)
     for _ in range(30):
         reduce([np.ones(40, np.float32) for _ in range(20)])
         sizes.append(len(reduce._plan[1]._buckets))
@@ -255,11 +255,11 @@ def test_a_list_that_is_broken_off(n: int, rank: int, restless: Begin) -> None:
     for i in range(7):
         for _ in range(1 + i % 3):
             step()
-        learn = reduce._limit.learn
+        learn = reduce._limit.update_from
         if rank == n - 1:
-            reduce._limit.learn = fail  # type: ignore[method-assign]
+            reduce._limit.update_from = fail  # type: ignore[method-assign]
         broken_off(cell, [SimpleNamespace(remove=lambda: None)] if rank == n - 1 else [])
-        reduce._limit.learn = learn  # type: ignore[method-assign]
+        reduce._limit.update_from = learn  # type: ignore[method-assign]
         del sizes[len(sizes) - (rank != n - 1) :]
     alike(sizes)
 
