@@ -30,6 +30,8 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 # A fork server takes each process that starts engines two seconds of a core: see forked_engines.
 os.environ.setdefault("WORKBENCH_FORK", "0")
 
+gc.disable()  # until all tests are collected: a second of five processes each
+
 pytest_plugins = ["deadlines", "durations", "rings", "scheduling", "servers"]
 
 # These run inside ranks. test_parallel.py and its like start them there, with this variable; so does a run that names
@@ -107,6 +109,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     atexit.register(gc.freeze)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: no garbage collection of a test need look through it."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

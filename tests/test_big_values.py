@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ PROGRAM = str(Path(__file__).resolve().parent / "helpers" / "big_values.py")
 DEADLINE_S = 1500.0
 AROUND_2, OVER_2, OVER_4 = (0x7FFFF000, 0x7FFFF001, 2**31 - 1, 2**31), 2**31 + 5, 2**32 + 5
 VERBS = ("broadcast", "allgather", "alltoall", "allreduce", "reducescatter", "object")
-WAYS = ("auto", "mpi", "sockets", "gloo")
+WAYS = ("auto", "mpi", "sockets")
 pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 60)]
 
 
@@ -36,13 +35,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def _run(jobs: Runner, way: str, *what: str) -> None:
-    if way == "gloo":
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            meet = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
-        each: list[dict[str, str]] = [{**meet, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-        job = jobs.together(2, PROGRAM, *what, deadline_s=DEADLINE_S, each=each, WORKBENCH_BACKEND=way)
-    else:
-        job = jobs.mpiexec(2, PROGRAM, *what, deadline_s=DEADLINE_S, WORKBENCH_BACKEND=way)
+    job = jobs.mpiexec(2, PROGRAM, *what, deadline_s=DEADLINE_S, WORKBENCH_BACKEND=way)
     assert job.code == 0, job.report()
     for rank in range(2):
         assert job.out(rank).splitlines() == [f"{each.replace(':', ' ')} 0" for each in what], job.report()

@@ -165,7 +165,7 @@ def test_many_rounds(jobs: Runner, n: int) -> None:
 @pytest.mark.parametrize(
     "names", [("world", "contract", "allreduce", "verbs", "order"), ("errors", "lifecycle")], ids="-".join
 )
-def test_gloo_in_plain_processes(jobs: Runner, names: tuple[str, ...]) -> None:
+def test_plain_processes(jobs: Runner, names: tuple[str, ...]) -> None:
     """Where nobody but torchrun's variables says who is there, the ranks know who they are."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -177,7 +177,7 @@ def test_gloo_in_plain_processes(jobs: Runner, names: tuple[str, ...]) -> None:
 
 @pytest.mark.timeout(DEADLINE_S + 60)
 def test_torchrun(jobs: Runner) -> None:
-    """Ranks that the real torchrun started know who they are, and all verbs work over Gloo."""
+    """Ranks that the real torchrun started know who they are, and all verbs work without MPI."""
     check(jobs.torchrun(2, *PYTEST, *some(("world", "verbs")), deadline_s=DEADLINE_S, **ENV), 2)
 
 

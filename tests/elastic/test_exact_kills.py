@@ -100,10 +100,10 @@ def digest_of(ranks: int, steps: int, *words: str, limit_s: float) -> tuple[int,
 
 @pytest.mark.thorough
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("backend", ["auto", "gloo"])
+@pytest.mark.parametrize("backend", ["auto", "sockets"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_kills_at_all_states_change_no_bit(ranks: int, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeded kills at all named states, over shared memory and Gloo."""
+    """Seeded kills at all named states, over shared memory and TCP."""
     monkeypatch.setenv("WORKBENCH_BACKEND", backend)
     elastic = ["--min-np", "1", "--max-np", str(ranks), "--blacklist-cooldown-range", "0", "0"]
     chaos = ["--chaos", f"seed={ranks},kills={-(-KILLS // 6)}"]

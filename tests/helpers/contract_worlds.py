@@ -73,7 +73,7 @@ def run_here(world: str, check: Check) -> None:
 
 ELSEWHERE = [
     *["mpi-2@mpiexec", "mpi-3@mpiexec", "shm-2@mpiexec", "shm-3@mpiexec", "hosts-3@mpiexec", "hosts-4@mpiexec"],
-    *["gloo-2@plain", "gloo-2@mpiexec", "sockets-2@mpiexec", "sockets-3@mpiexec", "sockets-2@plain"],
+    *["sockets-2@mpiexec", "sockets-3@mpiexec", "sockets-2@plain"],
     *["nano-2@plain", "nano-3@plain"],  # examples/nano.py
 ]
 """Backend, number of ranks, and who starts them: mpiexec, or this file one by one, with torchrun's variables."""
@@ -154,7 +154,7 @@ def main(folder: Path, world: str) -> None:
     from workbench import config
 
     launch = config.launch()
-    beside_mpi = launch.launcher != "torchrun" and (world in HERE or world.startswith("gloo"))
+    beside_mpi = launch.launcher != "torchrun" and world in HERE
     if beside_mpi:
         import mpi4py.MPI  # noqa: F401 - initialises it, as a user's script does
     run = partial(run_here, world) if world in HERE else _all_checks_of(launch, folder)
@@ -192,9 +192,6 @@ def _all_checks_of(launch: Launch, folder: Path) -> Callable[[Check], None]:
 
         example = nano_rank(launch.rank, launch.size, folder)
         return lambda check: check(example)
-    if settings.backend == "gloo":  # mpiexec's processes find each other without MPI, too
-        where = {"address": os.environ["MASTER_ADDR"], "port": int(os.environ["MASTER_PORT"])}
-        launch = Launch("torchrun", launch.rank, launch.size, launch.rank, launch.size, **where)
 
     def backend(settings: Settings) -> Backend:
         return connect(find_ranks(launch, settings), settings)

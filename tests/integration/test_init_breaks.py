@@ -104,7 +104,7 @@ def test_a_plain_rank_that_is_killed_while_the_others_wait_in_init(jobs: Runner,
     [
         ("fail amid", 1, run),
         ("interrupt waiting", 1, plain),  # the others come to the exchange later
-        ("fail connecting", 0, plain),  # amid Gloo's own wait for all connections
+        ("fail connecting", 0, plain),  # when the others connect to it
         once_more("fail late", 1, plain),
         once_more("interrupt amid", 1, run),
     ],

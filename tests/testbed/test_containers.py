@@ -236,7 +236,7 @@ exec chroot "$0" env "$@"
 
 
 def test_the_definition_under_slurm(image: Engine) -> None:
-    """Its sections, run by hand on the same Debian, make an image whose ranks srun starts, by MPI and by Gloo."""
+    """Its sections, run by hand on the same Debian, make an image whose ranks srun starts, by MPI and without it."""
     found = re.split(r"^%(\w+)\n", (FOLDER / "workbench.def").read_text(), flags=re.MULTILINE)
     sections = dict(zip(found[1::2], found[2::2], strict=True))
     values = dict(line.split("=") for line in sections["arguments"].split())

@@ -58,7 +58,7 @@ def test_srun_with_mpi(slurm: Hosts) -> None:
 
 @pytest.mark.thorough
 def test_srun_without_mpi(slurm: Hosts) -> None:
-    """So do ranks that srun starts without MPI: they use Gloo. No name of a host is looked up that DNS alone knows."""
+    """So do ranks that srun starts without MPI: they use TCP. No name of a host is looked up that DNS alone knows."""
     assert results(slurm, "srun", "-N2", "--ntasks-per-node=2", "--mpi=none") == RIGHT
 
 

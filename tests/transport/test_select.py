@@ -17,8 +17,6 @@ from workbench.transport.host.threads import ThreadBootstrap
 @pytest.mark.parametrize("name", [*BACKENDS, SingleBootstrap.backend, ThreadBootstrap.backend])
 def test_every_name_has_its_factory(name: str) -> None:
     """The module of that name connects the ranks of a bootstrap by rank 0's settings."""
-    if name == "gloo":
-        pytest.importorskip("torch")
     module = import_module(f"workbench.transport.host.{name}")
     assert [*inspect.signature(module.connect).parameters] == ["bootstrap", "settings"]
 

@@ -96,7 +96,7 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--host-discovery-script",), "a program that prints host:slots, one a line; the job is elastic", str),
         Flag(("--slots", "--slots-per-host"), "number of slots of hosts that it prints without a number", int),
         Flag(("--mpi",), "insist on mpiexec"),
-        Flag(("--gloo",), "plain processes that communicate over Gloo"),
+        Flag(("--gloo",), "plain processes, without MPI"),
         Flag(("--mpi-args",), "further arguments for mpiexec, as one text", str),
         Flag(
             ("--start-timeout",),

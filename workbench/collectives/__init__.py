@@ -1,7 +1,7 @@
 """What is computed: algorithms over a Link, arrays only. Nothing else of the workbench is imported here.
 
 A Link is any object with ``rank``, ``size`` and ``sendrecv(send, dest, recv, source)``; threads, MPI,
-Gloo and the course's simulator all are one, so the function that a student reads is the one that runs.
+TCP and the course's simulator all are one, so the function that a student reads is the one that runs.
 """
 
 from workbench.collectives.adasum import adasum_allreduce

@@ -41,7 +41,7 @@ class Settings:
         caller_runs: 1: a thread that waits for a small tensor does the engine's work meanwhile; 0: it sleeps.
         spin_s: so long it asks for the answer before it sleeps, where each rank has a core of its own; 0: it sleeps.
         cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
-        backend: ``auto``, ``shm``, or one of :data:`BACKENDS`: who moves the bytes.
+        backend: ``auto``, ``shm``, or one of :data:`BACKENDS`: who moves the bytes. ``gloo``, as in Horovod: not MPI.
         init_timeout_s: deadline for all ranks to connect in ``init()``.
         elastic_timeout_s: how long a rank of an elastic job waits in ``init()`` for enough others.
         shutdown_timeout_s: how long ``shutdown()`` waits until the other ranks call it, too.
@@ -127,7 +127,7 @@ class Settings:
         return [*names, "hierarchical_allreduce"] if self.wire else names
 
 
-BACKENDS = {"mpi": "MPI", "gloo": "Gloo", "sockets": "TCP"}
+BACKENDS = {"mpi": "MPI", "sockets": "TCP"}
 """What can connect ranks that are processes, as the setting's value and the name that people know it by.
 
 ``connect`` of the module with that name in ``workbench/transport/host`` makes it. A new backend needs a line here.

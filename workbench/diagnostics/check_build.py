@@ -36,7 +36,6 @@ _UNKNOWN = """
 [?]: not known. The question was not answered within {limit:g} s, or its process crashed. Ask again later."""
 
 # Asked in a process of its own: this one stays small and can go on to start ranks.
-_ASK_GLOO = "import torch.distributed as d; assert d.is_available() and d.is_gloo_available()"
 _ASK_NCCL = "import cupy; from cupy.cuda import nccl; assert cupy.is_available() and nccl.available"
 _MARKS = {True: "X", False: " ", None: "?"}
 _ASK_TIMEOUT_S = 60.0
@@ -44,11 +43,11 @@ _ASK_TIMEOUT_S = 60.0
 
 def report() -> str:
     """The whole text. Takes as long as importing torch."""
-    asks = {"mpi": has_mpi, "gloo": has_gloo, "nccl": has_nccl}
+    asks = {"mpi": has_mpi, "nccl": has_nccl}
     with ThreadPoolExecutor() as pool:
         answers: dict[str, bool | None] = dict(zip(asks, pool.map(lambda ask: ask(), asks.values()), strict=True))
     answers |= {name: has_framework(name) for name in ("tensorflow", "torch", "mxnet", "jax")}
-    answers |= {"ddl": False, "ccl": False}  # IBM's and Intel's: nothing here speaks to them
+    answers |= {"gloo": True, "ddl": False, "ccl": False}  # ranks without MPI; IBM's and Intel's
     text = _TEXT.format(version=__version__, **{name: _MARKS[there] for name, there in answers.items()})
     return text + (_UNKNOWN.format(limit=_ASK_TIMEOUT_S) if None in answers.values() else "")
 
@@ -67,11 +66,6 @@ def has_mpi() -> bool | None:
         while cause and not isinstance(cause, subprocess.TimeoutExpired):
             cause = cause.__cause__
         return None if cause else False
-
-
-def has_gloo() -> bool | None:
-    """Does the installed torch bring Gloo? None: there was no answer."""
-    return _works("torch", _ASK_GLOO)
 
 
 def has_nccl() -> bool | None:

@@ -21,7 +21,7 @@ class RankReport:
     Args:
         rank, size: as MPI or the workbench told it.
         total: what an allreduce over the ranks' ids + 1 gave it; 0 where none was asked for.
-        transport: ``MPI`` or ``Gloo``: what moved it.
+        transport: ``MPI`` or ``TCP``: what moved it.
         host: its machine.
         cores: numbers of the cores that it may use.
         unbound: why the launcher has not bound it to cores; "" if it has, or binds none.

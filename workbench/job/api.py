@@ -68,7 +68,7 @@ os.register_at_fork(after_in_child=lambda: _JOINING._at_fork_reinit())  # type: 
 def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Join the job that the launcher started; every rank calls it. A second call does nothing, on another thread, too.
 
-    Under mpiexec the ranks connect over MPI; under torchrun, or srun without MPI, over Gloo. A process without
+    Under mpiexec the ranks connect over MPI; under torchrun, or srun without MPI, over TCP. A process without
     a launcher is rank 0 of 1.
 
     Args:

@@ -21,18 +21,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from workbench.common.alone import ALONE
 from workbench.common.messages import Decoder, Message, MessageError, encode
-from workbench.common.secret.seal import derived
 from workbench.config import Launch, Settings
 from workbench.errors import LaunchError, PeerLostError, WorkbenchError
 from workbench.machine import machine
 from workbench.transport.bootstrap.base import unless_given_up
-from workbench.transport.bootstrap.peers import namespace
-from workbench.transport.bootstrap.rendezvous import Session
 from workbench.transport.bootstrap.values import Problem
 from workbench.transport.bootstrap.values import decode as decode_value
 from workbench.transport.bootstrap.values import encode as encode_value
@@ -61,7 +58,7 @@ class Registration:
     Attributes:
         comes: numbers this process's wishes to belong to an epoch.
         on_news: called on another thread with what the launcher says of its own accord about an epoch: ``epoch``,
-            ``lost``, ``changed`` or ``wrote``, see :mod:`workbench.launch.elastic.membership`.
+            ``lost`` or ``changed``, see :mod:`workbench.launch.elastic.membership`.
 
     Raises:
         LaunchError: nobody listens there.
@@ -97,9 +94,9 @@ class Registration:
         if message.kind == "ping":
             self.send("pong")
             return
-        if message.kind in ("epoch", "lost", "changed", "wrote"):
+        if message.kind in ("epoch", "lost", "changed"):
             self.on_news(message)
-        if message.kind not in ("changed", "wrote"):
+        if message.kind != "changed":
             self.inbox.put(message)
 
 
@@ -131,7 +128,6 @@ class ElasticBootstrap:
         self._registration = registration(launch.file, launch.rank, os.getpid())
         self._timeout_s, self._exchanged, self._lost, self.epoch = settings.init_timeout_s, 0, "", -1
         self._news, self._lock, self._come = list[Message](), threading.Lock(), next(self._registration.comes)
-        self._written: dict[str, bytes] = {}
         self._notify: Callable[[Message], None] = self._news.append
         self._registration.on_news = self._receive
         self.node = machine()
@@ -139,39 +135,9 @@ class ElasticBootstrap:
         try:
             fields = self._await("epoch", self._is_mine, math.inf if ALONE.get() else settings.elastic_timeout_s).fields
             self.rank, self.size, self.secret = fields["rank"], fields["size"], bytes.fromhex(fields["key"])
-            if settings.backend == "gloo":
-                self.session = self._session()
         except BaseException:
             self.withdraw()
             raise
-
-    # --- what Gloo needs besides: a board on which all may write ----------------------------------------
-
-    where = "the launcher's board"
-
-    def read(self, name: str) -> bytes | None:
-        """See :class:`workbench.transport.bootstrap.rendezvous.Board`."""
-        return self._written.get(name)
-
-    def write(self, name: str, value: bytes) -> None:
-        """See :class:`workbench.transport.bootstrap.rendezvous.Board`."""
-        self._send("write", value, epoch=self.epoch, name=name)
-
-    @contextlib.contextmanager
-    def telling_why(self) -> Iterator[None]:
-        """What fails in the block because a rank was lost says so."""
-        try:
-            yield
-        except LaunchError:
-            if self.over():
-                self.look()
-            raise
-
-    def _session(self) -> Session:
-        hellos = [
-            dict(zip(("node", "net"), each, strict=True)) for each in self.exchange((self.node, namespace("net")))
-        ]
-        return Session(self, derived(self.secret, "session"), str(self.epoch), hellos, self._timeout_s)
 
     # --- the bootstrap --------------------------------------------------------------------------------
 
@@ -255,10 +221,6 @@ class ElasticBootstrap:
             if message.kind == "epoch":
                 if self._is_mine(fields):
                     self.epoch = fields["epoch"]
-                    self._written.clear()  # what is written in the new epoch comes after this message, on this thread
-            elif message.kind == "wrote":
-                if fields["epoch"] == self.epoch:
-                    self._written[fields["name"]] = message.data
             elif fields["epoch"] == self.epoch:
                 if message.kind == "lost":
                     self._lost = f"init(): rank {fields['rank']} was lost: {fields['why']}."

@@ -6,7 +6,6 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from workbench.common.extras import cure, has
 from workbench.config import BACKENDS, Launch, Settings
 from workbench.core.backend.base import Backend
 from workbench.errors import LaunchError
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 _MPI_LAUNCHERS = {"mpich": "MPICH", "openmpi": "Open MPI", "pmix": "PMIx"}
 _CHOICES = ("auto", "shm", *BACKENDS)
-# With these the launcher decides: MPI connects whom mpiexec started, Gloo or TCP the others.
-_LAUNCHER_DECIDES = ("auto", "shm", "mpi")
+# With these the launcher decides: MPI connects whom mpiexec started, TCP the others.
+_LAUNCHER_DECIDES = ("auto", "shm", "mpi", "gloo")
 
 
 def find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None = None) -> Bootstrap:
@@ -54,7 +53,7 @@ def find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None = 
 
 
 def _find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None) -> Bootstrap:
-    if settings.backend not in _CHOICES:
+    if settings.backend not in (*_CHOICES, "gloo"):
         names = f"{', '.join(_CHOICES[:-1])} or {_CHOICES[-1]}"
         raise LaunchError(f"WORKBENCH_BACKEND={settings.backend!r}: choose {names}.")
     if comm is not None or (launch.launcher in _MPI_LAUNCHERS and settings.backend != "gloo"):
@@ -65,7 +64,8 @@ def _find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None) 
         return StoreBootstrap(launch, settings)
     if launch.launcher in _MPI_LAUNCHERS and launch.size > 1:
         raise LaunchError(
-            "WORKBENCH_BACKEND=gloo, but mpiexec started these ranks: unset it, or start them with torchrun."
+            "WORKBENCH_BACKEND=gloo means without MPI, but mpiexec started these ranks: unset it, or start them with "
+            "torchrun or workbench run --gloo."
         )
     if settings.backend == "mpi":
         return MpiBootstrap(launch, settings, None)
@@ -82,19 +82,13 @@ def connect(bootstrap: Bootstrap, settings: Settings) -> Backend:
         return _flat(bootstrap.backend, bootstrap, settings)
     everybody = bootstrap.exchange((bootstrap.node, settings))
     settings, nodes = everybody[0][1], [node for node, _ in everybody]  # rank 0's settings: all must do the same
-    by_launcher = settings.backend in _LAUNCHER_DECIDES or (settings.backend == "gloo" and bootstrap.comm is not None)
-    flat = _flat(bootstrap.backend if by_launcher else settings.backend, bootstrap, settings)
-    if settings.backend not in ("auto", "shm") or len(set(nodes)) == bootstrap.size:
+    flat = _flat(bootstrap.backend if settings.backend in _LAUNCHER_DECIDES else settings.backend, bootstrap, settings)
+    if settings.backend in BACKENDS or len(set(nodes)) == bootstrap.size:
         return flat
     return with_shared_memory(flat, bootstrap, nodes, settings)
 
 
 def _flat(name: str, bootstrap: Bootstrap, settings: Settings) -> Backend:
-    if name == "gloo" and not has("torch"):
-        raise LaunchError(
-            f"Gloo comes with torch, which is not installed in this Python: {cure('torch')}. Without "
-            "WORKBENCH_BACKEND=gloo (HOROVOD_CPU_OPERATIONS) the ranks communicate over shared memory and TCP."
-        )
     found: Backend = import_module(f"workbench.transport.host.{name}").connect(bootstrap, settings)
     return found
 

@@ -12,7 +12,7 @@ from workbench import config
 from workbench.errors import WorkbenchError
 from workbench.transport.bootstrap import rendezvous
 from workbench.transport.gpu import select as gpu_select
-from workbench.transport.host import gloo
+from workbench.transport.host import sockets
 
 HOW, WHO = sys.argv[1], int(sys.argv[2])
 
@@ -87,7 +87,7 @@ if HOW == "interrupt waiting":  # its own value is on its way, and the others co
 
     gpu_select.see = late
 if ME and HOW == "fail connecting":
-    gloo.connected = fail
+    sockets.own_address = fail
 if ME and HOW == "interrupt amid":
     gpu_select.join = lambda *ignored: os.kill(os.getpid(), signal.SIGINT)
 try:

@@ -854,16 +854,3 @@ def test_the_stop_button_of_a_notebook_ends_the_ranks(tmp_path: Path, monkeypatc
             pass
         assert reply["content"].get("ename") == "KeyboardInterrupt", reply["content"]
         assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-
-
-def test_gloo_without_torch_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is no bare ModuleNotFoundError: the extra is named, and that ranks talk without Gloo, too."""
-
-    def begin() -> None:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # as where it is not installed
-        import workbench as hvd
-
-        hvd.init()
-
-    with pytest.raises(RankFailedError, match=r"LaunchError: Gloo comes with torch.*\[torch\].*shared memory and TCP"):
-        run(begin, np=2, use_gloo=True)

@@ -25,7 +25,7 @@ class Channel(Link, Protocol):
     """A Link that belongs to a backend."""
 
     name: str
-    """MPI, GLOO, …: of the backend, as the timeline writes it."""
+    """MPI, TCP, …: of the backend, as the timeline writes it."""
     tick: Callable[[], None]
     """Called some times a second amid a long wait; it may raise to end it."""
 

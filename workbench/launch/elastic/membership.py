@@ -149,8 +149,6 @@ class Membership:
                 return self.withdrew(worker)
             case "value":
                 return self.value(worker, fields["epoch"], fields["number"], message.data)
-            case "write":
-                return self.wrote(worker, fields["epoch"], fields["name"], message.data)
             case "synced":
                 self.synced(worker, fields["epoch"])
             case "out" if self._anew:
@@ -203,13 +201,6 @@ class Membership:
         del self._exchanges[number]
         fields = {"epoch": epoch, "number": number, "lengths": [len(values[each]) for each in self.ranks]}
         message = Message("values", fields, b"".join(values[each] for each in self.ranks))
-        return [(each, message) for each in self.ranks]
-
-    def wrote(self, worker: int, epoch: int, name: str, data: bytes) -> Out:
-        """A member has written something for all members to read."""
-        if epoch != self.epoch or worker not in self.ranks:
-            return []
-        message = Message("wrote", {"epoch": epoch, "name": name}, data)
         return [(each, message) for each in self.ranks]
 
     def gone(self, worker: int, why: str) -> Out:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import workbench.errors
 from workbench import config
-from workbench.common.extras import has
 from workbench.errors import LaunchError
 from workbench.launch.ranks import files, supervisor
 from workbench.launch.start import mpi
@@ -104,8 +103,7 @@ def processes(task: JobSpec, folder: Path, log: Callable[[str], None]) -> list[P
         except LaunchError as error:
             if task.starter == "mpi":
                 raise
-            how = "Gloo" if has("torch") else "shared memory and TCP"
-            log(f"No MPI ({error}) So the ranks are plain processes, and communicate over {how}.")
+            log(f"No MPI ({error}) So the ranks are plain processes, and communicate over shared memory and TCP.")
         else:
             return [Process("mpiexec", [*starter, *supervised], common)]
     common |= _common(task, folder)
@@ -127,11 +125,8 @@ def _common(task: JobSpec, folder: Path) -> dict[str, str]:
         "WORKBENCH_RENDEZVOUS_FILE": str(folder / RENDEZVOUS_FILE),
         "WORKBENCH_SECRET": secrets.token_hex(32),
     }
-    backend = config.settings(task.env).backend
-    gloo = ["HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"]
-    # Without torch there is no Gloo: who has not insisted on it gets our own ways.
-    insists = backend == "gloo" or (backend == "auto" and has("torch"))
-    return found | dict.fromkeys(gloo[: 2 if insists else 1], "gloo")
+    names = ["HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"]
+    return found | dict.fromkeys(names[: 2 if config.settings(task.env).backend in ("auto", "gloo") else 1], "gloo")
 
 
 def launcher_variables(

@@ -7,7 +7,7 @@ Each tensor is a "process" of the trace. Its life has two phases::
       QUEUE                    it waits for what stands before it in the engine
       INIT_FUSION_BUFFER       the memory for tensors that travel together; ALLOCATE_OUTPUT for allgather and its like
       MEMCPY_IN_FUSION_BUFFER  packing; not for a tensor that travels alone
-      MPI_ALLREDUCE            the bytes move; GLOO_ALLGATHER, THREADS_BCAST … by backend and verb
+      MPI_ALLREDUCE            the bytes move; TCP_ALLGATHER, THREADS_BCAST … by backend and verb
       MEMCPY_OUT_FUSION_BUFFER
 
 Names and layout are those of Horovod's timeline, so its readers know them. Rank 0 writes. The threads that are watched

@@ -52,11 +52,9 @@ def _board(launch: Launch, timeout_s: float) -> Board:
 class StoreBootstrap:
     """The ranks that torchrun, srun or ``workbench run --gloo`` has started. What crosses the store is sealed."""
 
-    comm = None
+    backend, comm = "sockets", None
 
     def __init__(self, launch: Launch, settings: Settings) -> None:
-        # Gloo comes with torch; ranks that `workbench run` has started do without, over TCP.
-        self.backend = "sockets" if launch.board or not has("torch") else "gloo"
         self.rank, self.size = launch.rank, launch.size
         self._peers, self._exchanged, self._listen_at = Peers(), 0, 0.0
         self._notice = WaitNotice("init()")

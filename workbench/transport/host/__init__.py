@@ -1,1 +1,1 @@
-"""Backends for arrays in host memory: threads, MPI, Gloo."""
+"""Backends for arrays in host memory: threads, MPI, TCP."""

@@ -9,6 +9,7 @@ signed nor encrypted.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import secrets
 import selectors
 import socket
@@ -27,6 +28,7 @@ from workbench.config import Settings
 from workbench.core.backend.base import Array, Backend
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
 from workbench.transport.bootstrap.base import Bootstrap
+from workbench.transport.bootstrap.peers import namespace
 from workbench.transport.links import link_backend
 from workbench.transport.polling import offer_core
 
@@ -47,19 +49,45 @@ def connect(bootstrap: Bootstrap, settings: Settings) -> Backend:
 
 
 def own_address(bootstrap: Bootstrap) -> str:
-    """Where the other ranks reach this one: as the launcher says; on one machine loopback.
+    """The address where the other ranks reach this one.
+
+    1. What the launcher says of this host.
+    2. Loopback, where all ranks share a machine and its network.
+    3. That of the interface by which this host reaches rank 0's; on rank 0's host, what another host has reached.
 
     Raises:
-        LaunchError: there are several machines, and nobody has said it.
+        LaunchError: there are several machines, and none of this is known.
     """
-    nodes = bootstrap.exchange((bootstrap.node, config.host_address()))
-    mine = nodes[bootstrap.rank][1]
-    if not mine and len({node for node, _ in nodes}) > 1:
+    here, there = _ends_of_the_way(config.launch().address)
+    said = bootstrap.exchange((bootstrap.node, namespace("net"), config.host_address(), here, there))
+    node, net, mine, *_ = said[bootstrap.rank]
+    if mine or len({tuple(each[:2]) for each in said}) == 1:
+        return mine or "127.0.0.1"
+    if (node, net) == tuple(said[0][:2]):
+        here = next((each[4] for each in said if tuple(each[:2]) != (node, net) and each[4]), "")
+    if not here:
         raise LaunchError(
-            "WORKBENCH_BACKEND=sockets on several machines: set WORKBENCH_HOST_ADDRESS on each machine to its own "
-            "address that the others can reach, or start the ranks with `workbench run -H`, which sets it."
+            f"init(): rank {bootstrap.rank} does not know by which address other machines reach its own. Set "
+            "WORKBENCH_HOST_ADDRESS there, or start the ranks with `workbench run -H`, which sets it."
         )
-    return mine or "127.0.0.1"
+    return here
+
+
+def _ends_of_the_way(host: str) -> tuple[str, str]:
+    """From here to a host: the addresses of both ends; nothing where there is no way, or it leads nowhere.
+
+    Example:
+        >>> _ends_of_the_way("localhost"), _ends_of_the_way("")
+        (('', ''), ('', ''))
+    """
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, address in socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM) if host else []:
+            with socket.socket(family, kind) as sock:
+                sock.connect(address)  # of UDP: nothing is sent
+                here, there = sock.getsockname()[0], sock.getpeername()[0]
+            if not ipaddress.ip_address(here.partition("%")[0]).is_loopback:
+                return here, there
+    return "", ""
 
 
 @dataclass
