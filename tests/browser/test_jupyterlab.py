@@ -88,7 +88,10 @@ def opened(page: Any) -> list[str]:
 
 
 def test_it_opens_on_a_page_that_says_where_to_begin(lab: Lab, page: Any) -> None:
-    """In place of the launcher, beside the side bar; nothing asks about news; the log says the address and no more."""
+    """In place of the launcher, beside the side bar; nothing asks about news; the log says the address and no more.
+
+    From there a lesson opens as the learner's own copy.
+    """
     assert page.locator("#wb-welcome").get_by_role("button", name="Begin here: 00 Quickstart").is_visible()
     assert page.locator("#jp-main-dock-panel .lm-TabBar-tabLabel").all_inner_texts() == ["Welcome"]
     assert page.get_by_role("heading", name="Course").is_visible()
@@ -98,24 +101,7 @@ def test_it_opens_on_a_page_that_says_where_to_begin(lab: Lab, page: Any) -> Non
     assert [line for line in said.splitlines() if line.startswith(("[I", "[W", "[E"))] == []
     assert len(said.splitlines()) < 15
 
-
-@pytest.mark.thorough
-def test_everybody_can_use_it(page: Any) -> None:
-    """axe-core finds nothing in the side bar and the page, in the light and in the dark theme."""
-    found = importlib.util.find_spec("axe_playwright_python")
-    if found is None or found.origin is None:
-        pytest.skip("not installed: axe-playwright-python, which brings axe-core (make setup)")
-    page.evaluate((Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8"))
-    for details in lesson(page, "03").locator("summary").all():
-        details.click()
-    for theme in ("light", "dark"):
-        choose_theme(page, theme)
-        violations = page.evaluate(AXE)["violations"]
-        assert [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in violations] == [], theme
-
-
-def test_a_lesson_opens_as_the_learners_copy(lab: Lab, page: Any) -> None:
-    """By the keyboard; what is run and saved there changes no published notebook, and a read lesson is ticked."""
+    # A lesson is opened by the keyboard; what is run and saved there changes no published notebook, and it is ticked.
     published = (lab.checkout / QUICKSTART).read_bytes()
     begin = page.locator("#wb-course .wb-begin")
     begin.focus()
@@ -135,6 +121,21 @@ def test_a_lesson_opens_as_the_learners_copy(lab: Lab, page: Any) -> None:
     assert lesson(page, "01").get_by_role("button", name="01 Ranks").get_attribute("aria-current") == "step"
     assert "6 * 7" in (lab.checkout / COPY).read_text()
     assert (lab.checkout / QUICKSTART).read_bytes() == published
+
+
+@pytest.mark.thorough
+def test_everybody_can_use_it(page: Any) -> None:
+    """axe-core finds nothing in the side bar and the page, in the light and in the dark theme."""
+    found = importlib.util.find_spec("axe_playwright_python")
+    if found is None or found.origin is None:
+        pytest.skip("not installed: axe-playwright-python, which brings axe-core (make setup)")
+    page.evaluate((Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8"))
+    for details in lesson(page, "03").locator("summary").all():
+        details.click()
+    for theme in ("light", "dark"):
+        choose_theme(page, theme)
+        violations = page.evaluate(AXE)["violations"]
+        assert [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in violations] == [], theme
 
 
 @pytest.mark.thorough

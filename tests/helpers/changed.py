@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ALWAYS = {"00", "03", "06", "08", "11", "22"}
+ALWAYS = {"00", "03", "06", "08", "11"}
 BESIDE = {"10": ("lessons/steps/",), "21": ("examples/nano.py",), "22": ("examples/",)}
 
 
