@@ -330,7 +330,7 @@ def test_nobody_else_can_read_what_kernels_say(lab: Lab) -> None:
             assert lab.runtime.stat().st_mode & 0o777 == 0o700
         lab.ask("POST", f"api/kernels/{kernel}/restart")
     lab.ask("DELETE", f"api/kernels/{kernel}")
-    assert not list(lab.runtime.glob("kernel-*"))
+    assert not list(lab.runtime.glob(f"kernel-{kernel}*"))
 
 
 # --- an exercise ----------------------------------------------------------------------------------------
