@@ -53,7 +53,7 @@ def test_known_answers(name: str, capsys: pytest.CaptureFixture[str], monkeypatc
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("share", [6, once_more(1)])
+@pytest.mark.parametrize("share", [12, once_more(1)])
 def test_known_trainings(share: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The same of trainings, of which every answer takes seconds: of the wrong ones some, or all."""
     judged_as_known(TRAINS, capsys, monkeypatch, share)

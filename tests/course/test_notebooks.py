@@ -8,12 +8,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from changed import ALWAYS, run_now
+from changed import run_now
 from fork_server import ForkServer
 from thorough import once_more
 
@@ -24,7 +23,6 @@ SANITIZE = DIFFERS
 # What lies there: test_notebooks_are_built_from_their_lessons holds that it is what the lessons give.
 BUILT = [(kind, each) for each in LESSONS for kind in KINDS if (ROOT / kind / f"{each.stem}.ipynb").exists()]
 RUN = [(kind, lesson) for kind, lesson in BUILT if kind != "exercises"]
-BLANK = [lesson for kind, lesson in BUILT if kind == "exercises"]
 
 
 def called(value: object) -> str:
@@ -116,13 +114,8 @@ def test_nano_lies_beside_its_notebook() -> None:
     assert not theirs.is_symlink()
 
 
-def but_thoroughly(pairs: list[tuple[str, Path]], usual: Callable[[str], bool]) -> list[Any]:
-    """All of them; those that are not usual are for thorough runs."""
-    return [each if usual(each[1].stem[:2]) else once_more(*each) for each in pairs]
-
-
 # test_checks.py shows it for each exercise. Here: a check on engines, and most cells.
-BLANKS = but_thoroughly([("exercises", lesson) for lesson in BLANK], lambda lesson: lesson == "11")
+BLANKS = [each if each[1].stem.startswith("11") else once_more(*each) for each in BUILT if each[0] == "exercises"]
 
 
 @pytest.mark.course
@@ -175,13 +168,8 @@ def nbval_environment(ipython: Path, **env: str) -> dict[str, str]:
     return {**os.environ, **ours, **env}
 
 
-# Notebooks that a change concerns, and some; the solutions, whose code test_checks.py judges, of such a change alone.
-NOTEBOOKS = [each for each in RUN if each[0] == "notebooks"]
-SOLUTIONS = [each for each in RUN if each[0] == "solutions"]
-LISTED = [
-    *but_thoroughly(NOTEBOOKS, run_now),
-    *but_thoroughly(SOLUTIONS, lambda one: one not in ALWAYS and run_now(one)),
-]
+# Notebooks that a change concerns, and some. The code of the solutions is judged by test_checks.py.
+LISTED = [each if each[0] == "notebooks" and run_now(each[1].stem[:2]) else once_more(*each) for each in RUN]
 
 
 @pytest.mark.course

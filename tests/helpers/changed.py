@@ -1,19 +1,23 @@
 """Which lessons a change concerns: of the others ``make test`` knows already that they run.
 
-A lesson is run if one of these has changed since the commit that the main branch was left at, or, on the main branch
-itself, within a day before the last commit: who pushes ten commits at once has the lessons of all ten run.
+A change is what differs from where the main branch was left, or from the commit that ``WORKBENCH_SINCE`` names: CI says
+there what was on the main branch before a push. Without it, on the main branch itself, only what is not committed is a
+change; all lessons run each night. A change concerns a lesson if
 
-1. its text, its notebooks, the scripts beside them, and the modules of its tasks;
-2. what these import of the package: each module that a cell or a task names, the module in which a name that a package
-   hands on is defined, and what those modules import of ``workbench.course``, and so on.
+1. a code cell of its notebook has become another, or scripts beside it, or the module of one of its tasks;
+2. a module has changed that it imports, and it is the first lesson to do so: those that always run come first.
 
-Below that the graph says nothing: by way of ``import workbench`` every lesson comes to every file of the engine. For
-these are their own tests, and the lessons that always run. Where git cannot say what has changed, all are concerned.
+Imports are: each module that a cell or a task names, the module in which a name that a package hands on is defined, and
+what those modules import of ``workbench.course``, and so on. Below that the graph says nothing: by way of ``import
+workbench`` every lesson comes to every file of the engine. For these are their own tests, and the lessons that always
+run. Where git cannot say what has changed, all are concerned.
 """
 
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -21,9 +25,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ALWAYS = {"00", "03", "06", "08", "11", "22"}
-PLACES = ("workbench/", "lessons/", "notebooks/", "exercises/", "solutions/", "examples/")
-_DAY_S = 24 * 3600
+ALWAYS = {"00", "03", "06", "08", "11"}
 BESIDE = {"10": ("lessons/steps/",), "21": ("examples/nano.py",), "22": ("examples/",)}
 
 
@@ -33,21 +35,36 @@ def git(*words: str) -> str:
 
 
 @cache
-def changed() -> frozenset[str] | None:
-    """Paths that differ from the main branch, or there from a day before; None: nobody knows."""
+def since() -> str:
+    """The commit from which a change is counted; "" where nobody knows it."""
     try:
-        try:
-            since = git("merge-base", "HEAD", "origin/main")
-        except subprocess.CalledProcessError:
-            since = git("rev-parse", "HEAD")
-        if since == git("rev-parse", "HEAD"):
-            since = git("rev-list", "-1", f"--before={int(git('log', '-1', '--format=%ct')) - _DAY_S}", "HEAD")
-        if not since:
-            return None
-        told = git("diff", "--name-only", since), git("ls-files", "--others", "--exclude-standard")
+        return os.environ.get("WORKBENCH_SINCE") or git("merge-base", "HEAD", "origin/main")
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        return ""
+
+
+@cache
+def changed() -> frozenset[str] | None:
+    """Paths that differ from what was there before; None: nobody knows."""
+    try:
+        told = git("diff", "--name-only", since() or "unknown"), git("ls-files", "--others", "--exclude-standard")
     except (subprocess.CalledProcessError, FileNotFoundError):
         return None
     return frozenset("\n".join(told).splitlines())
+
+
+def code(notebook: str) -> list[tuple[object, object]]:
+    """The code cells of a notebook's text, and what they have printed."""
+    cells = json.loads(notebook)["cells"]
+    return [(cell["source"], cell["outputs"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def other_code(path: str) -> bool:
+    """Is the code of a notebook that has changed another now? Its text alone need not be run."""
+    try:
+        return code(git("show", f"{since()}:{path}")) != code((ROOT / path).read_text(encoding="utf-8"))
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        return True
 
 
 def file_of(module: str) -> Path | None:
@@ -99,13 +116,10 @@ def defined(module: str, name: str) -> str:
 
 @cache
 def concerns(lesson: str) -> frozenset[str]:
-    """The paths that a lesson, such as ``"03"``, depends on."""
-    own = [*ROOT.glob(f"lessons/{lesson}_*.py"), *ROOT.glob(f"workbench/course/tasks/t{lesson}*.py")]
-    found = {
-        *own,
-        *(path for kind in ("notebooks", "exercises", "solutions") for path in ROOT.glob(f"{kind}/{lesson}_*")),
-    }
-    ahead = [name for path in own for name in imports(path)]
+    """The modules that a lesson, such as ``"03"``, depends on, and its tasks."""
+    tasks = [*ROOT.glob(f"workbench/course/tasks/t{lesson}*.py")]
+    found = {*tasks}
+    ahead = [name for path in (*ROOT.glob(f"lessons/{lesson}_*.py"), *tasks) for name in imports(path)]
     while ahead:
         path = file_of(ahead.pop())
         if path is not None and path not in found and path != ROOT / "workbench" / "__init__.py":
@@ -114,11 +128,22 @@ def concerns(lesson: str) -> frozenset[str]:
     return frozenset(path.relative_to(ROOT).as_posix() for path in found)
 
 
+@cache
+def shown_by(module: str) -> str:
+    """The first lesson that depends on a module; "" if none does."""
+    others = sorted({path.name[:2] for path in ROOT.glob("lessons/[0-9]*.py")} - ALWAYS)
+    return next((lesson for lesson in (*sorted(ALWAYS), *others) if module in concerns(lesson)), "")
+
+
 def run_now(lesson: str) -> bool:
     """Is a lesson's notebook to be run, though the run is not thorough?"""
     paths = changed()
     if lesson in ALWAYS or paths is None:
         return True
-    if not any(path.startswith(PLACES) for path in paths):
-        return False
-    return bool(paths & concerns(lesson)) or any(path.startswith(BESIDE.get(lesson, ())) for path in paths)
+    own = f"notebooks/{lesson}_"
+    return any(
+        other_code(path)
+        if path.startswith(own)
+        else path.startswith(BESIDE.get(lesson, ())) or (path.startswith("workbench/") and shown_by(path) == lesson)
+        for path in paths
+    )

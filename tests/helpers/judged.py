@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from changed import ROOT, changed, file_of, imports
@@ -17,16 +19,26 @@ ALWAYS |= {"20.two_layers", "21.late", "22.batch_script", "23.choose"}
 NEAR = ("workbench.course.mistakes.", "workbench.course.training.", "workbench.course.pipelines.")
 
 
+def near(name: str) -> set[Path]:
+    """The files of ``NEAR`` that an exercise's task imports."""
+    own = file_of(task(name).reference.__module__)
+    found = [file_of(one) for one in imports(own) if one.startswith(NEAR)] if own else []
+    return {path for path in found if path}
+
+
+@cache
 def now(name: str) -> bool:
     """Are its answers to be judged, though the run is not thorough?
 
-    If they, its task, or what that imports of ``NEAR``, have changed.
+    If they have changed, or its task, or what that imports of ``NEAR`` and none of ``ALWAYS`` does.
     """
     paths, own = changed(), file_of(task(name).reference.__module__)
     if name in ALWAYS or paths is None or own is None:
         return True
-    near = [file_of(one) for one in imports(own) if one.startswith(NEAR)]
-    ours = {path.relative_to(ROOT).as_posix() for path in (own, *near) if path is not None}
+    if not paths:
+        return False
+    alone = near(name) - {path for other in ALWAYS for path in near(other)}
+    ours = {path.relative_to(ROOT).as_posix() for path in (own, *alone)}
     answers = {f"tests/course/{kind}/{kind[0]}{name[:2]}.py" for kind in ("right", "wrong")}
     return bool(paths & (ours | answers))
 

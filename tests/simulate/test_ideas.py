@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from thorough import once_more
 
 import workbench.torch as hvd
 from workbench.config import Settings, variables
@@ -25,17 +27,18 @@ from workbench.transport.host.threads import spawn
 pytestmark = pytest.mark.long
 
 
-@pytest.mark.parametrize(("n", "per_host"), [(1, 1), (4, 2), (6, 3), (6, 1), (8, 8)])
-def test_two_levels_add_up(n: int, per_host: int) -> None:
+@pytest.mark.parametrize("way", [TwoLevels, Leaders])
+def test_they_add_up(way: type[TwoLevels | Leaders]) -> None:
     """On real ranks, with a length that no number of ranks divides."""
 
-    def run(link: Any) -> list[float]:
+    def run(link: Any, per_host: int) -> list[float]:
         array = np.arange(13.0) + link.rank
-        TwoLevels(per_host)(link, array, np.add)
+        way(per_host)(link, array, np.add)
         return array.tolist()
 
-    wanted = (n * np.arange(13.0) + sum(range(n))).tolist()
-    assert spawn(n, run) == [wanted] * n
+    for n, per_host in ((1, 1), (4, 2), (6, 3), (6, 1), (8, 8)):
+        wanted = (n * np.arange(13.0) + sum(range(n))).tolist()
+        assert spawn(n, partial(run, per_host=per_host)) == [wanted] * n, (n, per_host)
 
 
 def test_two_levels_need_full_hosts() -> None:
@@ -82,18 +85,6 @@ def test_a_sharded_optimizer_waits_for_half_of_the_bytes() -> None:
     assert 1e-3 / idea.efficiency(model, 1e-3, machines) == pytest.approx(2 * gather_s, rel=0.05)
 
 
-@pytest.mark.parametrize(("n", "per_host"), [(1, 1), (4, 2), (6, 3), (6, 1), (8, 8)])
-def test_leaders_add_up(n: int, per_host: int) -> None:
-    """On real ranks, with a length that no number of ranks divides."""
-
-    def run(link: Any) -> list[float]:
-        array = np.arange(13.0) + link.rank
-        Leaders(per_host)(link, array, np.add)
-        return array.tolist()
-
-    assert spawn(n, run) == [(n * np.arange(13.0) + sum(range(n))).tolist()] * n
-
-
 def test_leaders_take_four_levels_and_a_ring() -> None:
     """4(p - 1)/p · K inside, and 2(m - 1)/m · K between, one after the other."""
     machines = Machines(8, 4, Wire(0, 1e-10), Wire(0, 1e-9))
@@ -131,7 +122,7 @@ def test_a_model_without_parameters_has_no_ideas() -> None:
             idea.efficiency((Layer("relu", 0, 10.0),), 1.0, pascal(4))
 
 
-@pytest.mark.parametrize("mib", [4, 256])
+@pytest.mark.parametrize("mib", [4, once_more(256)])
 def test_pieces_may_be_too_small_and_too_large(mib: int) -> None:
     """Latency, or blocking."""
     paper, policy = MODELS["VGG-16"], replace(PRIORITY, fusion_bytes=mib * MIB, piece_bytes=mib * MIB)

@@ -22,6 +22,8 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,14 @@ _TELLS = re.compile(r"^reveal\(", re.MULTILINE)
 _CHECK = re.compile(r"^check\(\"(\S+)\"\)", re.MULTILINE)
 
 
+@lru_cache(maxsize=1)
+def _parsed(text: str) -> Any:
+    """Once for the three notebooks of a lesson."""
+    import jupytext  # a learner runs notebooks, and needs none of it
+
+    return jupytext.reads(text, fmt="py:percent")
+
+
 def read(lesson: Path, kind: str = "notebooks") -> Any:
     """A notebook that a lesson describes, without outputs; None if there is nothing in it.
 
@@ -62,9 +72,7 @@ def read(lesson: Path, kind: str = "notebooks") -> Any:
         FileNotFoundError: there is no such lesson.
         ValueError: it names an exercise that does not exist.
     """
-    import jupytext  # a learner runs notebooks, and needs none of it
-
-    notebook = jupytext.read(lesson, fmt="py:percent")
+    notebook = deepcopy(_parsed(lesson.read_text(encoding="utf-8")))
     cells = [cell for cell in notebook.cells if _belongs(cell, kind)]
     if not any(cell.cell_type == "code" for cell in cells):
         return None
