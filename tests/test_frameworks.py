@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Looked for and not imported: that would take each process of a test run six seconds.
 MISSING = [name for name in ("tensorflow", "jax") if find_spec(name) is None]
 pytestmark = [
+    pytest.mark.usefixtures("warm_tensorflow"),
     pytest.mark.parallel,
     pytest.mark.slow,
     pytest.mark.timeout(DEADLINE_S + 60),
@@ -34,7 +35,6 @@ RANKS = (*WORDS, str(HERE / "test_framework_ranks.py"))
 # 2. Without the compiled files of such large packages each process would spend half a minute on them.
 FRAMEWORKS = ENV | {
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    "JAX_ENABLE_X64": "1",
     "XLA_FLAGS": "--xla_backend_optimization_level=0",
     "PYTHONDONTWRITEBYTECODE": "",
 }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from running import Job, Runner
 
-pytestmark = [pytest.mark.parallel]
+pytestmark = [pytest.mark.parallel, pytest.mark.usefixtures("warm_torch")]
 
 HERE = Path(__file__).resolve().parent
 PYTEST = (

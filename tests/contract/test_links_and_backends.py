@@ -21,12 +21,6 @@ WORLDS = [*contract_worlds.ELSEWHERE, *contract_worlds.BESIDE_MPI]
 QUICK = ("single", "threads-3", "part-2", "threads+shm-3")
 
 
-def test_every_kind_of_world_is_there() -> None:
-    """Each backend is checked between processes, whatever else is left to thorough runs; so is the example nano."""
-    kinds = [{world.partition("-")[0] for world in worlds} for worlds in (ALWAYS, contract_worlds.ELSEWHERE)]
-    assert kinds[0] | {"nano"} == kinds[1]
-
-
 @pytest.mark.parametrize("world", [world if world in QUICK else once_more(world) for world in contract_worlds.HERE])
 def test_among_threads(world: str) -> None:
     """Every check holds on every rank of a world of threads, of a part of it, and alone."""

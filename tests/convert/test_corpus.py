@@ -32,6 +32,18 @@ CONVERTED = [path for path, reasons in EXPECTED.items() if not reasons]
 UNDECIDED = [path for path, reasons in EXPECTED.items() if reasons]
 SERIAL = [path for path in CONVERTED if path.stem.startswith(("torch", "keras", "tf"))]
 TORCH = [path for path in CONVERTED if path.stem.startswith(("torch", "ddp", "accelerate"))]
+FORMS = (
+    "torch_tabs",
+    "torch_tutorial_quickstart",
+    "torch_trainer_class",
+    "torch_text",
+    "torch_plateau",
+    "keras_callbacks",
+    "keras_pipeline",
+    "tf_linear",
+    "tf_loop_subclass",
+)
+"""A script of each framework and each form; the others are for thorough runs."""
 NOT_BACK = {  # with the reason
     "torch_autoencoder": "op=hvd.Sum",
     "torch_transfer": "DDP averages gradients only of what goes through",
@@ -53,7 +65,7 @@ def by_names(paths: list[Path], quick: tuple[str, ...] = ()) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("path", SERIAL, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", by_names(SERIAL, FORMS))
 def test_a_serial_script_gets_each_step(path: Path) -> None:
     """With its comment; the course's reader of scripts finds them; a second conversion is refused."""
     new = converted(path)
@@ -65,7 +77,7 @@ def test_a_serial_script_gets_each_step(path: Path) -> None:
         convert(path.name, new.after)
 
 
-@pytest.mark.parametrize("path", CONVERTED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", by_names(CONVERTED, FORMS))
 def test_what_is_not_changed_keeps_its_form(path: Path) -> None:
     """Comments and the ends of lines are those of the script, and each changed line is explained."""
     new = converted(path)

@@ -103,6 +103,7 @@ def test_ranks_are_killed_and_checkpoints_go_on(jobs: list[Saving], tmp_path: Pa
     assert starts.count(0) == 3, "nobody went back to the beginning, nor to the disk"
 
 
+@pytest.mark.thorough
 def test_more_deaths_than_survivors(jobs: list[Saving], tmp_path: Path) -> None:
     """Launcher and all ranks are killed at once: another job, of other ranks, goes on from the newest checkpoint."""
     folder = tmp_path / "checkpoints"

@@ -52,6 +52,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         job.close()
 
 
+@pytest.mark.thorough
 def test_kills_change_no_bit(start: Start) -> None:
     """Of three ranks seeded ones are killed at seeded moments, two of them at once; others come in their place."""
     (undisturbed,) = set(start("-np", "1", pause_s=0.0).digests())

@@ -13,6 +13,9 @@ pytest.register_assert_rewrite("checks", "list_checks")
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Import the frameworks of the tests before the first one, whose time it would take."""
     modes = [item.callspec.params.get("mode") for item in session.items if hasattr(item, "callspec")]
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
     for mode in filter(None, dict.fromkeys(modes)):
         mode().hvd  # noqa: B018
 

@@ -1,8 +1,8 @@
 """Which lessons a change concerns: of the others ``make test`` knows already that they run.
 
 A change is what differs from where the main branch was left, or from the commit that ``WORKBENCH_SINCE`` names: CI says
-there what was on the main branch before a push. Without it, on the main branch itself, it is what a day before the last
-commit was otherwise: who pushes ten commits at once has those of all ten. A change concerns a lesson if
+there what was on the main branch before a push. Without it, on the main branch itself, it is what was otherwise four hours
+before the last commit: who pushes ten commits at once has those of all ten. A change concerns a lesson if
 
 1. a code cell of its notebook has become another, or scripts beside it, or the module of one of its tasks;
 2. a module has changed that it imports, and it is the first lesson to do so: those that always run come first.
@@ -26,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ALWAYS = {"00", "03", "06", "08", "11", "22"}
-_DAY_S = 24 * 3600
+_PUSH_S = 4 * 3600
 BESIDE = {"10": ("lessons/steps/",), "21": ("examples/nano.py",), "22": ("examples/",)}
 
 
@@ -41,7 +41,7 @@ def since() -> str:
     try:
         found = os.environ.get("WORKBENCH_SINCE") or git("merge-base", "HEAD", "origin/main")
         if found == git("rev-parse", "HEAD"):
-            found = git("rev-list", "-1", f"--before={int(git('log', '-1', '--format=%ct')) - _DAY_S}", "HEAD")
+            found = git("rev-list", "-1", f"--before={int(git('log', '-1', '--format=%ct')) - _PUSH_S}", "HEAD")
         return found
     except (subprocess.CalledProcessError, FileNotFoundError):
         return ""

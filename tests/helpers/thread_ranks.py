@@ -40,11 +40,11 @@ WORLDS: dict[str, tuple[int, int, dict[str, str]]] = {
 }
 """How many ranks, on how many machines, with which settings."""
 ELSEWHERE = {
-    "test_buckets_ranks": ("two hosts", "over links"),
+    "test_buckets_ranks.test_patterns_of_use": ("two hosts", "over links"),
     "test_scaling": ("two hosts", "over links"),
     "test_sharded_ranks": ("over links",),
 }
-"""Files of which all tests run in these worlds, too."""
+"""Files, or tests of a file, that run in these worlds, too."""
 TIMEOUT_S = 50.0  # less than a test's, so that a rank that hangs is named
 
 DRAWS = [
@@ -174,7 +174,8 @@ class Ranks:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Once in memory, and in other worlds where its file is to run there."""
-        worlds = [IN_MEMORY, *ELSEWHERE.get(metafunc.module.__name__, ())]
+        file = metafunc.module.__name__.rpartition(".")[2]
+        worlds = [IN_MEMORY, *ELSEWHERE.get(file, ELSEWHERE.get(f"{file}.{metafunc.function.__name__}", ()))]
         metafunc.parametrize("ranks_world", worlds, indirect=True, ids=[pytest.HIDDEN_PARAM, *worlds[1:]])
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

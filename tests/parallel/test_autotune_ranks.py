@@ -74,10 +74,10 @@ def trained(n: int, make: str, steps: int) -> tuple[list[torch.Tensor], list[int
 def test_weights_while_everything_changes(eager: int, make: str, n: int, restless: Begin, job_with: Begin) -> None:
     """They are those of the serial run, and on two ranks those of a job that is not tuned, to the last bit."""
     restless(**({} if eager else {"EAGER_BYTES": 0}))
-    tuned, sizes = trained(n, make, 24)
+    tuned, sizes = trained(n, make, 12)
     alike(sizes)
     job_with(AUTOTUNE=0)
-    plain, sizes = trained(n, make, 24)
+    plain, sizes = trained(n, make, 12)
     assert len(set(sizes)) == 1
     for mine, its in zip(tuned, plain, strict=True):
         assert torch.equal(mine, its) if n == 2 else torch.allclose(mine, its, rtol=0, atol=1e-12)

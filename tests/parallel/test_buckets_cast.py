@@ -10,7 +10,7 @@ import pytest
 import torch
 from bag import MAKES, STEPS, ZEROS, Bag
 from serial import batches, mse, part
-from thorough import diagonal
+from thorough import diagonal, quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -142,7 +142,7 @@ def test_every_dtype_has_its_buckets(short: str, options: dict[str, Any], n: int
 
 
 @pytest.mark.ranks(3)
-@pytest.mark.parametrize("short", SHORT)
+@pytest.mark.parametrize("short", quick(SHORT, "fp16"))
 def test_among_some_ranks(short: str, n: int) -> None:
     """In a process set, while a rank outside of it trains alone."""
     some = hvd.add_process_set([0, 1])
@@ -157,7 +157,7 @@ def test_among_some_ranks(short: str, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("short", SHORT)
+@pytest.mark.parametrize("short", quick(SHORT, "fp16"))
 def test_until_the_step_a_gradient_is_the_rank_s_own(short: str, n: int) -> None:
     """What backward has computed stays in ``.grad``, unrounded, though its bucket may be on its way."""
     both = Routes(Bag, short)
@@ -175,7 +175,7 @@ def test_until_the_step_a_gradient_is_the_rank_s_own(short: str, n: int) -> None
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("short", SHORT)
+@pytest.mark.parametrize("short", quick(SHORT, "fp16"))
 def test_gradients_that_are_changed_on_their_way(short: str, n: int, job_with: Callable[..., None]) -> None:
     """Whoever writes to a gradient after its bucket was cast is told its name; the next steps are right."""
     job_with(**SMALL)
@@ -195,7 +195,7 @@ def test_gradients_that_are_changed_on_their_way(short: str, n: int, job_with: C
                     optimizer.step()
 
 
-@pytest.mark.parametrize("short", SHORT)
+@pytest.mark.parametrize("short", quick(SHORT, "fp16"))
 def test_another_job_and_another_dtype_amid_training(short: str, n: int, job_with: Callable[..., None]) -> None:
     """shutdown() and init(), buckets of other sizes, a model in another dtype: training goes on as by name."""
     job_with(**SMALL)

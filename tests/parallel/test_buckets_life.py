@@ -10,7 +10,7 @@ import pytest
 import torch
 from bag import MAKES, STEPS, ZEROS, Pair
 from serial import batches, distributed, goes_on, mse, part, twins
-from thorough import diagonal
+from thorough import diagonal, quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -31,7 +31,7 @@ def test_made_again_amid_training(make: str, zero: str, n: int, job_with: Callab
     pair.check_state()
 
 
-@pytest.mark.parametrize("zero", ZEROS)
+@pytest.mark.parametrize("zero", quick(ZEROS, "model"))
 def test_another_job_amid_training(zero: str, n: int, job_with: Callable[..., None]) -> None:
     """shutdown() and init() between two steps, to buckets of other sizes and to none: training goes on as if not."""
     job_with(**SMALL)
@@ -43,7 +43,7 @@ def test_another_job_amid_training(zero: str, n: int, job_with: Callable[..., No
     pair.check_state()
 
 
-@pytest.mark.parametrize("layer", range(5))
+@pytest.mark.parametrize("layer", quick(range(5), 0, 4))
 def test_a_step_that_is_broken_off(layer: int, n: int, job_with: Callable[..., None]) -> None:
     """Backward raises on all ranks, some buckets on their way: after abandon_step() the steps are right again."""
     job_with(**SMALL)
@@ -78,7 +78,9 @@ def test_options_changed_by_wrapping_again(n: int, job_with: Callable[..., None]
         assert bool(pair.optimizer._distributed.grads.buckets) == (n > 1 and step not in (3, 4, 5))
 
 
-@pytest.mark.parametrize("when", ["before zero_grad", "after zero_grad", "after zero_grad to zero"])
+@pytest.mark.parametrize(
+    "when", quick(["before zero_grad", "after zero_grad", "after zero_grad to zero"], "after zero_grad to zero")
+)
 def test_a_model_that_is_moved(when: str, n: int, job_with: Callable[..., None]) -> None:
     """``model.to()`` gives parameters, and the gradients that there are, other memory: the next steps are right."""
     job_with(**SMALL)

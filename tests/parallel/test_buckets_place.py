@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from bag import Pair
-from thorough import diagonal
+from thorough import diagonal, quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -67,7 +67,7 @@ def place(tensor: torch.Tensor) -> int:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("set_to_none", quick([True, False], True))
 def test_gradients_lie_in_shared_memory(set_to_none: bool, n: int, job_with: Callable[..., None]) -> None:
     """After the first steps every gradient is a part of a bucket, in the same memory after every step."""
     job_with(BUCKET_BYTES=BUCKET_BYTES, EAGER_BYTES=0)

@@ -44,7 +44,7 @@ def test_every_optimizer(kind: type, mode: str, n: int, job_with: Callable[..., 
     """All that treat each element by itself: weights after each step, and the state at the end, are the serial ones."""
     job_with(**SMALL)
     pair = Pair(n, maker(kind), **MODES[mode])
-    for step in range(STEPS):
+    for step in range(5):  # the last parameters come in the fourth
         pair.step(step)
     pair.check_state()
 
@@ -55,7 +55,7 @@ def test_every_implementation(which: int, mode: str, n: int, job_with: Callable[
     job_with(**SMALL)
     kind, more = IMPLEMENTATIONS[which]
     pair = Pair(n, maker(kind, **more), **MODES[mode])
-    for step in range(STEPS):
+    for step in range(5):
         pair.step(step)
     pair.check_state()
 
@@ -64,8 +64,9 @@ def test_every_implementation(which: int, mode: str, n: int, job_with: Callable[
 @pytest.mark.parametrize(
     ("mode", "nbytes"),
     [
-        *(("buckets", each) for each in (0, 1, 200, 500)),
-        *(("overlap", 1), ("sharded", 0), ("sharded", 200), ("gradients", 200)),
+        *(("buckets", each) for each in (0, 1, 500)),
+        *(("overlap", 1), ("sharded", 0), ("gradients", 200)),
+        *(once_more("buckets", 200), once_more("sharded", 200)),
         *(once_more(mode, each) for mode in ("sharded", "gradients") for each in (1, 500)),
     ],
 )

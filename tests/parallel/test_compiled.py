@@ -47,6 +47,7 @@ def afresh(job_with: Callable[..., None]) -> Iterator[None]:
     torch.compiler.reset()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager", INDUCTOR])
 def test_a_whole_model(backend: str, n: int) -> None:
     """One graph hands its gradients over at its end, to the buckets: right, and nothing to overlap with.
@@ -62,6 +63,7 @@ def test_split_at_buckets(backend: str, n: int) -> None:
     train_overlapped(n, prepare=lambda model: torch.compile(model, backend=hvd.split_at_buckets(backend)))
 
 
+@pytest.mark.thorough
 @compilers
 def test_block_by_block(backend: str, n: int) -> None:
     """So is one whose blocks are compiled one by one."""
@@ -74,6 +76,7 @@ def test_block_by_block(backend: str, n: int) -> None:
     train_overlapped(n, prepare=prepare)
 
 
+@pytest.mark.thorough
 def test_a_backend_that_is_a_function(n: int) -> None:
     """split_at_buckets() takes what torch.compile takes, and without buckets there is nothing to split."""
     graphs: list[Any] = []
@@ -99,6 +102,7 @@ def test_without_buckets_nothing_is_split(n: int, job_with: Callable[..., None])
     assert len(graphs) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.slow)])
 @tracers
 def test_a_compiled_step(backend: str, sharded: bool, n: int) -> None:

@@ -22,7 +22,7 @@ from serial import (
     train_alike,
     twins,
 )
-from thorough import diagonal
+from thorough import diagonal, quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -48,7 +48,7 @@ def test_gradient_predivide_factor(factor: float | str, n: int) -> None:
     run(n, gradient_predivide_factor=float(n if factor == "n" else factor))
 
 
-@pytest.mark.parametrize("num_groups", [1, 2, 100])
+@pytest.mark.parametrize("num_groups", quick([1, 2, 100], 2))
 def test_num_groups(num_groups: int, n: int) -> None:
     """Gradients that travel in groups give the same result; more groups than parameters are as many as parameters."""
     run(n, num_groups=num_groups)
@@ -311,7 +311,7 @@ def test_reduce_on_plateau(n: int) -> None:
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 * 0.01)
 
 
-@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+@pytest.mark.parametrize("compression", quick(["fp16", "bf16"], "fp16"))
 def test_compression(compression: str, n: int) -> None:
     """Gradients that are exact in the short dtype give the exact step; the parameters keep their own dtype."""
     for dtype in (torch.float32, torch.float64):
@@ -335,7 +335,7 @@ def test_compression(compression: str, n: int) -> None:
         assert model.bias.tolist() == [-1.0, -1.0]
 
 
-@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+@pytest.mark.parametrize("compression", quick(["fp16", "bf16"], "fp16"))
 def test_compression_with_an_unused_parameter(compression: str, n: int) -> None:
     """Compression, and parameters that some ranks do not use: near the serial run, and None stays None."""
     coarse = 20 * {"fp16": 2**-10, "bf16": 2**-7}[compression]

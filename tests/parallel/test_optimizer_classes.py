@@ -21,7 +21,7 @@ OPTIMIZERS = sorted(
     key=lambda kind: kind.__name__,
 )
 # One of each kind: plain, with two moments, with scalars in its state, with a closure, sparse, for matrices.
-ALWAYS = [getattr(torch.optim, name) for name in ("SGD", "Adam", "ASGD", "LBFGS", "SparseAdam", "Muon")]
+ALWAYS = [getattr(torch.optim, name) for name in ("SGD", "Adam", "ASGD", "SparseAdam", "Muon")]
 # Muon computes in bfloat16, so a difference in a gradient's last digit is one of 2**-8 in the step.
 TOLERANCES = {"Muon": 1e-3}
 

@@ -86,11 +86,10 @@ LOOKS: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_whoever_looks_sees_the_update(look: str, n: int) -> None:
+def test_whoever_looks_sees_the_update(n: int) -> None:
     """Between step() and the next forward pass, and within no_grad() and inference_mode(), too."""
     pair = Pair(n, overlap_forward=True)
-    for step in range(STEPS):
+    for step, look in enumerate([*LOOKS, *LOOKS]):  # each in two of the modes
         for _, optimizer, _ in pair.both():
             optimizer.zero_grad()
         pair.backward(step)
@@ -124,8 +123,7 @@ def test_a_thread_that_only_reads(zero: str, n: int, job_with: Callable[..., Non
     with ThreadPoolExecutor(1) as pool:
         copies = pool.submit(read)
         try:
-            for _ in range(2):
-                train(pair, STEPS, zero)
+            train(pair, STEPS, zero)
         finally:
             ended.set()
         assert copies.result() > 0
@@ -179,7 +177,7 @@ def test_a_copy_is_a_plain_parameter(n: int) -> None:
         assert found.tolist() == (before - 3).tolist() == param.tolist()
 
 
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize("make", quick(MAKES, "Adam"))
 def test_clipping_and_closures(make: str, n: int) -> None:
     """synchronize() waits, so its step does, and so does a step with a closure; the others do not."""
     pair = Pair(n, MAKES[make], overlap_forward=True)
@@ -281,6 +279,7 @@ def test_the_order_of_the_forward_pass_is_learnt(job_with: Callable[..., None]) 
             assert (first > last) == (step > 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.processes("torch compiles for one thread at a time, and says so to the whole process")
 def test_a_compiled_model_is_right(n: int) -> None:
     """Where torch.compile meets a parameter whose update is to come, the model runs as it is written."""

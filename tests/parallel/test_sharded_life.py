@@ -11,7 +11,7 @@ import pytest
 import torch
 from bag import MAKES, STEPS, Pair
 from broken_off import broken_off, fail
-from thorough import diagonal
+from thorough import diagonal, quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -43,7 +43,7 @@ def test_weights_that_are_swapped_and_back(who: str, sharded: bool | str, rank: 
     pair.check_state()
 
 
-@pytest.mark.parametrize("sharded", [True, "gradients"])
+@pytest.mark.parametrize("sharded", quick([True, "gradients"], "gradients"))
 def test_weights_that_all_ranks_change(sharded: bool | str, n: int) -> None:
     """A factor, or a largest norm, counts once, however many ranks apply it to their own copy."""
     pair = Pair(n, sharded=sharded)

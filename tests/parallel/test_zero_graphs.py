@@ -214,6 +214,7 @@ def test_autocast(stage: str, n: int) -> None:
     assert all(torch.allclose(found[key], value, rtol=0, atol=1e-6) for key, value in plain.state_dict().items())
 
 
+@pytest.mark.thorough
 @pytest.mark.processes("torch compiles for one thread at a time, and says so to the whole process")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")

@@ -30,7 +30,7 @@ def test_activation_checkpoints(stage: str, n: int) -> None:
     twins.go_on(range(3))
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_accumulation(stage: str, n: int) -> None:
     """Passes add up in a rank's part, or within no_sync() in whole gradients that the next pass sends."""
     for kept in (0, 1, 2):
@@ -81,7 +81,7 @@ def test_groups_and_a_scheduler(stage: str, n: int) -> None:
     twins.check_state()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_a_checkpoint_goes_on(stage: str, n: int) -> None:
     """Whole weights and state, loaded into new objects, train on as if nothing had been, and so in a serial run."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
@@ -153,7 +153,7 @@ def test_only_one_rank_gets_the_weights(stage: str, rank: int, n: int) -> None:
         )
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_the_first_rank_s_weights(stage: str, rank: int, n: int) -> None:
     """Ranks that begin with different weights all go on with rank 0's."""
 
@@ -199,7 +199,7 @@ def test_closure(stage: str, n: int) -> None:
         twins.check()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_evaluation(stage: str, n: int) -> None:
     """A forward pass without gradients computes the same; afterwards a divided parameter's memory is free again."""
     twins = Twins(stage, net, OPTIMIZERS["SGD"])

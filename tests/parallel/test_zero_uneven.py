@@ -14,7 +14,7 @@ import pytest
 import torch
 from all_ranks import wait_for_all
 from broken_off import broken_off, fail
-from thorough import diagonal
+from thorough import diagonal, quick
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, batch, net
 
@@ -37,7 +37,7 @@ def failing_cell(cell: Callable[[], Any], kind: type[Exception], words: str) -> 
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_more_passes_on_one_rank(stage: str, rank: int, n: int) -> None:
     """A rank that makes one more backward pass: both are told to make equally many, and the next step is right."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
@@ -54,7 +54,7 @@ def test_more_passes_on_one_rank(stage: str, rank: int, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_a_pass_that_one_rank_has_dropped(stage: str, rank: int, n: int) -> None:
     """zero_grad() on one rank alone between two passes: its part would have one, the other's both. All are told."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
@@ -86,7 +86,7 @@ def test_no_backward_on_one_rank(rank: int, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_an_empty_sum(stage: str, rank: int, n: int) -> None:
     """What the errors advise a rank without data to do is right."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
@@ -99,7 +99,7 @@ def test_an_empty_sum(stage: str, rank: int, n: int) -> None:
         twins.check()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_gradients_nowhere(stage: str, n: int) -> None:
     """A step without any gradient changes nothing, as in a serial run: no weight decay, no count of steps."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
@@ -113,7 +113,7 @@ def test_gradients_nowhere(stage: str, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_no_sync_on_one_rank(stage: str, rank: int, n: int) -> None:
     """Ranks may choose differently what they keep, as long as they send equally often."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
@@ -131,7 +131,7 @@ def test_no_sync_on_one_rank(stage: str, rank: int, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_two_models_of_equal_names(stage: str, rank: int, n: int) -> None:
     """Both train, in any order of the backward passes, and with gradients of both in flight."""
     pair = [Twins(stage, net, OPTIMIZERS["Adam"]) for _ in range(2)]
@@ -161,7 +161,7 @@ def test_backward_in_unlike_order(rank: int, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_two_models_in_unlike_order(stage: str, rank: int, n: int) -> None:
     """One rank trains the first one when another trains the second: an error names both, and none is mixed."""
     pair = [Twins(stage, net, OPTIMIZERS["SGD"]) for _ in range(2)]
@@ -184,7 +184,7 @@ def test_two_models_in_unlike_order(stage: str, rank: int, n: int) -> None:
 # --- broken off ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_an_error_amid_backward(stage: str, n: int) -> None:
     """step() and another pass say that a part of the gradients is here; after zero_grad() the next step is right."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
@@ -234,7 +234,7 @@ def test_a_step_that_one_rank_has_not_made(stage: str, clip: bool, rank: int, n:
 
 @pytest.mark.processes("warnings are the whole process's")
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_a_cell_fails_between_two_passes(stage: str, n: int) -> None:
     """What was accumulated before is dropped on all ranks, with a warning that says so."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])

@@ -189,19 +189,6 @@ def test_broadcast_of_a_model_that_is_built_by_its_first_batch(n: int) -> None:
 
 
 @pytest.mark.usually("torch", "tensorflow")
-def test_early_stopping_after_the_mean(n: int) -> None:
-    """Decisions by averaged metrics are the same on all ranks: they stop together, at the same epoch."""
-    model, _ = twins()
-    x, y = data(n)
-    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(1e-9)), **QUICK)
-    stop = keras.callbacks.EarlyStopping("loss", min_delta=0.1 + hvd.rank() * 0.0, patience=1)
-    notes = Notes()
-    fitted(model, part(x), part(y), ROWS, 5, [begin(), hvd.callbacks.MetricAverageCallback(), stop, notes])
-    assert len(notes.epochs) == 2
-    assert_same_everywhere(model)
-
-
-@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.parametrize("first", [once_more(True), False])
 def test_ranks_with_other_validation_sets_stop_together(first: bool, n: int, rank: int, tmp_path: Path) -> None:
     """At the epoch, with the rate and with the best weights that the mean says, even if the mean is listed last."""

@@ -55,6 +55,7 @@ def nothing_of_it_is_left() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.mark.thorough
 def test_save_restore_sync(n: int, rank: int) -> None:
     """restore() brings weights, optimizer state and objects back, any number of times; sync() brings rank 0's."""
     keras.utils.set_random_seed(rank)
@@ -172,6 +173,7 @@ def test_commits_and_counts(n: int) -> None:
     assert (state.epoch, state.batch, state._commits) == (2, 0, 6)
 
 
+@pytest.mark.thorough
 @pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.ranks(2)
 def test_news_of_hosts_reset_amid_fit(n: int, rank: int) -> None:
@@ -242,6 +244,7 @@ def test_an_error_of_the_graph_is_ours(rank: int, n: int) -> None:
     assert hvd.allreduce(1.0, op=hvd.Sum) == n
 
 
+@pytest.mark.thorough
 @pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.ranks(2)
 def test_an_error_that_comes_again_and_again(rank: int, n: int) -> None:
@@ -260,6 +263,7 @@ def test_an_error_that_comes_again_and_again(rank: int, n: int) -> None:
     assert hvd.allreduce(1.0, op=hvd.Sum) == n
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks(2)
 def test_a_rank_that_raises_amid_fit(n: int, rank: int) -> None:
     """The others leave fit() with an error that names it and its exception; afterwards all can train again."""

@@ -55,7 +55,9 @@ def test_an_inf_on_one_rank_is_skipped_by_all(mixed_precision: None, n: int, ran
     x, y, steps = part(x).copy(), part(y), Steps()
     if rank == n - 1:
         y[ROWS + 3] = np.inf  # in the second step
-    compiled(model, hvd.DistributedOptimizer(scaled()), metrics=[])
+    optimizer = hvd.DistributedOptimizer(scaled())
+    compiled(model, optimizer, metrics=[])
+    assert model.optimizer is optimizer, "compile() has put nothing around it"
     fitted(model, x, y, ROWS, 1, [begin(), steps])
     assert steps.scales == [1024.0, 512.0, 512.0, 512.0]
     for a, b in zip(steps.weights[0], steps.weights[1], strict=True):
@@ -66,6 +68,7 @@ def test_an_inf_on_one_rank_is_skipped_by_all(mixed_precision: None, n: int, ran
     assert_same_everywhere(model)
 
 
+@pytest.mark.thorough
 @pytest.mark.usually("torch", "tensorflow")
 def test_mixed_precision_trains_as_the_serial_run(mixed_precision: None, n: int) -> None:
     """DistributedOptimizer(LossScaleOptimizer(…)) compiles, is a LossScaleOptimizer, and ends at the serial weights."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import keras
 import numpy as np
@@ -134,6 +135,7 @@ def torch_model(folder: Path, n: int) -> Any:
     return model(x[:7]).detach().numpy()
 
 
+@pytest.mark.thorough
 @pytest.mark.usually("torch", "tensorflow")
 def test_models_need_no_workbench(n: int, rank: int, tmp_path: Path) -> None:
     """Models, weights, exports and checkpoints predict the same where nobody can import the workbench."""
@@ -181,6 +183,8 @@ def test_load_model_trains_on(n: int, rank: int, tmp_path: Path) -> None:
         path = hvd.broadcast_object(str(tmp_path / "model.keras"))
         if rank == 0:
             model.save(path)
+            with ZipFile(path) as parts:
+                assert b"workbench" not in parts.read("config.json"), "plain Keras can load it"
         hvd.barrier()
         custom = {type(each).__name__: type(each) for each in model.layers}
         loaded = hvd.load_model(path, custom_objects=custom)
@@ -193,6 +197,7 @@ def test_load_model_trains_on(n: int, rank: int, tmp_path: Path) -> None:
         assert_same_everywhere(loaded)
 
 
+@pytest.mark.thorough
 @pytest.mark.usually("torch", "tensorflow")
 def test_load_model_with_an_optimizer_of_ones_own(n: int, rank: int, tmp_path: Path) -> None:
     """custom_optimizers are known when the file is read, and wrapped."""

@@ -111,7 +111,7 @@ def test_tape_trains_as_the_serial_run(graph: bool, n: int) -> None:
     hvd.broadcast_variables(list(mine.values()), root_rank=0)
     own = ((part(x), part(y)) for x, y in batches(n))
     ended = train_with_tape(mine, hvd.DistributedGradientTape, own, graph)
-    wanted = train_with_tape(variables(seed=0), plain, batches(n), graph)
+    wanted = train_with_tape(variables(seed=0), plain, batches(n))
     assert_close(ended, wanted)
     assert np.abs(wanted["first/w"] - start(0)["first/w"]).max() > 0.01
     for other in hvd.allgather_object(ended):
