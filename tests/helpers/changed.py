@@ -1,8 +1,8 @@
 """Which lessons a change concerns: of the others ``make test`` knows already that they run.
 
 A change is what differs from where the main branch was left, or from the commit that ``WORKBENCH_SINCE`` names: CI says
-there what was on the main branch before a push. Without it, on the main branch itself, it is what was otherwise four hours
-before the last commit: who pushes ten commits at once has those of all ten. A change concerns a lesson if
+there what was on the main branch before a push. Without it, on the main branch itself, it is what was otherwise four
+hours before the last commit: who pushes ten commits at once has those of all ten. A change concerns a lesson if
 
 1. a code cell of its notebook has become another, or scripts beside it, or the module of one of its tasks;
 2. a module has changed that it imports, and it is the first lesson to do so: those that always run come first.
