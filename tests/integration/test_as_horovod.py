@@ -100,11 +100,12 @@ def answer(code: str, folder: Path, **env: str) -> object:
 
 @pytest.mark.parallel
 @pytest.mark.timeout(120)
-def test_the_readmes_example_trains(jobs: Runner, tmp_path: Path) -> None:
+def test_the_readmes_example_trains(warm_torch: None, jobs: Runner, tmp_path: Path) -> None:
     """Horovod's example, unchanged, on two ranks: it learns digits, and both ranks end with the same weights."""
     script = tmp_path / "train.py"
     script.write_text(EXAMPLE)
-    job = jobs.python(*RUN, "--as-horovod", "-np", "2", "python", str(script), "--epochs", "3", deadline_s=100)
+    words = ("--as-horovod", "-np", "2", sys.executable, str(script), "--epochs", "3")
+    job = jobs.python(*RUN, *words, deadline_s=100)
     assert job.code == 0, job.report()
     assert not job.left
     lines = sorted(job.out(0).splitlines())

@@ -177,13 +177,14 @@ def test_fork_after_init(jobs: Runner, launcher: str, ending: str) -> None:
 
 
 @pytest.mark.timeout(150)
-def test_data_loader_with_workers(jobs: Runner) -> None:
-    """A DataLoader feeds a rank by each start method; a worker is told at once that it is none.
+@pytest.mark.parametrize("loader", ["a pool", once_more("DataLoader")])
+def test_workers_by_each_start_method(jobs: Runner, loader: str) -> None:
+    """They feed a rank by each start method; a worker is told at once that it is none.
 
     Also where it imports a script that calls init() at its top. The script's own signal handlers stay.
     """
     command = ("-m", "workbench.cli.main", "run", "-n", "1", "python")
-    job = jobs.python(*command, str(SCRIPTS / "loads_data.py"), deadline_s=3 * DEADLINE_S)
+    job = jobs.python(*command, str(SCRIPTS / "loads_data.py"), loader, deadline_s=3 * DEADLINE_S)
     assert (job.code, job.left) == (0, ()), job.report()
     of_rank = "rank 0 and is not a rank itself"
     for how, error in (("forked from", "PeerLostError"), ("started by", "NotInitializedError")):
