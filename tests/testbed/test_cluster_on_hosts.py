@@ -42,6 +42,8 @@ class Kernel:
     """A process on a host of the test bed that does as a notebook does."""
 
     def __init__(self, hosts: Hosts, *before: str, **variables: str) -> None:
+        # A fork server would be of no use to a cluster that is started once: it imports torch.
+        variables = {"WORKBENCH_FORK": "0", **variables}
         words = ["env", "--default-signal=INT", *(f"{name}={text}" for name, text in variables.items())]
         words = hosts.words(0, *words, *before, sys.executable, "-u", "-c", KERNEL)
         pipe = subprocess.PIPE
