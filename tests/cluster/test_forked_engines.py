@@ -94,7 +94,7 @@ def about() -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def test_forked_engines_are_as_others(warm: Callable[[], int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_forked_engines_are_as_others(forked_engines: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Their ranks, sums, folder, variables and threads; rescue and down find their processes, and leave none."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OWN", "notebook's")

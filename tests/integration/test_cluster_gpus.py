@@ -16,7 +16,7 @@ from workbench import cluster
 from workbench.errors import LaunchError
 from workbench.launch.start import gpus
 
-pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 TWO = [("5a1c-07", "NVIDIA H200"), ("77b2-08", "NVIDIA H200")]
 
