@@ -141,6 +141,16 @@ def jobs(tmp_path: Path) -> Iterator[Runner]:
     runner.stop()
 
 
+@pytest.fixture
+def by_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPI's usual launcher starts ranks, where nobody asks for another.
+
+    MPICH's launcher for one machine may keep a core busy for two seconds when its last rank ends.
+    """
+    usual, path = mpi.command, mpi.find_mpiexec()
+    monkeypatch.setattr(mpi, "command", lambda n, mpiexec="", **rest: usual(n, mpiexec or path, **rest))
+
+
 @pytest.fixture(scope="session")
 def torch_forks() -> Iterator[ForkServer]:
     """Where a process with torch costs a twentieth of a second instead of two."""

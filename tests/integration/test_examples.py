@@ -303,6 +303,7 @@ FAKE_TRAINING = FAKE + (
 )
 
 
+@pytest.mark.usefixtures("by_mpiexec")
 def test_practical_judges_accuracy_and_success_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The exit code says whether scripts end well, ranks agree, and the accuracies lie within the tolerance."""
     practical = load("practical")

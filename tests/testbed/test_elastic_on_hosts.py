@@ -6,7 +6,6 @@ Hosts that join and leave are in tests/launch/hosts/test_invented_hosts.py.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -34,17 +33,6 @@ class OverSsh(HostsJob):
         """The process of a worker."""
         return int(self.wait_for(rf"\[{worker}@wb\d\]<stdout>:begins with \d at \d+ (\d+)")[1])
 
-    def agents(self, host: int) -> list[psutil.Process]:
-        """Those on a host."""
-        network = self.hosts.run(host, "readlink", "/proc/self/ns/net").stdout.strip()
-        found = []
-        for process in psutil.process_iter(["name", "cmdline"]):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{process.pid}/ns/net") == network:
-                    found.append(process)
-        mine = [each for each in found if "hosts.agent" in " ".join(each.info["cmdline"] or [])]
-        return [each for each in mine if "python" in each.info["name"]]
-
 
 Start = Callable[..., OverSsh]
 
@@ -65,20 +53,6 @@ def start(hosts: Hosts, tmp_path: Path) -> Iterator[Start]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.process.wait(20)
             job.process.kill()
-
-
-@pytest.mark.thorough
-def test_the_agent_of_a_host_is_killed(start: Start) -> None:
-    """Its ranks end with it; the host is opened again, and new ones join."""
-    job = start("-H", "wb1:2,wb2:2", "--min-np", "1")
-    job.pid(3)
-    for agent in job.agents(1):
-        agent.kill()
-    job.wait_for("host wb2 was lost")
-    job.wait_for(r"begins with 2 at (?!0)")
-    job.wait_for(r"begins with 4 at (?!0)")
-    text = job.ends_well(4)
-    assert "begins with 4 at" in text.partition("host wb2 was lost")[2]
 
 
 @pytest.mark.thorough
