@@ -47,8 +47,10 @@ def loaded(method: str, workers: int) -> Iterable[int]:
 
         loader = DataLoader(Numbers(), batch_size=4, num_workers=workers, multiprocessing_context=method)
         return [int(batch.sum()) for batch in loader]
-    with multiprocessing.get_context(method).Pool(workers) as pool:
-        found = pool.map(Numbers().__getitem__, range(12))
+    pool = multiprocessing.get_context(method).Pool(workers)
+    found = pool.map(Numbers().__getitem__, range(12))
+    pool.close()  # its end by SIGTERM would only be noted by forked workers
+    pool.join()
     return [sum(found[i : i + 4]) for i in (0, 4, 8)]
 
 
