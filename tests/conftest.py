@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -29,6 +30,8 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # A fork server takes each process that starts engines two seconds of a core: see forked_engines.
 os.environ.setdefault("WORKBENCH_FORK", "0")
+# torch's compiler sets it where it is imported, as in that server; a fork is for processes that have the same.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
 
 gc.disable()  # until all tests are collected: a second of five processes each
 
@@ -146,6 +149,16 @@ def jobs(tmp_path: Path) -> Iterator[Runner]:
     runner.stop()
 
 
+@pytest.fixture
+def by_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPI's usual launcher starts ranks, where nobody asks for another.
+
+    MPICH's launcher for one machine may keep a core busy for two seconds when its last rank ends.
+    """
+    usual, path = mpi.command, mpi.find_mpiexec()
+    monkeypatch.setattr(mpi, "command", lambda n, mpiexec="", **rest: usual(n, mpiexec or path, **rest))
+
+
 @pytest.fixture(scope="session")
 def torch_forks() -> Iterator[ForkServer]:
     """Where a process with torch costs a twentieth of a second instead of two."""
@@ -177,14 +190,15 @@ def warm_torch(torch_forks: ForkServer) -> Iterator[None]:
 def forked_engines() -> Iterator[None]:
     """Engines are forked, as users have them: a process costs a tenth of a second, also where it needs torch.
 
-    For tests of what engines do. The product's server serves all workers, and ends with the last of them.
+    For tests of what engines do. The product's server serves all workers, and ends with the last of them. This one has
+    also imported torch's compiler, which the first optimizer of each engine would do, in four seconds of a core.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WORKBENCH_FORK", "1")
-        until = time.monotonic() + 60
-        while find.possible() and not (forks := Forks(mpi.environment(1))).found and time.monotonic() < until:
-            forks.start()
-            time.sleep(0.05)
+        env, until = mpi.environment(1), time.monotonic() + 60
+        while find.possible() and not Forks(env).found and time.monotonic() < until:
+            find.start(find.path(env, find.ENGINES), env, (*find.ENGINES, "torch._dynamo"))
+            time.sleep(0.1)
         yield
 
 

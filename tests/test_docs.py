@@ -48,7 +48,7 @@ STARTS_PROCESSES = {
     "workbench.launch.start.hosts",
     "workbench.launch.function",
 }
-COMPUTES = {"workbench.simulate.held_out", "workbench.simulate.ideas"}  # for seconds
+COMPUTES = {"workbench.calibration.measure", "workbench.simulate.held_out", "workbench.simulate.ideas"}  # for seconds
 APART = {name for name in FILES if name.startswith(tuple(LARGE))}
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from doc_blocks import ROOT, blocks, commands
+from fork_server import ForkServer
 from loading import load
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,21 +30,21 @@ def run(folder: Path, *commands: str, timeout: float = 120, **variables: str) ->
     return done.stdout
 
 
-@pytest.fixture
-def set_up(tmp_path: Path) -> Path:
-    """A folder with the environment that `make demo` leaves in a clone."""
-    (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
-    return tmp_path
-
-
 @pytest.mark.process
-def test_the_training_prints_what_stands_below_it(set_up: Path) -> None:
-    """On two ranks, whose lines come in any order; in a shell that has read the line for it, and no other."""
+def test_the_training_prints_what_stands_below_it(tmp_path: Path, torch_forks: ForkServer) -> None:
+    """On two ranks, whose lines come in any order; in a shell that has read the line for it, and no other.
+
+    The environment is that which `make demo` leaves in a clone, with a Python that has imported torch.
+    """
     pytest.importorskip("torch")
     (block,) = [block for block in blocks(ROOT / "README.md", "console") if "train.py" in block.text]
     command, *expected = block.text.splitlines()
-    (set_up / "train.py").write_text(PYTHON[0])
-    assert sorted(run(set_up, *FOR_THE_SHELL, command.removeprefix("$ ")).splitlines()) == sorted(expected)
+    (tmp_path / "train.py").write_text(PYTHON[0])
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python").symlink_to(torch_forks.python)
+    (programs / "workbench").symlink_to(Path(sys.executable).with_name("workbench"))
+    assert sorted(run(tmp_path, *FOR_THE_SHELL, command.removeprefix("$ ")).splitlines()) == sorted(expected)
 
 
 @pytest.mark.process

@@ -169,6 +169,7 @@ def test_ranks_that_hang_are_ended(tmp_path: Path, new_children: Callable[[], li
 
 
 @pytest.mark.parallel
+@pytest.mark.usefixtures("by_mpiexec")
 def test_ranks_that_fail_are_quoted(tmp_path: Path) -> None:
     """What they wrote last is in the error."""
     children = load("children")
@@ -192,6 +193,7 @@ print("and the same at its end")
 
 
 @pytest.mark.parallel
+@pytest.mark.usefixtures("by_mpiexec")
 def test_a_rival_that_ends_the_ranks_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are measured without it; if one of ours fails, the run has failed."""
     bench = load("bench")

@@ -212,48 +212,6 @@ def test_the_debugger_is_switched_off(debugger: Debugged) -> None:
     debugger.end()
 
 
-def test_a_rank_dies_where_it_stands(debugger: Debugged) -> None:
-    """The others go on when they may, and get an error; after a rescue the debugger works as before."""
-    stop(debugger, CELL, 5)
-    rank = next(each for each in debugger.frames() if each["name"].startswith("rank 1"))
-    debugger.begin_evaluation("__import__('os').kill(__import__('os').getpid(), 9)", rank["id"])
-    debugger.stands("0, 2")
-    debugger.body("continue", threadId=1)
-    text = "".join(each.text for each in debugger.end() if each.kind == "error")
-    assert "engine 1 is gone" in text
-    debugger.begin("c.rescue()")
-    debugger.end()
-    debugger.begin(INIT)
-    debugger.end()
-    debugger.begin(CELL)
-    debugger.stands("0-2")
-    debugger.body("continue", threadId=1)
-    assert [text for _, text in last(debugger.end())] == ["20 3.0", "22 3.0", "24 3.0"]
-
-
-@pytest.mark.thorough
-def test_down_while_ranks_stand(debugger: Debugged) -> None:
-    """A cell in the background ends with the cluster; the next cluster's engines stop at breakpoints set before."""
-    code = "%%px --noblock\nx = 1\nx = 2"
-    debugger.breaks(code, 3)
-    debugger.begin(code)
-    debugger.end()
-    debugger.event("stopped")
-    debugger.stands("0-2")
-    debugger.begin("c.down()")
-    debugger.event("continued")
-    debugger.end()
-    assert debugger.body("debugInfo")["stoppedThreads"] == []
-    debugger.breaks(CELL, 5)
-    for cell in ("c = cluster.up(3, quiet=True)", INIT):
-        debugger.begin(cell)
-        debugger.end()
-    debugger.begin(CELL)  # the engines started while the debugger was on
-    debugger.stands("0-2")
-    debugger.body("continue", threadId=1)
-    assert [text for _, text in last(debugger.end())] == ["20 3.0", "22 3.0", "24 3.0"]
-
-
 def test_cells_without_px(debugger: Debugged) -> None:
     """The kernel's own debugger is as ever."""
     code = "def own(x):\n    y = x + 1\n    return y\n\nprint(own(1))"
@@ -285,3 +243,48 @@ def test_a_cell_of_the_kernel_s_goes_on_while_ranks_stand(debugger: Debugged) ->
     debugger.body("continue", threadId=1)
     assert [text for _, text in last(debugger.end())] == ["20 3.0", "22 3.0", "24 3.0"]
     sums(debugger)
+
+
+def test_a_rank_dies_where_it_stands(debugger: Debugged) -> None:
+    """The others go on when they may, and get an error."""
+    stop(debugger, CELL, 5)
+    rank = next(each for each in debugger.frames() if each["name"].startswith("rank 1"))
+    debugger.begin_evaluation("__import__('os').kill(__import__('os').getpid(), 9)", rank["id"])
+    debugger.stands("0, 2")
+    debugger.body("continue", threadId=1)
+    text = "".join(each.text for each in debugger.end() if each.kind == "error")
+    assert "engine 1 is gone" in text
+
+
+@pytest.mark.thorough
+def test_after_a_rescue_the_debugger_works(debugger: Debugged) -> None:
+    """As before the death."""
+    for cell in ("c.rescue()", INIT):
+        debugger.begin(cell)
+        debugger.end()
+    stop(debugger, CELL, 5)
+    debugger.body("continue", threadId=1)
+    assert [text for _, text in last(debugger.end())] == ["20 3.0", "22 3.0", "24 3.0"]
+
+
+@pytest.mark.thorough
+def test_down_while_ranks_stand(debugger: Debugged) -> None:
+    """A cell in the background ends with the cluster; the next cluster's engines stop at breakpoints set before."""
+    code = "%%px --noblock\nx = 1\nx = 2"
+    debugger.breaks(code, 3)
+    debugger.begin(code)
+    debugger.end()
+    debugger.event("stopped")
+    debugger.stands("0-2")
+    debugger.begin("c.down()")
+    debugger.event("continued")
+    debugger.end()
+    assert debugger.body("debugInfo")["stoppedThreads"] == []
+    debugger.breaks(CELL, 5)
+    for cell in ("c = cluster.up(3, quiet=True)", INIT):
+        debugger.begin(cell)
+        debugger.end()
+    debugger.begin(CELL)  # the engines started while the debugger was on
+    debugger.stands("0-2")
+    debugger.body("continue", threadId=1)
+    assert [text for _, text in last(debugger.end())] == ["20 3.0", "22 3.0", "24 3.0"]

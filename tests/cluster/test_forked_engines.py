@@ -94,27 +94,20 @@ def about() -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def test_forked_engines_are_as_others(warm: Callable[[], int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_forked_engines_are_as_others(forked_engines: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Their ranks, sums, folder, variables and threads; rescue and down find their processes, and leave none."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OWN", "notebook's")
-    found = []
-    for forked in (True, False):
-        if not forked:
-            monkeypatch.setenv("WORKBENCH_FORK", "0")
-        engines = cluster.up(2, quiet=True)
-        found.append(engines.view.apply_sync(about))
-        assert [each[-1] for each in found[-1]] == [forked, forked]
-        tag = engines.id
-        assert set(engines.pids()) <= {each.pid for each in Leftovers(tag).processes()}
-        if forked:
-            os.kill(engines.pids()[1], signal.SIGKILL)
-            engines.rescue(quiet=True)
-            assert engines.view.apply_sync(about) == found[-1]
-            tag = engines.id
-        engines.down()
-        assert not Leftovers(tag).processes()
-    assert [each[:-1] for each in found[0]] == [each[:-1] for each in found[1]]
+    engines, threads = cluster.up(2, quiet=True), max(1, len(os.sched_getaffinity(0)) // 2)
+    wanted = [(rank, 2, 1, str(tmp_path), "notebook's", threads, True, True) for rank in range(2)]
+    assert engines.view.apply_sync(about) == wanted
+    assert set(engines.pids()) <= {each.pid for each in Leftovers(engines.id).processes()}
+    os.kill(engines.pids()[1], signal.SIGKILL)
+    engines.rescue(quiet=True)
+    assert engines.view.apply_sync(about) == wanted
+    tag = engines.id
+    engines.down()
+    assert not Leftovers(tag).processes()
 
 
 @pytest.mark.thorough

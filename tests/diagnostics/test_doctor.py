@@ -258,7 +258,7 @@ NEEDED = {"numpy": "2.4", "mpi4py": "4.1"}
         (diagnosis.disk("temp", "/tmp", 100 * 10**6), WARNING, ["100 MB free", "TMPDIR"]),
         (diagnosis.disk("temp", "/tmp", 10**9), OK, ["1.0 GB free in /tmp"]),
         (diagnosis.disk("cache", "/c", 10**12, writable=False), WARNING, ["cannot be written", "XDG_CACHE_HOME"]),
-        (diagnosis.shared_memory(64 << 20), WARNING, ["67 MB", "9 ranks", "--shm-size"]),
+        (diagnosis.shared_memory(64 << 20), WARNING, ["67 MB", "8 ranks", "--shm-size"]),
         (diagnosis.shared_memory(1 << 30), OK, ["1.1 GB"]),
         (diagnosis.shared_memory(None), WARNING, ["not there", "--shm-size"]),
         (checks.ranks(ranks(), 2), OK, ["2 ranks (0, 1) talk over MPI"]),

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
+import pytest
 
 LAUNCHER = (sys.executable, "-m", "workbench.cli.main", "run")
 
@@ -83,3 +84,57 @@ class Job:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(10)
+
+
+TRAIN_ON_HOSTS = """
+import os, sys, time
+import numpy as np
+import workbench as hvd
+from workbench import elastic
+from workbench.job.objects import broadcast_object
+
+hvd.init()
+state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sum=np.zeros(100_000))
+over = sys.argv[1]
+
+@elastic.run
+def train(state):
+    print(f"begins with {hvd.size()} at {state.step}", os.getpid(), flush=True)
+    while not hvd.allreduce(np.array([float(os.path.exists(over))]), op=hvd.Max, name="over")[0]:
+        state.sum = state.sum + hvd.allreduce(np.full(100_000, state.step, np.float64), name="mean")
+        state.step += 1
+        state.commit()
+        time.sleep(0.01)
+
+train(state)
+assert (state.sum == sum(range(state.step))).all(), state.sum
+print("done", flush=True)
+"""
+
+
+class HostsJob(Job):
+    """A training on hosts that lasts until it is told to end.
+
+    Args:
+        folder: its working directory.
+        words: of ``workbench run``, without the command.
+        env, launcher: see :class:`Job`.
+    """
+
+    def __init__(self, folder: Path, words: Sequence[str], env: Mapping[str, str], launcher: Sequence[str]) -> None:
+        script, self._over = folder / "train.py", folder / "over"
+        script.write_text(TRAIN_ON_HOSTS)
+        command = [*words, sys.executable, str(script), str(self._over)]
+        super().__init__(folder, command, script, {**env, "TMPDIR": str(folder)}, launcher)
+
+    def ends_well(self, workers: int) -> str:
+        """Let it end, and wait for that; so many workers come to it."""
+        self._over.touch()
+        try:
+            code = self.process.wait(90)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the job hangs:\n{self.text()[-6000:]}")
+        text = self.text()
+        assert code == 0, text
+        assert text.count("<stdout>:done") == workers, text
+        return text

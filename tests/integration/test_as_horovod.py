@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from fork_server import ForkServer
 from installed import needs
 from project import ROOT
 from running import Runner
@@ -100,11 +101,12 @@ def answer(code: str, folder: Path, **env: str) -> object:
 
 @pytest.mark.parallel
 @pytest.mark.timeout(120)
-def test_the_readmes_example_trains(jobs: Runner, tmp_path: Path) -> None:
+def test_the_readmes_example_trains(torch_forks: ForkServer, jobs: Runner, tmp_path: Path) -> None:
     """Horovod's example, unchanged, on two ranks: it learns digits, and both ranks end with the same weights."""
     script = tmp_path / "train.py"
     script.write_text(EXAMPLE)
-    job = jobs.python(*RUN, "--as-horovod", "-np", "2", "python", str(script), "--epochs", "3", deadline_s=100)
+    words = ("--as-horovod", "-np", "2", torch_forks.python, str(script), "--epochs", "3")
+    job = jobs.python(*RUN, *words, deadline_s=100)
     assert job.code == 0, job.report()
     assert not job.left
     lines = sorted(job.out(0).splitlines())

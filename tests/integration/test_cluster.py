@@ -148,9 +148,7 @@ def test_a_scheduler_that_begins_late_loses_nothing(name: str, tmp_path: Path, m
         assert c.view.apply(os.getpid) == c.pids()
 
 
-def test_clusters_of_two_notebooks_live_side_by_side(
-    script: Starter,
-) -> None:
+def test_clusters_of_two_notebooks_live_side_by_side(script: Starter) -> None:
     """Two processes have a cluster each; the end of one, without ``down``, takes its own ranks and no other's."""
     mine = cluster.up(1, quiet=True)
     process, theirs = script("sys.stdin.readline()")

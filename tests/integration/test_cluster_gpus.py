@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thorough import once_more
 
 from workbench import cluster
 from workbench.errors import LaunchError
 from workbench.launch.start import gpus
 
-pytestmark = [pytest.mark.usefixtures("forked_engines"), pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 TWO = [("5a1c-07", "NVIDIA H200"), ("77b2-08", "NVIDIA H200")]
 
@@ -36,8 +37,9 @@ def seen(c: cluster.Cluster) -> list[str | None]:
     return found
 
 
+@pytest.mark.parametrize("rescued", [False, once_more(True)])
 def test_each_engine_sees_its_own_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rescued: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One each, by uuid; ``up`` again and ``rescue`` keep it; a wrong wish changes nothing."""
     program = tmp_path / "nvidia-smi"
@@ -52,6 +54,8 @@ def test_each_engine_sees_its_own_gpu(
     with pytest.raises(LaunchError, match="there are 2 GPUs"):
         cluster.up(2, gpus=3)
     assert cluster.up(2, gpus=[0, "GPU-77"]) is c
+    if not rescued:
+        return
     os.kill(c.pids()[0], signal.SIGKILL)
     deadline = time.monotonic() + 20
     while c.healthy() and time.monotonic() < deadline:

@@ -290,8 +290,8 @@ def test_jax_trains_in_compiled_steps(jobs: Runner) -> None:
     assert out[1] == ""
 
 
-# Stand-ins for the session's scripts: no torch, no training; rank and size from MPI alone.
-FAKE = "from mpi4py import MPI; rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size\n"
+# Stand-ins for the session's scripts: no torch, no training, no MPI; rank and size are the launcher's.
+FAKE = "from workbench import config; rank, size = config.launch().rank, config.launch().size\n"
 FAKE_PLACE = FAKE + (
     "print(f'MPI_size = {size}, MPI_rank = {rank}, MPI_local_size = {size},  MPI_local_rank = {rank} platform = here')"
 )
@@ -303,6 +303,7 @@ FAKE_TRAINING = FAKE + (
 )
 
 
+@pytest.mark.usefixtures("by_mpiexec")
 def test_practical_judges_accuracy_and_success_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The exit code says whether scripts end well, ranks agree, and the accuracies lie within the tolerance."""
     practical = load("practical")

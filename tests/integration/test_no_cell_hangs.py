@@ -75,17 +75,6 @@ def test_what_is_known_at_once(engines: cluster.Cluster) -> None:
             assert all(re.search(word, text) for word in words), (cell, text)
 
 
-def test_one_rank_raises(engines: cluster.Cluster) -> None:
-    """All others, which wait for it, show that rank's exception."""
-    errors = run(engines, "if rank == 2:\n    raise KeyError('lr')\nhvd.allreduce(x)")
-    assert {rank: kind for rank, (kind, _) in errors.items()} == {
-        rank: "KeyError" if rank == 2 else "RankFailedError" for rank in range(N)
-    }
-    for rank in (0, 1, 3):
-        assert "Rank 2 raised an exception" in errors[rank][1]
-        assert "KeyError: 'lr'" in errors[rank][1]
-
-
 def test_an_asynchronous_tensor_may_wait_for_the_next_cell(engines: cluster.Cluster) -> None:
     """Submitted here by some and there by the rest: nobody waits, so nothing is wrong."""
     assert run(engines, "handle = hvd.allreduce_async(x, name='later') if rank else None") == {}

@@ -22,12 +22,12 @@ pytestmark = [pytest.mark.usefixtures("warm_torch"), pytest.mark.integration, py
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 SOON_S = 20.0  # between the end of the first rank and the end of the job
 DEADLINE_S = 45.0  # then the job is stopped, and the test is red
-N = {"mpiexec": 3, "plain": 2}  # plain processes need torch, which takes seconds to start
+N = 2
 
 
 def start(jobs: Runner, launcher: str, script: str, *words: str, n: int = 0, **env: str) -> Job:
     """Run a script on n ranks. It must end by itself, and nothing of it may be left."""
-    path, n = str(SCRIPTS / script), n or N[launcher]
+    path, n = str(SCRIPTS / script), n or N
     if launcher == "mpiexec":
         job = jobs.mpiexec(n, path, *words, deadline_s=DEADLINE_S, **env)
     else:
@@ -77,9 +77,10 @@ def others(job: Job, who: int) -> list[int]:
 )
 def test_an_exception_reaches_every_rank(jobs: Runner, launcher: str, how: str, who: int) -> None:
     """A rank that raises ends the job with an exit code, and every other rank shows that rank's traceback."""
-    job = start(jobs, launcher, "rank_ends.py", how, str(who))
+    n = 3 if launcher == "mpiexec" else N
+    job = start(jobs, launcher, "rank_ends.py", how, str(who), n=n)
     assert_soon(job, who)
-    for rank in range(N[launcher]):
+    for rank in range(n):
         assert "ValueError: a mistake on purpose" in job.err(rank), job.report()
         assert 'rank_ends.py", line' in job.err(rank), job.report()
         assert "came to the end" not in job.out(rank), job.report()
@@ -100,9 +101,9 @@ def test_an_exception_after_the_last_collective(jobs: Runner) -> None:
 @pytest.mark.thorough
 def test_a_job_that_is_stopped_for_long_goes_on(jobs: Runner) -> None:
     """After Ctrl-Z and ``fg`` no rank takes another for lost that goes on a moment later, in whatever order."""
-    job = start(jobs, "mpiexec", "is_stopped.py", WORKBENCH_PEER_TIMEOUT_S="3", WORKBENCH_HEARTBEAT_S="0.5")
+    job = start(jobs, "mpiexec", "is_stopped.py", n=3, WORKBENCH_PEER_TIMEOUT_S="3", WORKBENCH_HEARTBEAT_S="0.5")
     assert job.code == 0, job.report()
-    assert all("came to the end" in job.out(rank) for rank in range(N["mpiexec"])), job.report()
+    assert all("came to the end" in job.out(rank) for rank in range(3)), job.report()
 
 
 # --- a rank ends --------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ def test_join_is_the_answer_to_fewer_batches(jobs: Runner) -> None:
     """With join() such a job ends well, with the right sums while ranks are missing."""
     job = start(jobs, "mpiexec", "joins.py")
     assert job.code == 0, job.report()
-    assert all("came to the end" in job.out(rank) for rank in range(N["mpiexec"])), job.report()
+    assert all("came to the end" in job.out(rank) for rank in range(N)), job.report()
 
 
 @pytest.mark.parametrize(
@@ -171,19 +172,20 @@ def test_fork_after_init(jobs: Runner, launcher: str, ending: str) -> None:
     """A forked child is no rank: a collective there says so, its end disturbs nobody, and the parent goes on."""
     job = start(jobs, launcher, "forks.py", ending)
     assert job.code == 0, job.report()
-    for rank in range(N[launcher]):
+    for rank in range(N):
         assert f"was forked from rank {rank} and is not a rank itself" in job.out(rank), job.report()
         assert "came to the end" in job.out(rank), job.report()
 
 
 @pytest.mark.timeout(150)
-def test_data_loader_with_workers(jobs: Runner) -> None:
-    """A DataLoader feeds a rank by each start method; a worker is told at once that it is none.
+@pytest.mark.parametrize("loader", ["a pool", once_more("DataLoader")])
+def test_workers_by_each_start_method(jobs: Runner, loader: str) -> None:
+    """They feed a rank by each start method; a worker is told at once that it is none.
 
     Also where it imports a script that calls init() at its top. The script's own signal handlers stay.
     """
     command = ("-m", "workbench.cli.main", "run", "-n", "1", "python")
-    job = jobs.python(*command, str(SCRIPTS / "loads_data.py"), deadline_s=3 * DEADLINE_S)
+    job = jobs.python(*command, str(SCRIPTS / "loads_data.py"), loader, deadline_s=3 * DEADLINE_S)
     assert (job.code, job.left) == (0, ()), job.report()
     of_rank = "rank 0 and is not a rank itself"
     for how, error in (("forked from", "PeerLostError"), ("started by", "NotInitializedError")):

@@ -21,7 +21,7 @@ from workbench.launch.ranks.watchdog import TAG
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
 
-READY = "4 engines ready, whose ids are the ranks: ranks 0, 1 on wb1, ranks 2, 3 on wb2"
+READY = "2 engines ready, whose ids are the ranks: rank 0 on wb1, rank 1 on wb2"
 # What stands for a notebook's kernel: it takes a statement a line, and says what it has printed.
 KERNEL = """
 import sys
@@ -42,6 +42,8 @@ class Kernel:
     """A process on a host of the test bed that does as a notebook does."""
 
     def __init__(self, hosts: Hosts, *before: str, **variables: str) -> None:
+        # A fork server would be of no use to a cluster that is started once: it imports torch.
+        variables = {"WORKBENCH_FORK": "0", **variables}
         words = ["env", "--default-signal=INT", *(f"{name}={text}" for name, text in variables.items())]
         words = hosts.words(0, *words, *before, sys.executable, "-u", "-c", KERNEL)
         pipe = subprocess.PIPE
@@ -128,9 +130,9 @@ def nothing_left(hosts: Hosts, ours: set[Path], limit_s: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-UP = "c = cluster.up(hosts=['wb1:2', 'wb2:2'])"
+UP = "c = cluster.up(hosts=['wb1:1', 'wb2:1'])"
 WHERE = "print(c.view['mpi_rank'], c.view.apply(lambda: __import__('socket').gethostname()))"
-TWO_EACH = "[0, 1, 2, 3] ['wb1', 'wb1', 'wb2', 'wb2']\n"
+ONE_EACH = "[0, 1] ['wb1', 'wb2']\n"
 
 
 def test_start_work_death_and_end(hosts: Hosts, kernel: Start) -> None:
@@ -146,22 +148,22 @@ def test_start_work_death_and_end(hosts: Hosts, kernel: Start) -> None:
     places = {line.split()[3] for lines in listed for line in lines if line} - {"0.0.0.0:22", "[::]:22"}
     outside = [place.rpartition(":") for place in places if not place.startswith("127.0.0.1:")]
     assert {address for address, _, _ in outside} <= {"10.77.0.1", "10.77.0.2"}, places
-    assert len(outside) > 10
+    assert len(outside) > 6
     assert all(40000 <= int(port) <= 40200 for _, _, port in outside), places
     assert mine.do("import json; print(bool(json.load(open(c._engines._hub))['curve_serverkey']))") == "True\n"
     assert mine.do(f"print({UP[4:]} is c)") == READY.replace("ready", "already running") + "\nTrue\n"
 
-    mine.do("import os, signal, time; os.kill(c.pids()[3], signal.SIGSTOP); c.client[3].apply_async(time.sleep, 60)")
+    mine.do("import os, signal, time; os.kill(c.pids()[1], signal.SIGSTOP); c.client[1].apply_async(time.sleep, 60)")
     assert mine.process.stdout
     said = mine.process.stdout.readline()
-    assert re.match(r"engine 3 does not run: on host wb2 its process \d+ is stopped", said), said
-    assert mine.do("os.kill(c.pids()[3], signal.SIGKILL)") == ""
+    assert re.match(r"engine 1 does not run: on host wb2 its process \d+ is stopped", said), said
+    assert mine.do("os.kill(c.pids()[1], signal.SIGKILL)") == ""
     mine.do("[time.sleep(0.05) for _ in range(1200) if c.healthy()]")
-    lost = "PeerLostError: engine 3 is gone: call engines.rescue() in a cell without %%px.\n"
+    lost = "PeerLostError: engine 1 is gone: call engines.rescue() in a cell without %%px.\n"
     assert mine.do("c.view.execute('1')") == lost
     said = mine.do("c.rescue()")
-    assert re.match(r"rank 3 on wb2 is gone \(killed by signal 9\)\n4 engines started anew in \d+ s", said), said
-    assert mine.do(WHERE) == TWO_EACH
+    assert re.match(r"rank 1 on wb2 is gone \(killed by signal 9\)\n2 engines started anew in \d+ s", said), said
+    assert mine.do(WHERE) == ONE_EACH
 
     ours = folders(members(hosts))
     assert len(ours) >= 3
@@ -188,6 +190,7 @@ def test_a_kernel_that_ends_leaves_nothing(how: str, hosts: Hosts, kernel: Start
     nothing_left(hosts, ours)
 
 
+@pytest.mark.thorough
 def test_from_a_host_that_has_no_rank(hosts: Hosts, kernel: Start) -> None:
     """The kernel's host is none of those that are named: they connect to the address by which they are reached."""
     mine = kernel(hosts)
@@ -244,13 +247,13 @@ def test_a_host_is_cut_off(hosts: Hosts, kernel: Start) -> None:
     text = mine.do("a.get(100)")
     assert time.monotonic() - begun < 60
     text = mine.do(SHOWN)
-    assert text.startswith("engines 2, 3 are gone with host wb2 (the connection to it is lost"), text
+    assert text.startswith("engine 1 is gone with host wb2 (the connection to it is lost"), text
     assert re.search(r"PeerLostError: Rank \d was lost: .*from host wb2", text), text
     said = mine.do("c.rescue()")
-    assert "ranks 2, 3 are gone with host wb2" in said
+    assert "rank 1 is gone with host wb2" in said
     assert "host wb2 does not answer: the ranks go to wb1" in said
     assert mine.do("print(c.view['mpi_rank'], set(c.view.apply(lambda: __import__('socket').gethostname())))") == (
-        "[0, 1, 2, 3] {'wb1'}\n"
+        "[0, 1] {'wb1'}\n"
     )
     mine.do("c.down()")
     hosts.heal(1)

@@ -37,7 +37,7 @@ def lines(text: str) -> list[str]:
     return sorted(line for *_, line in found)
 
 
-@pytest.mark.parametrize(("way", "ranks"), [([], []), once_more(["--mpi"], ["-np", "4"])], ids=["tcp", "mpi"])
+@pytest.mark.parametrize(("way", "ranks"), [once_more([], []), once_more(["--mpi"], ["-np", "4"])], ids=["tcp", "mpi"])
 def test_all_hosts_of_the_job(way: list[str], ranks: list[str], slurm: Hosts) -> None:
     """Without ``-H`` the ranks go to all hosts of the job around; without ``-np`` there is one for each task."""
     done = called(slurm, *SALLOC, WORKBENCH, "run", *way, *ranks, sys.executable, "-c", SCRIPT)

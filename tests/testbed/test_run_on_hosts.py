@@ -26,15 +26,18 @@ pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout
 
 RUN = [WORKBENCH, "run", "-H", "wb1:2,wb2:2"]
 CALLED = "INPUT ! -i lo -p tcp ! --dport 22 --syn -j"
-WAYS = pytest.mark.parametrize("way", [[], ["--mpi"]], ids=["tcp", "mpi"])
 
 
-@WAYS
-def test_ranks_on_two_hosts(way: list[str], hosts: Hosts) -> None:
-    """They find each other, know who shares a host, and their sums are right."""
-    done = called(hosts, *RUN, *way, "--verbose", sys.executable, "-c", SCRIPT)
-    assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
-    assert re.search(r"the rehearsal with 2 hosts took \d\.\d s\n.*wb1: 2 ranks, by eth0 10.77.0.1", done.stderr)
+@pytest.mark.parametrize(("family", "way"), [("-6", []), ("", ["--mpi"]), once_more("", [])], ids=str)
+def test_ranks_on_two_hosts(family: str, way: list[str], hosts: Hosts) -> None:
+    """They find each other, in IPv6 too, know who shares a host, and their sums are right."""
+    _keep(hosts, family)
+    run = [WORKBENCH, "run", "-H", f"wb1{family}:2,wb2{family}:2", *way, "--verbose"]
+    done = called(hosts, *run, sys.executable, "-c", SCRIPT)
+    said = re.sub(r"(?m)^(\[\d+@wb\d)-6\]", r"\1]", done.stdout)
+    assert (done.returncode, lines(said)) == (0, RIGHT), done.stdout + done.stderr
+    address = "fd00:77::1" if family else "10.77.0.1"
+    assert re.search(rf"the rehearsal with 2 hosts took \d\.\d s\n.*wb1\S*: 2 ranks, by eth0 {address}", done.stderr)
 
 
 FILES = """
@@ -61,60 +64,18 @@ def _keep(hosts: Hosts, family: str) -> None:
         assert hosts.run(i, "ip", other, "addr", "flush", "dev", "eth0").returncode == 0
 
 
-def test_a_function_on_hosts(hosts: Hosts) -> None:
-    """Its results come back by rank."""
-    script = (
-        "import socket, workbench\n"
-        "def where(x):\n"
-        "    workbench.init()\n"
-        "    return workbench.rank(), socket.gethostname(), x\n"
-        "print(workbench.run(where, (5,), np=3, hosts='wb2:2,wb1:1'))"
-    )
-    done = called(hosts, sys.executable, "-c", script)
-    assert done.stdout.strip() == "[(0, 'wb2', 5), (1, 'wb2', 5), (2, 'wb1', 5)]", done.stderr
-
-
-@pytest.mark.thorough
-def test_hosts_that_a_script_finds(hosts: Hosts) -> None:
-    """With fewer ranks than slots, the first hosts are filled. A program that is none of ours runs once on each."""
-    words = ["--host-discovery-script", "printf 'wb2:1\nwb1\n'", "--slots-per-host", "4", "-np", "2", "--max-np", "2"]
-    done = called(hosts, WORKBENCH, "run", *words, "sh", "-c", "echo $WORKBENCH_WORKER $(hostname)")
-    assert (done.returncode, lines(done.stdout)) == (0, ["0 wb2", "1 wb1"]), done.stderr
-
-
-def test_a_folder_for_each_rank(hosts: Hosts, tmp_path: Path) -> None:
-    """What ranks of either host write is in a file of the launcher's host, and on the screen as without."""
-    assert hosts.run(1, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)).returncode == 0  # so only the launcher writes
-    words = ["sh", "-c", "echo $RANK $(hostname); echo err $RANK >&2"]
-    done = called(hosts, *RUN, "--output-dir", str(tmp_path / "logs"), *words)
-    said = ["0 wb1", "1 wb1", "2 wb2", "3 wb2"]
-    assert (done.returncode, lines(done.stdout)) == (0, said), done.stderr
-    assert [(tmp_path / f"logs/rank.{rank}/stdout").read_text() for rank in range(4)] == [f"{line}\n" for line in said]
-    assert [(tmp_path / f"logs/rank.{rank}/stderr").read_text() for rank in range(4)] == [
-        f"err {rank}\n" for rank in range(4)
-    ]
-
-
-def test_a_rank_that_fails(hosts: Hosts) -> None:
-    """The exit code is that of the rank on the other host; its last words are shown once more."""
-    words = ["sh", "-c", "test $RANK != 3 || { echo no luck >&2; exit 7; }"]
-    done = called(hosts, *RUN, *words)
-    assert done.returncode == 7, done.stderr
-    assert re.search(r"Rank 3 on wb2 ended with exit code 7, which ends the job. Its last words:\nno luck", done.stderr)
-
-
 # --- what a rehearsal finds -----------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["-H", "wb1:1,wb2:1", "-p", "2"], "wb2: no sshd listens there. Start it"),
-        once_more(["-H", "wb1:1,wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
-        once_more(["-H", "wb1:1,wb2:1", "--network-interface", "eth7"], "no single interface among eth7"),
-        once_more(["-H", "wb1:1,nowhere:1"], "nowhere: there is no host of this name"),
-        once_more(["-H", "wb1:1,wb2:1", "-i", "/dev/null", "-p", "22"], ""),
-        once_more(["-H", "wb1:1,wb2:1", "-i", "/nonexist"], "The key /nonexist does not exist or cannot be read"),
+        (["-H", "wb1:1,wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
+        (["-H", "wb1:1,wb2:1", "--network-interface", "eth7"], "no single interface among eth7"),
+        (["-H", "wb1:1,wb2:1", "-i", "/dev/null", "-p", "22"], ""),
+        (["-H", "wb1:1,wb2:1", "-i", "/nonexist"], "The key /nonexist does not exist or cannot be read"),
     ],
 )
 def test_hosts_that_cannot_be_used(words: list[str], said: str, hosts: Hosts) -> None:
@@ -134,14 +95,15 @@ def test_a_host_whose_python_starts_slowly(hosts: Hosts, tmp_path: Path) -> None
     assert re.search(r"waiting for hosts since \d+ s, for \d+ s more: wb2: it is starting Python", done.stderr)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
         ("OUTPUT -p tcp ! --sport 22 -m length --length 1400:65535 -j DROP", "small packets arrive, and large ones do"),
-        once_more(f"{CALLED} REJECT --reject-with icmp-port-unreachable", "connection refused"),
-        once_more(f"{CALLED} REJECT --reject-with icmp-host-prohibited", "no route to host"),
-        once_more(f"{CALLED} REJECT --reject-with tcp-reset", "connection refused"),
-        once_more(f"{CALLED} DROP", "no answer within"),
+        (f"{CALLED} REJECT --reject-with icmp-port-unreachable", "connection refused"),
+        (f"{CALLED} REJECT --reject-with icmp-host-prohibited", "no route to host"),
+        (f"{CALLED} REJECT --reject-with tcp-reset", "connection refused"),
+        (f"{CALLED} DROP", "no answer within"),
     ],
 )
 def test_what_a_network_keeps_back(rule: str, said: str, hosts: Hosts) -> None:
@@ -155,37 +117,23 @@ def test_what_a_network_keeps_back(rule: str, said: str, hosts: Hosts) -> None:
 
 
 def test_keys_that_are_not_accepted(hosts: Hosts) -> None:
-    """An unknown host key and a user's key that is refused: no prompt, but an error with its cure."""
-    hosts.run(0, "sh", "-c", "umount /etc/ssh/ssh_config")
+    """A user's key that is refused, a host's that has changed or is unknown: no prompt, but an error with its cure."""
+    key, known = hosts.folder / "ssh" / "id.pub", hosts.folder / "ssh" / "known_hosts"
+    mine = key.read_text()
+    key.write_text("")
     done = called(hosts, *RUN, "true")
-    assert done.returncode == 1, done.stdout
-    assert re.search(r"wb2: its host key is not known here. Connect once by hand and compare: ssh wb2", done.stderr)
-
-
-def test_a_host_key_that_has_changed(hosts: Hosts) -> None:
-    """It is told apart from one that is unknown, and the cure forgets the old one."""
-    known = hosts.folder / "ssh" / "known_hosts"
+    assert (done.returncode, "wb2: it accepts no key of this user" in done.stderr) == (1, True), done.stderr
+    assert "ssh-copy-id wb2" in done.stderr
+    key.write_text(mine)
     keys = [line.split(" ", 1) for line in known.read_text().splitlines()]
     known.write_text(f"{keys[0][0]} {keys[0][1]}\n{keys[1][0]} {keys[0][1]}\n")
     done = called(hosts, *RUN, "true")
     assert (done.returncode, "wb2: its host key has changed" in done.stderr) == (1, True), done.stderr
     assert "ssh-keygen -R wb2" in done.stderr
-
-
-def test_a_users_key_that_is_refused(hosts: Hosts) -> None:
-    """No password is asked for."""
-    (hosts.folder / "ssh" / "id.pub").write_text("")
+    hosts.run(0, "sh", "-c", "umount /etc/ssh/ssh_config")
     done = called(hosts, *RUN, "true")
-    assert (done.returncode, "wb2: it accepts no key of this user" in done.stderr) == (1, True), done.stderr
-    assert "ssh-copy-id wb2" in done.stderr
-
-
-def test_too_few_ports(hosts: Hosts) -> None:
-    """A range of one port is named before anything starts, with the setting to change."""
-    done = called(hosts, "env", "WORKBENCH_PORTS=40000-40000", *RUN, "true")
     assert done.returncode == 1, done.stdout
-    assert "wb2: no port from 40000 to 40000 (WORKBENCH_PORTS) is free at 10.77.0.2" in done.stderr
-    assert "Use a larger range: WORKBENCH_PORTS=" in done.stderr
+    assert re.search(r"wb2: its host key is not known here. Connect once by hand and compare: ssh wb2", done.stderr)
 
 
 @pytest.mark.thorough
@@ -255,7 +203,7 @@ def wait_until(done: Callable[[], bool], folder: Path, limit_s: float = 60.0) ->
     begun = time.monotonic()
     while not done():
         assert time.monotonic() < begun + limit_s, (folder / "err").read_text()
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 def network(hosts: Hosts, i: int) -> str:
@@ -296,28 +244,17 @@ def test_the_launcher_is_ended(
     wait_until(lambda: not any(path.exists() for path in ours), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("way", "fault"),
-    [
-        ([], "agent"),
-        once_more(["--mpi"], "rank"),
-        *(once_more(way, "cut") for way in ([], ["--mpi"])),
-        once_more([], "rank"),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("way", "fault"), [(["--mpi"], "rank"), ([], "cut"), (["--mpi"], "cut"), ([], "rank")])
 def test_a_host_is_lost(
     way: list[str], fault: str, hosts: Hosts, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    """The cable is out, or its agent or a rank is killed: the job ends, and says which host or rank it was."""
+    """The cable is out, or a rank is killed: the job ends, and says which host or rank it was."""
     networks = [network(hosts, i) for i in (0, 1)]
     running = job(*way)
     assert len(agents(*networks)) == 2
     if fault == "cut":
         hosts.cut(1)
-        said = "Host wb2 was lost with ranks 2, 3"
-    elif fault == "agent":
-        for agent in agents(networks[1]):
-            agent.kill()
         said = "Host wb2 was lost with ranks 2, 3"
     else:
         ranks(running)[0].kill()
@@ -372,7 +309,9 @@ def listeners(hosts: Hosts, *words: str) -> list[tuple[str, int, set[str]]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "way"), [("-6", []), once_more("", ["--mpi"]), once_more("", []), once_more("-6", ["--mpi"])], ids=str
+    ("family", "way"),
+    [once_more("-6", []), once_more("", ["--mpi"]), once_more("", []), once_more("-6", ["--mpi"])],
+    ids=str,
 )
 def test_who_listens(family: str, way: list[str], hosts: Hosts) -> None:
     """During a job all ports are open at the address between the hosts, but for one of mpiexec; all in the range."""

@@ -1,4 +1,4 @@
-"""DataLoaders whose workers begin by each start method after init(); a worker tries a collective and init(), too.
+"""Workers that begin by each start method after init(), of a pool or a DataLoader; one tries a collective and init().
 
 The script is its own master in what a program may set: the default start method, and handlers of signals.
 """
@@ -6,12 +6,13 @@ The script is its own master in what a program may set: the default start method
 import multiprocessing
 import os
 import signal
+import sys
+from collections.abc import Iterable
 from types import FrameType
 
-import torch
-from torch.utils.data import DataLoader, Dataset
+import numpy as np
 
-import workbench.torch as hvd
+import workbench as hvd
 from workbench.errors import WorkbenchError
 
 came = []
@@ -22,7 +23,7 @@ def note(number: int, frame: FrameType | None) -> None:
     came.append(number)
 
 
-class Numbers(Dataset):
+class Numbers:
     """Its number 7 asks for what only a rank may do."""
 
     def __len__(self) -> int:
@@ -31,12 +32,26 @@ class Numbers(Dataset):
     def __getitem__(self, i: int) -> int:
         if i == 7:
             how = multiprocessing.get_start_method() if multiprocessing.parent_process() else "main"
-            for call in (lambda: hvd.allreduce(torch.ones(2)), hvd.init):
+            for call in (lambda: hvd.allreduce(np.ones(2)), hvd.init):
                 try:
                     call()
                 except WorkbenchError as error:
                     print(f"{how}: {type(error).__name__}: {error}", flush=True)
         return i
+
+
+def loaded(method: str, workers: int) -> Iterable[int]:
+    """The sums of batches."""
+    if sys.argv[1] == "DataLoader":
+        from torch.utils.data import DataLoader
+
+        loader = DataLoader(Numbers(), batch_size=4, num_workers=workers, multiprocessing_context=method)
+        return [int(batch.sum()) for batch in loader]
+    pool = multiprocessing.get_context(method).Pool(workers)
+    found = pool.map(Numbers().__getitem__, range(12))
+    pool.close()  # its end by SIGTERM would only be noted by forked workers
+    pool.join()
+    return [sum(found[i : i + 4]) for i in (0, 4, 8)]
 
 
 def main() -> None:
@@ -47,13 +62,12 @@ def main() -> None:
         signal.signal(each, note)
     hvd.init()
     for method, workers in {"fork": 2, "spawn": 1, "forkserver": 1}.items():
-        loader = DataLoader(Numbers(), batch_size=4, num_workers=workers, multiprocessing_context=method)
-        seen = sum(hvd.allreduce(batch.sum(), op=hvd.Sum).item() for batch in loader)
+        seen = sum(hvd.allreduce(np.array(each), op=hvd.Sum).item() for each in loaded(method, workers))
         assert seen == hvd.size() * sum(range(12)), seen
     for each in signals:
         assert signal.getsignal(each) is note, each
         os.kill(os.getpid(), each)
-        assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
+        assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
     assert came == list(signals), came
     assert multiprocessing.get_start_method() == "spawn"
     hvd.shutdown()

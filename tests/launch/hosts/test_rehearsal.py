@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -140,21 +141,26 @@ def test_a_port_is_reached_and_a_stranger_on_it_is_seen() -> None:
     shut = socket.create_server(("127.0.0.1", 0))
     number = shut.getsockname()[1]
     shut.close()
-    with other:
+    guests = list[socket.socket]()
+    with other, socket.create_server(("127.0.0.1", 0)) as small:
         silent = socket.create_connection(("127.0.0.1", port.number))  # a guest that says nothing keeps nobody waiting
         places = {
             "right": PortAddress("127.0.0.1", port.number, port.word),
             "other": PortAddress("127.0.0.1", port.number, "another word"),
             "mute": PortAddress("127.0.0.1", other.getsockname()[1], "word"),
             "shut": PortAddress("127.0.0.1", number, "word"),
+            "small": PortAddress("127.0.0.1", small.getsockname()[1], "word"),
         }
+        threading.Thread(target=lambda: guests.append(small.accept()[0]) or guests[0].send(b"word")).start()
         found = reach(places, 0.5, port)
+        guests[0].close()
         silent.close()
     port.close()
     assert found["right"] == ""
     assert "another program answers" in found["other"]
     assert found["mute"] == "no answer within 0.5 s"
     assert found["shut"] == "connection refused"
+    assert found["small"] == "small packets arrive, and large ones do not within 0.5 s"
 
 
 def test_no_free_port() -> None:

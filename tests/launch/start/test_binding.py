@@ -244,7 +244,7 @@ def test_all_threads_of_a_rank_are_on_its_cores(way: str) -> None:
 
 @binds
 @pytest.mark.parallel
-def test_engines_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_have_cores_of_their_own(forked_engines: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a rescue, too; so do the ranks of a job that runs while they wait."""
     monkeypatch.setenv("WORKBENCH_BIND", "core")
     c = cluster.up(2, quiet=True)

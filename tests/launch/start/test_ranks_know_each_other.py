@@ -136,6 +136,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.thorough
 @BOTH_WAYS
 def test_torchrun_in_each_rank_is_told(jobs: Runner, tmp_path: Path, way: list[str]) -> None:
     """In a job of its own init() refuses to train alone, by Python's traceback and no other."""

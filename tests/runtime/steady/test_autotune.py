@@ -55,7 +55,7 @@ def surface(choice: Choice, threshold_mib: float, window_ms: float) -> float:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [0, *map(once_more, range(1, 4))])
-@pytest.mark.parametrize("top", [(0.25, 0.1), (2, 0.5), (32, 4)])
+@pytest.mark.parametrize("top", [(0.25, 0.1), once_more((2, 0.5)), once_more((32, 4))])
 def test_it_finds_the_top_of_a_known_surface(top: tuple[float, float], seed: int) -> None:
     """Within 40 trials, 5 % of noise on each: what stays has 95 of 100 at least, without the noise."""
     chance, tuned = random.Random(seed), Tuner(START, warmup_samples=0, max_samples=40, noise=0.2)
@@ -222,7 +222,7 @@ def test_all_ranks_change_at_the_same_decision(cache: int) -> None:
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "uint8")
 
 
-@pytest.mark.parametrize("cache", ["0", "1024"])
+@pytest.mark.parametrize("cache", [once_more("0"), "1024"])
 def test_results_are_exact_while_settings_change(cache: str, quick: pytest.MonkeyPatch) -> None:
     """Sums of whole numbers have one result; ranks submit in orders of their own, in a process set too."""
     quick.setenv("WORKBENCH_CACHE_CAPACITY", cache)
@@ -322,6 +322,7 @@ wb.shutdown()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parallel
 def test_workbench_run_with_autotune(tmp_path: Path, quick: pytest.MonkeyPatch) -> None:
     """Two processes: exact sums, a job that settles, and the log."""

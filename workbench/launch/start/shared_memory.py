@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
-_RANK_BYTES, _JOB_BYTES = 6 << 20, 8 << 20  # MPICH 5: 5.4 MB a rank, and for a moment some more
+_RANK_BYTES, _JOB_BYTES = 6 << 20, 12 << 20  # MPICH 5: 5.4 MB a rank, and for a moment some more
 CURE = "A container gets more with --shm-size=1g, a pod with an emptyDir of medium Memory at /dev/shm."
 
 
@@ -26,8 +26,8 @@ def most_ranks(free_bytes: int) -> int:
     """For how many ranks so much is enough.
 
     Example:
-        >>> most_ranks(64 << 20), needed_bytes(9) == 62 << 20
-        (9, True)
+        >>> most_ranks(64 << 20), needed_bytes(8) == 60 << 20
+        (8, True)
     """
     return max(1, (free_bytes - _JOB_BYTES) // _RANK_BYTES)
 
