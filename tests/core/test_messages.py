@@ -21,18 +21,21 @@ COUNT = st.integers(0, 2**40)
 COUNTS = st.lists(COUNT, max_size=4).map(tuple)
 FACTOR = st.floats(allow_nan=False)
 
+BOTH = {
+    "name": st.text(),
+    "kind": st.sampled_from(Kind),
+    "dtype": st.text(max_size=8),
+    "shape": COUNTS,
+    "op": st.sampled_from(ReduceOp),
+    "root": st.integers(-1, 2**31),
+    "device": st.sampled_from(["cpu", "cuda"]),
+    "prescale": FACTOR,
+    "postscale": FACTOR,
+    "process_set": COUNT,
+}
 REQUESTS = st.builds(
     Request,
-    name=st.text(),
-    kind=st.sampled_from(Kind),
-    dtype=st.text(max_size=8),
-    shape=COUNTS,
-    op=st.sampled_from(ReduceOp),
-    root=st.integers(-1, 2**31),
-    device=st.sampled_from(["cpu", "cuda"]),
-    prescale=FACTOR,
-    postscale=FACTOR,
-    process_set=COUNT,
+    **BOTH,
     splits=COUNTS,
     group=st.text(max_size=8),
     group_size=COUNT,
@@ -42,16 +45,7 @@ REQUESTS = st.builds(
 )
 RESPONSES = st.builds(
     Response,
-    name=st.text(),
-    kind=st.sampled_from(Kind),
-    dtype=st.text(max_size=8),
-    shape=COUNTS,
-    op=st.sampled_from(ReduceOp),
-    root=st.integers(-1, 2**31),
-    device=st.sampled_from(["cpu", "cuda"]),
-    prescale=FACTOR,
-    postscale=FACTOR,
-    process_set=COUNT,
+    **BOTH,
     rows=COUNTS,
     all_absent=st.booleans(),
     error=st.one_of(st.just(()), st.tuples(st.text(), st.text())),

@@ -278,11 +278,7 @@ def test_tensorflows_and_keras_names_lead_to_ours(tmp_path: Path) -> None:
                  hvd.extension_available("tensorflow")], sep=", ")
     """
     assert answer(code, tmp_path, TF_CPP_MIN_LOG_LEVEL="3") == (
-        [
-            ("horovod.tensorflow.gradient_aggregation", True),
-            ("horovod._keras", True),
-            ("horovod.keras.nonsense", True),
-        ],
+        [("horovod.tensorflow.gradient_aggregation", True), ("horovod._keras", True), ("horovod.keras.nonsense", True)],
         [True, [(False, 3, 3)], 3, 3, [False, True], True, False, False, True],
     )
 

@@ -31,12 +31,7 @@ WANTED = [x * x for x in range(40)]
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at Linux' sockets")
 @pytest.mark.parametrize(
     ("dispatchers", "side"),
-    [
-        (1, "compute"),
-        once_more(2, "training"),
-        once_more(1, "training"),
-        once_more(2, "compute"),
-    ],
+    [(1, "compute"), once_more(2, "training"), once_more(1, "training"), once_more(2, "compute")],
 )
 def test_workers_prepare_the_data(jobs: Runner, tmp_path: Path, dispatchers: int, side: str) -> None:
     """Ranks that share a dispatcher share its elements, each comes once; else each rank has them all.

@@ -66,14 +66,7 @@ def assert_learnt(job: Job, who: int, n: int, *words: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the launcher's children")
-@pytest.mark.parametrize(
-    ("how", "who"),
-    [
-        ("kill amid", 0),
-        once_more("MPI kill before", 2),
-        once_more("kill late", 2),
-    ],
-)
+@pytest.mark.parametrize(("how", "who"), [("kill amid", 0), once_more("MPI kill before", 2), once_more("kill late", 2)])
 def test_a_rank_that_is_killed_while_the_others_wait_in_init(jobs: Runner, how: str, who: int) -> None:
     """Its process has ended, so it will never come: PeerLostError on every other rank, and its name.
 
@@ -86,12 +79,7 @@ def test_a_rank_that_is_killed_while_the_others_wait_in_init(jobs: Runner, how: 
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
-    ("how", "who"),
-    [
-        ("kill late", 1),
-        once_more("kill amid", 0),
-        once_more("kill late, seen at once", 1),
-    ],
+    ("how", "who"), [("kill late", 1), once_more("kill amid", 0), once_more("kill late, seen at once", 1)]
 )
 def test_a_plain_rank_that_is_killed_while_the_others_wait_in_init(jobs: Runner, how: str, who: int) -> None:
     """The same without MPI; a store that dies with rank 0 is an error as well."""

@@ -111,11 +111,7 @@ def test_a_job_that_is_stopped_for_long_goes_on(jobs: Runner) -> None:
 
 @pytest.mark.parametrize(
     ("launcher", "how", "who"),
-    [
-        ("mpiexec", "sys.exit", 0),
-        once_more("plain", "fewer batches", 0),
-        once_more("mpiexec", "fewer batches", 1),
-    ],
+    [("mpiexec", "sys.exit", 0), once_more("plain", "fewer batches", 0), once_more("mpiexec", "fewer batches", 1)],
 )
 def test_a_rank_that_ends_early_is_named(jobs: Runner, launcher: str, how: str, who: int) -> None:
     """sys.exit(0), or fewer batches than the others: they learn who has left, and what to do."""
@@ -136,12 +132,7 @@ def test_join_is_the_answer_to_fewer_batches(jobs: Runner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "who"),
-    [
-        ("kill", 0),
-        once_more("kill amid a large transfer", 1),
-        once_more("os._exit", 1),
-    ],
+    ("how", "who"), [("kill", 0), once_more("kill amid a large transfer", 1), once_more("os._exit", 1)]
 )
 def test_a_rank_that_dies_is_noticed_by_the_others(jobs: Runner, how: str, who: int) -> None:
     """Where no launcher kills the others, each of them ends with PeerLostError, also when it was rank 0 that died."""

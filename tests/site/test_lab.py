@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from right_answers import RING
 
 from workbench.cli.grade.submissions import read
 from workbench.course.build import ROOT
@@ -19,16 +20,6 @@ from workbench.course.site import lab
 pytestmark = [pytest.mark.course, pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
 
 EXERCISES, LESSON = "exercises/03_ring_allreduce", "notebooks/03_ring_allreduce"
-ANSWER = """@exercise("03.ring_allreduce")
-def ring_allreduce(comm, x):
-    n, rank = comm.size, comm.rank
-    chunks = np.array_split(x.copy(), n)
-    for step in range(2 * (n - 1)):
-        out, into = (rank - step) % n, (rank - step - 1) % n
-        got = comm.sendrecv(chunks[out], dest=(rank + 1) % n, source=(rank - 1) % n)
-        chunks[into] = chunks[into] + got if step < n - 1 else got
-    return np.concatenate(chunks)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +92,7 @@ def test_an_exercise_is_judged_in_the_lab(opened: Callable[..., Lab], tmp_path: 
     """As on a computer, by the notebook's own cells; the notebook is kept, and `workbench grade` reads it."""
     book = opened(EXERCISES)
     book.run(0)
-    book.run(4, ANSWER)
+    book.run(4, RING)
     verdict = book.run(5)
     assert "✓ score: 6 messages per rank" in verdict
     assert "✗" not in verdict
@@ -113,7 +104,7 @@ def test_an_exercise_is_judged_in_the_lab(opened: Callable[..., Lab], tmp_path: 
     got.value.save_as(tmp_path / "mine.ipynb")
     handed_in = read(str(tmp_path / "mine.ipynb"))
     assert handed_in.problem == ""
-    assert ANSWER.strip() in [cell.strip() for cell in handed_in.cells]
+    assert RING.strip() in [cell.strip() for cell in handed_in.cells]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from drawn_programs import PROGRAMS
+from right_answers import RING
 from wrong_answers import FOLDER, as_a_cell
 
 from workbench.course.browser.session import Session
@@ -47,16 +48,6 @@ def blank(name):
 """
 OF_02, OF_03 = ([name for name in names() if name.startswith(f"{lesson}.")] for lesson in ("02", "03"))
 VERSION = "fetch('../_static/live/runtime/files.json').then(each => each.json()).then(each => each.version)"
-ANSWER = """@exercise("03.ring_allreduce")
-def ring_allreduce(comm, x):
-    n, rank = comm.size, comm.rank
-    chunks = np.array_split(x.copy(), n)
-    for step in range(2 * (n - 1)):
-        out, into = (rank - step) % n, (rank - step - 1) % n
-        got = comm.sendrecv(chunks[out], dest=(rank + 1) % n, source=(rank - 1) % n)
-        chunks[into] = chunks[into] + got if step < n - 1 else got
-    return np.concatenate(chunks)
-"""
 HVD = """
 import time
 import numpy as np
@@ -258,14 +249,14 @@ def opened(visit: Callable[..., Any]) -> Callable[[str], Live]:
 def test_a_page_through_everything(opened: Callable[[str], Live], tmp_path: Path) -> None:
     """A wrong answer gets its cause, a right one passes; text and progress outlive a reload, and can be taken away."""
     live = opened(EXERCISES)
-    cell = live.write(f"Exercise {NAME}", ANSWER.replace("(rank - step - 1)", "(rank - step - 2)"))
+    cell = live.write(f"Exercise {NAME}", RING.replace("(rank - step - 1)", "(rank - step - 2)"))
     cell.get_by_role("button", name="Check").click()
     cell.locator(".wb-live-out", has_text="✗").wait_for()
     live.ended()
     cell.get_by_role("button", name="Show").click()
     cell.locator(".wb-live-html svg").get_by_text("chunks[into] = chunks[into] + got").first.wait_for(state="attached")
     live.ended()
-    cell = live.write(f"Exercise {NAME}", ANSWER)
+    cell = live.write(f"Exercise {NAME}", RING)
     cell.get_by_role("button", name="Check").click()
     cell.locator(".wb-live-out", has_text="real ranks").wait_for()
     live.ended()
@@ -282,7 +273,7 @@ def test_a_page_through_everything(opened: Callable[[str], Live], tmp_path: Path
         live.page.get_by_role("button", name="Download my notebook").click()
     got.value.save_as(tmp_path / "mine.ipynb")
     mine = json.loads((tmp_path / "mine.ipynb").read_text(encoding="utf-8"))
-    assert ANSWER.strip() in ["".join(each["source"]).strip() for each in mine["cells"]]
+    assert RING.strip() in ["".join(each["source"]).strip() for each in mine["cells"]]
     with live.page.expect_download() as got:
         live.page.get_by_role("button", name="Download my progress").click()
     got.value.save_as(tmp_path / "progress.json")

@@ -50,8 +50,7 @@ def test_the_folder_is_copied(project: Path, hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [("size=16k", "its disk is full"), once_more("ro", "this user may not make")],
+    ("options", "said"), [("size=16k", "its disk is full"), once_more("ro", "this user may not make")]
 )
 def test_what_hinders_a_copy(options: str, said: str, project: Path, hosts: Hosts) -> None:
     """The host, the reason and the cure; nothing is started."""

@@ -128,8 +128,7 @@ def test_a_traceback_that_was_shown_in_parts_is_remembered_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("piece", "name"),
-    [(b"x", "stdout"), (b"50%\r", "stderr"), (b"\0\r\xff", "stdout"), (b"y" * 79 + b"\n", "stderr")],
+    ("piece", "name"), [(b"x", "stdout"), (b"50%\r", "stderr"), (b"\0\r\xff", "stdout"), (b"y" * 79 + b"\n", "stderr")]
 )
 def test_long_output_takes_linear_time_and_bounded_memory(piece: bytes, name: str) -> None:
     """3 MB without an end of line, of bars, of bytes and of lines: a few megabytes of memory, and no hours."""

@@ -671,12 +671,7 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
             "velocity + change",
             "velocity + (1 - momentum) * change",
         ),
-        Slip(
-            "the learning rate is missing",
-            "How long is the outer step?",
-            "start - lr * (change",
-            "start - (change",
-        ),
+        Slip("the learning rate is missing", "How long is the outer step?", "start - lr * (change", "start - (change"),
         Slip(
             "the new velocity is to be returned, not the old one",
             "Which velocity does the next round begin with?",

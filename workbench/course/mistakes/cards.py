@@ -129,8 +129,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             ("nobody sends",), "Every rank waits for a message that its neighbour sends later. Which rank must begin?"
         ),
         Mistake(
-            ("They wait in a circle",),
-            "When is a message of this length sent? Which rank is receiving at that moment?",
+            ("They wait in a circle",), "When is a message of this length sent? Which rank is receiving at that moment?"
         ),
         Mistake(
             ("the sum",), "After n - 1 steps each rank should have received each x once. Which x is in the sum twice?"

@@ -52,8 +52,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "17.recovery": (
         Mistake(
-            ("An elastic job of one rank",),
-            "Its only rank is lost, and its commit with it. What is left on disk?",
+            ("An elastic job of one rank",), "Its only rank is lost, and its commit with it. What is left on disk?"
         ),
         Mistake(
             ("processes started",), "Which ranks are still running after the failure? Only the others must be started."

@@ -760,12 +760,7 @@ SLIPS: dict[str, tuple[Slip, ...]] = {
         ),
     ),
     "21.late": (
-        Slip(
-            "times are in ns, and µs are asked for",
-            "How many ns are 1 µs?",
-            ") / 1000 for",
-            ") / 1 for",
-        ),
+        Slip("times are in ns, and µs are asked for", "How many ns are 1 µs?", ") / 1000 for", ") / 1 for"),
         Slip(
             "that is the rank that announced first: the last one makes the others wait",
             "The last rank makes the others wait. Which rank is it?",

@@ -44,11 +44,7 @@ def _rounds(case: Case, run: Run) -> Sequence[Bound]:
     rounds = round(run.time_s / one)
     return [
         Bound(
-            "messages",
-            len(run.messages),
-            case.n - 1,
-            case.n - 1,
-            "Every rank but the root receives the value, once",
+            "messages", len(run.messages), case.n - 1, case.n - 1, "Every rank but the root receives the value, once"
         ),
         Bound("rounds", rounds, best, best, "In each round, all ranks that have the value can send it"),
         Bound(
@@ -126,8 +122,7 @@ TASKS = [
                 "return the value that it receives?",
             ),
             Mistake(
-                ("that is itself",),
-                "Places are counted from the root, ranks from 0. Does send get a rank, or a place?",
+                ("that is itself",), "Places are counted from the root, ranks from 0. Does send get a rank, or a place?"
             ),
             Mistake(("times the value", "has shape"), "The value must not be changed. What do you send and return?"),
             Mistake(
@@ -166,10 +161,7 @@ TASKS = [
         coded=_SHIFT,
         slips=collectives.SLIPS["02.shift_right"],
         mistakes=(
-            Mistake(
-                ("that is itself",),
-                "A rank alone is its own neighbour. Is it ready to receive while it sends?",
-            ),
+            Mistake(("that is itself",), "A rank alone is its own neighbour. Is it ready to receive while it sends?"),
             Mistake(("never waited",), "isend() returns a request. When do you call its wait()?"),
             Mistake(
                 ("They wait in a circle",),

@@ -281,8 +281,7 @@ TASKS = [
             ),
             Mistake(("no deadlock",), "Both send and neither receives. Which verbs return at once?"),
             Mistake(
-                ("no layers, rank",),
-                "layers may be an empty list. Which line after the loop needs at least one layer?",
+                ("no layers, rank",), "layers may be an empty list. Which line after the loop needs at least one layer?"
             ),
             Mistake(
                 ("Request", "never waited"),

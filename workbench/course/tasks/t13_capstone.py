@@ -141,5 +141,5 @@ TASKS = [
         live=True,  # models and optimizers
         properties=[_TRIAL.runs, *map(_TRIAL.sees, _LIGHTS)],
         points=8,
-    ),
+    )
 ]

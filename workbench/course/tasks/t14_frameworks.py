@@ -255,5 +255,5 @@ TASKS = [
             _WATCH.one_process,
         ],
         points=3,
-    ),
+    )
 ]

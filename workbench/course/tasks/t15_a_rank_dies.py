@@ -281,10 +281,7 @@ TASKS = [
             "w = sqrt(2 * commit_s * mtbf_s / ranks), and in steps max(1, round(w / step_s)).",
         ),
         mistakes=(
-            Mistake(
-                ("with ranks=",),
-                "A thousand lamps, each lasts a thousand hours. How often do you change one?",
-            ),
+            Mistake(("with ranks=",), "A thousand lamps, each lasts a thousand hours. How often do you change one?"),
             Mistake(
                 ("Too often.",),
                 "When in the interval does it fail, on average? At the beginning, in the middle or at the end?",

@@ -112,5 +112,5 @@ TASKS = [
         probes=lambda: _PROBES,
         mistakes=MISTAKES["17.recovery"],
         properties=[survivors, all_again, nobody_left, counted],
-    ),
+    )
 ]
