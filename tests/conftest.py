@@ -33,8 +33,7 @@ os.environ.setdefault("WORKBENCH_FORK", "0")
 # torch's compiler sets it where it is imported, as in that server; a fork is for processes that have the same.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
 
-gc.disable()  # until all tests are collected: a second of five processes each
-
+gc.disable()  # until all tests are collected
 pytest_plugins = ["deadlines", "durations", "rings", "scheduling", "servers"]
 
 # These run inside ranks. test_parallel.py and its like start them there, with this variable; so does a run that names

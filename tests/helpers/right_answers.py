@@ -26,4 +26,3 @@ def ring_allreduce(comm, x):
         chunks[into] = chunks[into] + got if step < n - 1 else got
     return np.concatenate(chunks)
 """
-"""A cell of a learner's notebook that passes."""
