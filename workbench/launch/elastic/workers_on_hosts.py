@@ -6,7 +6,6 @@ stays. That takes a second or more, so a thread does it while the job goes on.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import queue
 import secrets
@@ -19,15 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workbench import config
 from workbench.common.messages import Message
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.ranks_on_hosts import HostPlan, host_environment, silence_s
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, host_environment, reported, silence_s
 from workbench.launch.hosts.rehearsal import LIMIT_S, Endpoint, rehearse
 from workbench.launch.hosts.remote_shell import Shell
-from workbench.launch.ranks import files, job_folder
-from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Signals, Started, Wrote
+from workbench.launch.ranks import job_folder
+from workbench.launch.ranks.events import HostLost, LauncherEvent, Signalled, Signals
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start.starters import JobSpec
 from workbench.launch.workers.workers_here import Placement, WorkerMessage
@@ -132,14 +130,10 @@ class WorkersOnHosts:
     def _event(self, name: str, message: Message) -> Iterator[LauncherEvent | WorkerMessage]:
         fields, host = message.fields, self._hosts.get(name)
         match message.kind:
-            case "wrote":
-                yield Wrote(fields["rank"], fields["stream"], message.data)
-            case "started":
-                yield Started(fields["rank"], fields["pid"])
-            case "ended":
-                if host:
+            case "wrote" | "started" | "ended":
+                if message.kind == "ended" and host:
                     host.workers.discard(fields["rank"])
-                yield RankEnded(fields["rank"], fields["code"])
+                yield reported(message)
             case "heard":
                 self._last_seen[fields["worker"]] = time.monotonic()
                 yield WorkerMessage(fields["worker"], Message(fields["what"], fields["fields"], message.data))
@@ -284,15 +278,10 @@ class WorkersOnHosts:
             "folder": str(folder),
             "host": target.name,
             "slots": target.slots,
-            "command": list(self._task.command),
             "env": host_environment(self._task.env, endpoint),
-            "threads": config.omp_threads() > 0,
-            "gpus": self._plan.gpus,
-            "slurm": dataclasses.asdict(self._plan.slurm_gpus()),
-            "silence_s": self._silence_s,
-            "files": files.listed(self._task.files),
         }
-        return Message("workers", fields, b"".join(self._task.files.values()))
+        order = fields | self._plan.order(self._task, self._task.files)
+        return Message("workers", order, b"".join(self._task.files.values()))
 
     def _take_opened(self, starts: bool = True) -> Iterator[LauncherEvent | WorkerMessage]:
         while not self._opened.empty():

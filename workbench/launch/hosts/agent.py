@@ -35,7 +35,7 @@ from workbench.errors import LaunchError
 from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
 from workbench.launch.hosts.reach import Port, PortAddress, reach
-from workbench.launch.ranks.events import LauncherEvent, RankEnded, Started, Stopped, Wrote
+from workbench.launch.ranks.events import REPORTS, LauncherEvent, Wrote
 from workbench.launch.workers.local_workers import LocalWorkers
 from workbench.launch.workers.workers_here import WorkerMessage
 
@@ -64,8 +64,8 @@ class Agent:
             "listen": self._listen,
             "reach": self._reach,
             "close": self._close,
-            "start": self._start,
-            "workers": self._host_workers,
+            "start": lambda message: self._begin(LocalRanks, message),
+            "workers": lambda message: self._begin(LocalWorkers, message),
             "worker": lambda message: self._workers().start(**message.fields),
             "tell": lambda message: self._workers().send(message),
             "signal": lambda message: self._running().signal(message.fields["rank"], message.fields["number"]),
@@ -85,7 +85,7 @@ class Agent:
 
     def terminate(self, number: int) -> None:
         """SIGTERM, which batch systems send to all processes. Workers of an elastic job leave by themselves."""
-        if not isinstance(self._ranks, LocalWorkers):
+        if not (self._ranks and self._ranks.leave_by_themselves):
             sys.exit(128 + number)
 
     def _wait(self) -> None:
@@ -108,7 +108,7 @@ class Agent:
             self._report(self._ranks.events())
             if lost := self._ranks.lost():
                 self._send("lost", text=lost)
-        if isinstance(self._ranks, LocalRanks) and now >= self._look_at:
+        if self._ranks and now >= self._look_at:
             self._look_at = now + _LOOK_S
             self._report(self._ranks.stopped())
 
@@ -156,14 +156,9 @@ class Agent:
 
     # --- the job --------------------------------------------------------------------------------------
 
-    def _start(self, message: Message) -> None:
+    def _begin(self, kind: type[LocalRanks | LocalWorkers], message: Message) -> None:
         self._silence_s = float(message.fields["silence_s"])
-        self._ranks = LocalRanks(message.fields, message.data)
-        self._send("starting", line=self._ranks.binding_line)
-
-    def _host_workers(self, message: Message) -> None:
-        self._silence_s = float(message.fields["silence_s"])
-        self._ranks = LocalWorkers(message.fields, message.data)
+        self._ranks = kind(message.fields, message.data)
         self._send("starting", line=self._ranks.binding_line)
 
     def _workers(self) -> LocalWorkers:
@@ -181,14 +176,10 @@ class Agent:
             match event:
                 case Wrote(rank, stream, data):
                     self._send("wrote", data, rank=rank, stream=stream)
-                case Started(rank, pid):
-                    self._send("started", rank=rank, pid=pid)
-                case RankEnded(rank, code):
-                    self._send("ended", rank=rank, code=code)
-                case Stopped(rank, why):
-                    self._send("stopped", rank=rank, why=why)
                 case WorkerMessage(worker, message):
                     self._send("heard", message.data, worker=worker, what=message.kind, fields=message.fields)
+                case _:
+                    self._send(next(kind for kind, each in REPORTS.items() if isinstance(event, each)), **vars(event))
 
     def _end(self, message: Message) -> None:
         ranks, self._ranks = self._ranks, None

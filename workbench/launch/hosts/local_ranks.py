@@ -36,6 +36,8 @@ class LocalRanks:
         files: by name, the contents of the job's folder of files, once the ranks have been stopped.
     """
 
+    leave_by_themselves = False
+
     def __init__(self, about: Mapping[str, Any], data: bytes) -> None:
         self._about, self._ranks = about, [int(rank) for rank in about["ranks"]]
         self._pids: dict[int, int] = {}

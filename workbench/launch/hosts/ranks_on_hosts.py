@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from workbench import config
 from workbench.common.messages import Message
@@ -23,16 +24,7 @@ from workbench.launch.hosts.connections import GONE, Connections, Target
 from workbench.launch.hosts.rehearsal import LIMIT_S, Endpoint, rehearse, way_back
 from workbench.launch.hosts.remote_shell import GPU_REQUESTS, LocalShell, Srun, Ssh
 from workbench.launch.ranks import files, job_folder, supervisor
-from workbench.launch.ranks.events import (
-    HostLost,
-    LauncherEvent,
-    RankEnded,
-    Signalled,
-    Signals,
-    Started,
-    Stopped,
-    Wrote,
-)
+from workbench.launch.ranks.events import REPORTS, HostLost, LauncherEvent, Signalled, Signals, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus, slots_here
 from workbench.launch.start import mpi
@@ -88,6 +80,17 @@ class HostPlan:
         """Those of the Slurm job that the hosts belong to, unless the user has said which GPU each rank sees."""
         found = (target.shell.gpus for target in self.targets if isinstance(target.shell, Srun))
         return JobGpus() if self.gpus else next(found, JobGpus())
+
+    def order(self, task: JobSpec, listed: Mapping[str, bytes]) -> dict[str, Any]:
+        """What each host's agent is told of the task, whether it starts ranks at once or workers one by one."""
+        return {
+            "command": list(task.command),
+            "threads": config.omp_threads() > 0,
+            "gpus": self.gpus,
+            "slurm": dataclasses.asdict(self.slurm_gpus()),
+            "silence_s": silence_s(task.env),
+            "files": files.listed(listed),
+        }
 
 
 def find_hosts(
@@ -262,19 +265,13 @@ class RanksOnHosts:
 
     def _orders(self, endpoints: Sequence[Endpoint], folder: str) -> dict[str, Message]:
         """By host, the order to start its ranks."""
-        common = {
+        common = self._plan.order(self._task, self._files) | {
             "tag": self._processes.id,
             "folder": folder,
             "size": self._task.n,
             "hosts": len(endpoints),
             "starter": self._task.starter,
-            "command": list(self._task.command),
-            "threads": config.omp_threads() > 0,
             "bind": config.settings(self._task.env).bind,
-            "gpus": self._plan.gpus,
-            "slurm": dataclasses.asdict(self._plan.slurm_gpus()),
-            "silence_s": self._silence_s,
-            "files": files.listed(self._files),
         }
         secret = secrets.token_hex(32)
         orders = {}
@@ -323,14 +320,8 @@ class RanksOnHosts:
     def _event(self, name: str, message: Message) -> Iterator[LauncherEvent]:
         fields = message.fields
         match message.kind:
-            case "wrote":
-                yield Wrote(fields["rank"], fields["stream"], message.data)
-            case "started":
-                yield Started(fields["rank"], fields["pid"])
-            case "ended":
-                yield RankEnded(fields["rank"], fields["code"])
-            case "stopped":
-                yield Stopped(fields["rank"], fields["why"])
+            case "wrote" | "started" | "ended" | "stopped":
+                yield reported(message)
             case "gone":
                 yield HostLost(name, tuple(self._ranks[name]), f"{fields['what']}. {fields['cure']}".rstrip(". "))
             case "lost" | "failed":
@@ -369,6 +360,13 @@ class RanksOnHosts:
         return left
 
 
+def reported(message: Message) -> LauncherEvent:
+    """What an agent reports of a rank."""
+    if message.kind == "wrote":
+        return Wrote(**message.fields, data=message.data)
+    return REPORTS[message.kind](**message.fields)
+
+
 def silence_s(env: Mapping[str, str]) -> float:
     """So long an agent, or its launcher, may say nothing."""
     return max(_SHORTEST_SILENCE_S, config.settings(env).peer_timeout_s)
@@ -396,4 +394,6 @@ def host_environment(env: Mapping[str, str], endpoint: Endpoint, first: Endpoint
     return found | {"MASTER_ADDR": first.address, "MASTER_PORT": str(first.ports[1])}
 
 
-__all__ = ["HostPlan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on", "silence_s", "slurm_targets"]
+__all__ = [
+    "HostPlan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on", "reported", "silence_s", "slurm_targets",
+]  # fmt: skip

@@ -66,6 +66,8 @@ class HostLost:
     why: str
 
 
+REPORTS: dict[str, type[Started | RankEnded | Stopped]] = {"started": Started, "ended": RankEnded, "stopped": Stopped}
+"""What an agent calls these in its messages, whose fields are theirs."""
 LauncherEvent = Started | RankEnded | Stopped | Wrote | Signalled | HostLost
 
 

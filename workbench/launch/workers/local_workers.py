@@ -26,6 +26,8 @@ class LocalWorkers:
         binding_line: which cores they are bound to.
     """
 
+    leave_by_themselves = True
+
     def __init__(self, about: Mapping[str, Any], data: bytes) -> None:
         slots = int(about["slots"])
         env = environment_here(about, slots)
@@ -51,6 +53,10 @@ class LocalWorkers:
     def events(self) -> list[LauncherEvent | WorkerMessage]:
         """What has happened since the last call."""
         return list(self.pipes.wait(0.0))
+
+    def stopped(self) -> list[LauncherEvent]:
+        """Nothing: a worker that is stopped does not answer the launcher, see ``elastic/silence.py``."""
+        return []
 
     def lost(self) -> str:
         """A worker whose supervisor ended first is found by the end of its connection."""
