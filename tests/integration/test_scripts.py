@@ -70,7 +70,8 @@ def others(job: Job, who: int) -> list[int]:
 @pytest.mark.parametrize(
     ("launcher", "how", "who"),
     [
-        ("mpiexec", "raise before the first", 0),
+        # test_run.py: test_a_failed_rank_ends_all_and_speaks_last
+        once_more("mpiexec", "raise before the first", 0),
         once_more("plain", "raise between", 0),
         once_more("mpiexec", "raise between", 1),
     ],
@@ -124,6 +125,7 @@ def test_a_rank_that_ends_early_is_named(jobs: Runner, launcher: str, how: str, 
         assert "Make every rank call the same collectives" in job.err(rank), job.report()
 
 
+@pytest.mark.thorough  # tests/parallel joins
 def test_join_is_the_answer_to_fewer_batches(jobs: Runner) -> None:
     """With join() such a job ends well, with the right sums while ranks are missing."""
     job = start(jobs, "mpiexec", "joins.py")
