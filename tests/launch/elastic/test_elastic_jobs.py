@@ -279,7 +279,6 @@ def test_the_launcher_gets_sigterm(start: Start) -> None:
     assert alive == []
 
 
-@pytest.mark.thorough  # test_the_launcher_gets_sigterm: it sends it to all of them
 def test_all_ranks_get_sigterm(start: Start) -> None:
     """As from a batch system: all leave after a commit, and nobody begins anew without what was trained."""
     job = start("-np", "2", "--min-np", "1")

@@ -428,7 +428,10 @@ def test_a_failed_rank_ends_all_and_speaks_last(launch: Start, way: str) -> None
     code, _ = job.finish()
     assert code == 1, job.err
     for rank in {0, n - 1} - {1}:
-        assert any("RankFailedError: Rank 1 raised" in line for line in lines_of(job.err, rank, "stderr")), job.err
+        said = "\n".join(lines_of(job.err, rank, "stderr"))
+        assert re.search(
+            r"RankFailedError: Rank 1 raised[\s\S]*script0\.py\", line[\s\S]*ValueError: the cause", said
+        ), job.err
     head, _, last = job.err.rpartition("workbench: ")
     assert head
     assert last.startswith("Rank 1 ended with exit code 1, which ends the job. Its last words:\nTraceback (most recent")
