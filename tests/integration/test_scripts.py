@@ -125,14 +125,6 @@ def test_a_rank_that_ends_early_is_named(jobs: Runner, launcher: str, how: str, 
         assert "Make every rank call the same collectives" in job.err(rank), job.report()
 
 
-@pytest.mark.thorough  # tests/parallel joins
-def test_join_is_the_answer_to_fewer_batches(jobs: Runner) -> None:
-    """With join() such a job ends well, with the right sums while ranks are missing."""
-    job = start(jobs, "mpiexec", "joins.py")
-    assert job.code == 0, job.report()
-    assert all("came to the end" in job.out(rank) for rank in range(N)), job.report()
-
-
 @pytest.mark.parametrize(
     ("how", "who"), [("kill", 0), once_more("kill amid a large transfer", 1), once_more("os._exit", 1)]
 )
