@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,10 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 from fork_server import TENSORFLOW, TORCH, ForkServer
+from forking import forking
 from running import Runner
 
-from workbench.launch.forks import find
-from workbench.launch.forks.find import Forks
 from workbench.launch.start import mpi
 
 # jsonschema, which nbformat imports, compiles 38 grammars with it, for addresses that nothing here checks: seconds, in
@@ -187,17 +185,8 @@ def warm_torch(torch_forks: ForkServer) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def forked_engines() -> Iterator[None]:
-    """Engines are forked, as users have them: a process costs a tenth of a second, also where it needs torch.
-
-    For tests of what engines do. The product's server serves all workers, and ends with the last of them. This one has
-    also imported torch's compiler, which the first optimizer of each engine would do, in four seconds of a core.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WORKBENCH_FORK", "1")
-        env, until = mpi.environment(1), time.monotonic() + 60
-        while find.possible() and not Forks(env).found and time.monotonic() < until:
-            find.start(find.path(env, find.ENGINES), env, (*find.ENGINES, "torch._dynamo"))
-            time.sleep(0.1)
+    """For tests of what engines do: they are forks."""
+    with forking():
         yield
 
 

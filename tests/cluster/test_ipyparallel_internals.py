@@ -127,7 +127,7 @@ def touches(source: str, private: set[str]) -> Iterator[str]:
             names = {each.attr for each in used if ast.unparse(each.value) != "os"}  # whose _exit is no part of theirs
             names |= {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
             yield from (f"{ast.unparse(node.bases[0])}.{name}" for name in names & private)
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and (node.attr in private or isinstance(node.ctx, ast.Store)):
             receiver = ast.unparse(node.value)
             if receiver in theirs and isinstance(node.ctx, ast.Store):
                 yield f"{receiver}.{node.attr}"

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+SHARES = "integration/engines/"  # its files have one cluster
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -19,7 +21,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         1. It hands out all files of that worker once more, the finished ones, too. Who gets one of those has no test to
            run, is not heard of again, and gets no other file. So only what is left is handed out, without that test.
         2. A worker begins a test when it knows the next one, or that there is none. So none is left with a single one.
+        3. Files of a folder that shares engines are one piece of work.
         """
+
+        def _split_scope(self, nodeid: str) -> str:
+            folder, shared, _ = nodeid.partition(SHARES)
+            return folder + shared if shared else super()._split_scope(nodeid)  # type: ignore[no-any-return]
 
         def remove_node(self, node: Any) -> str | None:
             """A worker has ended; the test that it was at."""

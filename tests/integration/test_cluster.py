@@ -107,10 +107,15 @@ def test_a_hard_limit_of_open_files_is_named() -> None:
 
 
 def test_engines_are_ranks_and_down_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], new_children: Children
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    new_children: Children,
+    script: Starter,
 ) -> None:
     """Engine id = MPI rank, in the caller's folder, with threads limited; after ``down`` no process and no file.
 
+    Beside it another process has a cluster; the end of that one, without ``down``, takes its own ranks and no other's.
     No process listens where another machine could reach it, but where this MPI's mpiexec cannot do otherwise.
     """
     monkeypatch.chdir(tmp_path)
@@ -128,6 +133,13 @@ def test_engines_are_ranks_and_down_leaves_nothing(
         assert len(Leftovers(c.id).processes()) >= 7
         assert not mpi.forker(mpi.find_mpiexec()) or not open_to_others(Leftovers(c.id).processes())
         shared, folder = segments(c.pids()), c._job.folder
+        process, theirs = script("sys.stdin.readline()")
+        assert Leftovers(theirs).processes()
+        process.communicate("\n", timeout=60)
+        assert process.returncode == 0
+        assert gone(theirs, timeout_s=0.0)
+        assert c.healthy()
+        assert c.view.apply(os.getpid) == c.pids()
     assert not Leftovers(c.id).processes()
     assert not any(Path(path).exists() for path in shared)
     assert not folder.exists()
@@ -143,21 +155,9 @@ def test_a_scheduler_that_begins_late_loses_nothing(name: str, tmp_path: Path, m
     """Engines are let in when all of the controller listens: what comes for an engine unknown to it is dropped."""
     (tmp_path / "sitecustomize.py").write_text(LATE_SCHEDULER.format(name=name))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with cluster.up(2, quiet=True, timeout_s=30) as c:
+    with cluster.up(1, quiet=True, timeout_s=30) as c:
         c.client.send_signal(0, targets=c.client.ids, block=True)
         assert c.view.apply(os.getpid) == c.pids()
-
-
-def test_clusters_of_two_notebooks_live_side_by_side(script: Starter) -> None:
-    """Two processes have a cluster each; the end of one, without ``down``, takes its own ranks and no other's."""
-    mine = cluster.up(1, quiet=True)
-    process, theirs = script("sys.stdin.readline()")
-    assert Leftovers(theirs).processes()
-    process.communicate("\n", timeout=20)
-    assert process.returncode == 0
-    assert gone(theirs, timeout_s=0.0)
-    assert mine.healthy()
-    assert mine.view.apply(os.getpid) == mine.pids()
 
 
 def test_killed_kernel_leaves_nothing(script: Starter) -> None:

@@ -37,16 +37,16 @@ def fail(*ignored: object) -> object:
 
 
 if ME and HOW.endswith("raise before"):
-    time.sleep(2.0)  # the others are in init() by now
+    time.sleep(1.0)  # the others are in init() by now
     print("ends at", time.time(), flush=True)
     raise ValueError("a mistake on purpose")
 if ME and HOW.endswith("hook before"):
     sys.excepthook = lambda kind, error, trace: print("my own words:", error, file=sys.stderr)
-    time.sleep(2.0)
+    time.sleep(1.0)
     print("ends at", time.time(), flush=True)
     raise ValueError("a mistake on purpose")
 if ME and "exit before" in HOW:
-    time.sleep(2.0)
+    time.sleep(1.0)
     print("ends at", time.time(), flush=True)
     CODE = HOW.rpartition("exit before ")[2]
     (exit if "site's" in HOW else sys.exit)(int(CODE) if CODE.isdigit() else CODE)
@@ -56,7 +56,7 @@ if HOW.endswith("caught exit"):
     except SystemExit as caught:
         print("caught", caught.code, flush=True)
 if ME and HOW.endswith("kill before"):
-    time.sleep(2.0)
+    time.sleep(1.0)
     die()
 if ME and HOW == "kill amid":
     gpu_select.see = die  # looks at the GPUs after the ranks have met, before they know anything else

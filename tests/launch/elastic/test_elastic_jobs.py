@@ -56,7 +56,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def begin(*words: str, steps: int = 10**6, trouble: str = "pass") -> Job:
         script = tmp_path / "train.py"
         script.write_text(TRAIN.replace("TROUBLE", trouble))
-        end = [str(steps), "0.01", str(tmp_path / "over")]
+        end = [str(steps), "0.03", str(tmp_path / "over")]
         jobs.append(Job(tmp_path, [*words, "python", str(script), *end], script))
         return jobs[-1]
 

@@ -87,24 +87,22 @@ def test_a_world_of_one_may_be_alone(jobs: Runner, tmp_path: Path, way: list[str
 
 @EVERY_WAY
 def test_a_script_that_never_calls_init_is_told(jobs: Runner, tmp_path: Path, way: list[str]) -> None:
-    """One line on stderr says that the ranks have not trained together; nothing, where they have, or are one."""
+    """One line on stderr says that the ranks have not trained together."""
     path = script(tmp_path, "print('trained')")
     said = "this script has ended without init(): each of the 2 ranks has run it alone"
     job = run(jobs, *way, "python", path)
     assert (job.code, job.err(0).count(said), job.err(0).count("\n")) == (0, 1, 1), job.report()
     assert job.err(0).endswith("workbench run --as-horovod sets them\n"), job.report()
-    job = run(jobs, *way, "python", script(tmp_path, ADDS, "adds"))
-    assert (job.code, job.err(0)) == (0, ""), job.report()
 
 
 def test_who_is_not_told(jobs: Runner, tmp_path: Path) -> None:
-    """A single rank, a program that is no Python, ranks that met over MPI, and a script that starts others."""
+    """A single rank, a program that is no Python, ranks that met over MPI or by init(), a script that starts others."""
     assert run(jobs, "python", script(tmp_path, "print()"), n=1).err(0) == ""
     assert run(jobs, "hostname").err(0) == ""
     by_mpi = "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)"
     words = f"[sys.executable, {script(tmp_path, ADDS, 'adds')!r}]"
     by_child = f"import subprocess, sys; subprocess.run({words}, check=True, close_fds=False)"
-    for text in (by_mpi, by_child):
+    for text in (by_mpi, by_child, ADDS):
         job = run(jobs, "python", script(tmp_path, text))
         assert (job.code, job.err(0)) == (0, ""), job.report()
 

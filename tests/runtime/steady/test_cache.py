@@ -338,7 +338,7 @@ def expected(scripts: list[list[tuple[Request, ...]]]) -> dict[str, list[bool]]:
     return {name: [len(set(each)) > 1 for each in zip(*(mine[name] for mine in told), strict=True)] for name in told[0]}
 
 
-@settings(PROPERTY, max_examples=200)
+@settings(PROPERTY, max_examples=100)
 @given(scripts(), st.integers(0, 3), st.data())
 def test_both_ends_never_disagree(scripts: list[list[tuple[Request, ...]]], capacity: int, data: st.DataObject) -> None:
     """However messages and submissions interleave, every tensor ends once on every rank, in one order, rightly.

@@ -16,7 +16,7 @@ from workbench.runtime.events import Began, Ended, Lost
 from workbench.runtime.faults.stall import StallInspector
 from workbench.runtime.steady.steady_state import Sequences
 
-SEEDS = range(120)
+SEEDS = range(60)
 
 # --- alone --------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ def steps(dice: random.Random, size: int, same: bool) -> list[list[list[Request]
 @pytest.mark.long
 @pytest.mark.parametrize("same", [True, False], ids=["one order", "any order"])
 def test_the_quick_way_decides_what_counting_decides(same: bool) -> None:
-    """In hundreds of random schedules each event completes the same names, and the same ranks are waited for.
+    """In dozens of random schedules each event completes the same names, and the same ranks are waited for.
 
     At the end every rank has one answer to each of its submissions.
     """
@@ -109,7 +109,7 @@ def test_the_quick_way_decides_what_counting_decides(same: bool) -> None:
         twins.compare_waiting()
         assert twins.idle(), f"seed {seed}"
         quick += twins.quick.quick
-    assert quick > 200  # or nothing was tested
+    assert quick > 100  # or nothing was tested
 
 
 @pytest.mark.long
@@ -143,8 +143,8 @@ def test_failures_and_process_sets_are_decided_alike() -> None:
         assert twins.idle(), f"seed {seed}"
         quick += twins.quick.quick
         failed += twins.failed
-    assert quick > 200
-    assert failed > 40
+    assert quick > 100
+    assert failed > 20
 
 
 def test_values_that_ride_give_the_same_bits() -> None:

@@ -25,7 +25,7 @@ from workbench.transport.gpu import staged
 from workbench.transport.gpu.aware_mpi import AwareLink
 from workbench.transport.gpu.device import Arrival, Gpu
 
-N, ROUNDS, SEEDS = 2, 12, 28  # 336 rounds each way; 24 where thorough tests do not run
+N, ROUNDS, SEEDS = 2, 12, 28  # 336 rounds each way; 12 where thorough tests do not run
 
 pytestmark = pytest.mark.long
 
@@ -178,7 +178,7 @@ def wrong(seed: int, way: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seeds", [range(2), once_more(range(2, SEEDS))], ids=str)
+@pytest.mark.parametrize("seeds", [range(1), once_more(range(1, SEEDS))], ids=str)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_numbers_are_right_whatever_the_order(way: str, seeds: range) -> None:
     """In every round of every seed; nothing is left in flight, and no freed memory is read or written."""

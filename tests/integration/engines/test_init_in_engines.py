@@ -11,23 +11,9 @@ from typing import Any
 import pytest
 from ipyparallel import interactive
 
-from workbench import cluster
-
-pytestmark = [
-    pytest.mark.usefixtures("forked_engines"),
-    pytest.mark.integration,
-    pytest.mark.parallel,
-    pytest.mark.timeout(180),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
 N = 3
 LATEST_S = 60.0  # init()'s own deadline is twice as long
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Any]:
-    """Three engines."""
-    yield cluster.up(N, quiet=True)
-    cluster.down()
 
 
 @pytest.fixture
@@ -123,7 +109,7 @@ def die_later() -> None:
     import os
     import time
 
-    time.sleep(3.0)
+    time.sleep(1.0)
     os.kill(os.getpid(), 9)
 
 
