@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--no-frameworks", action="store_true", help="without the API of torch and others: half the time"
     )
+    parser.add_argument("--lessons", nargs="+", default=[""], help="numbers of those that get pages; default: all")
     parser.add_argument(
         "--pyodide",
         type=Path,
@@ -47,10 +48,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     no_lab = lab.hindrance(options.pyodide)
     with_lab = options.pyodide is not None and not no_lab
+    lessons = tuple(options.lessons)
+    found = books("notebooks", "exercises", lessons=lessons)
     with tempfile.TemporaryDirectory(prefix="workbench-site-") as folder:
         source, pages = Path(folder) / "source", Path(folder) / "pages"
-        in_lab = [each for each in books("notebooks", "exercises") if lab.runs(each)] if with_lab else []
-        stage(source, options.instructors, not options.no_frameworks, in_lab)
+        in_lab = [each for each in found if lab.runs(each)] if with_lab else []
+        stage(source, options.instructors, not options.no_frameworks, in_lab, lessons)
         status = _sphinx(source, pages, live=options.pyodide is not None)
         if status == 0:
             if options.pyodide:
