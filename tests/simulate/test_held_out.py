@@ -53,6 +53,7 @@ def test_what_misses_is_not_hidden() -> None:
         assert rows()[figure].error < -3
 
 
+@pytest.mark.thorough
 def test_a_wider_line_moves_what_waits_for_it() -> None:
     """VGG-16 scales better."""
     wide = moved(line=1.0)
