@@ -61,10 +61,9 @@ def changed() -> frozenset[str] | None:
 
 def same_program(path: str) -> bool:
     """Has only a docstring, a comment or a layout of a module of the course, or of a lesson's script, changed?"""
-    if not path.endswith(".py") or not path.startswith((COURSE, "tests/course/", *sum(BESIDE.values(), ()))):
-        return False
+    looked_at = path.endswith(".py") and path.startswith((COURSE, "tests/course/", *sum(BESIDE.values(), ())))
     try:
-        return program(git("show", f"{since()}:{path}")) == program((ROOT / path).read_text(encoding="utf-8"))
+        return looked_at and program(git("show", f"{since()}:{path}")) == program((ROOT / path).read_text("utf-8"))
     except (subprocess.CalledProcessError, FileNotFoundError, SyntaxError):
         return False
 
