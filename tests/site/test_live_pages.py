@@ -286,9 +286,7 @@ def test_a_page_through_everything(opened: Callable[[str], Live], tmp_path: Path
     cell.get_by_text("still running").wait_for()
     live.page.get_by_role("button", name="Stop").click()
     cell.get_by_text("your text is kept").wait_for()
-    assert live.run(f"from workbench.course.exercise import BOARD\nBOARD.entry('{NAME}').attempts") == "2", (
-        "the browser keeps it"
-    )
+    assert live.run(f"from workbench.course.exercise import BOARD\nBOARD.entry('{NAME}').attempts") == "2"
     live.page.reload()
     assert "chunks[into] + got" in live.page.get_by_label(f"Exercise {NAME}", exact=True).inner_text()
 
