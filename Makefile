@@ -87,7 +87,7 @@ lab: for-lab ## JupyterLab on the notebooks, for this machine and you alone
 lessons: for-tests ## build notebooks/, exercises/ and solutions/ from lessons/
 	@.venv/bin/python -m workbench.course.build $(ARGS)
 
-site: for-tests ## static pages from the built lessons, in build/site (ARGS=--instructors: with the solutions; --no-frameworks: half the time)
+site: for-tests ## static pages from the built lessons, in build/site (ARGS=--instructors: with the solutions; --few: three lessons, for a look)
 	@.venv/bin/python -m workbench.course.site $(ARGS)
 
 slides: for-tests ## slides with notes, and for print the hand-outs, from the built lessons, in build/slides (ARGS=03: one)

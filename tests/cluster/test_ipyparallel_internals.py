@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def test_the_module_says_what_each_part_is_for() -> None:
     assert newest.startswith("9.")
 
 
+@cache
 def private_names() -> set[str]:
     """Of ipyparallel."""
     found = set[str]()
@@ -123,7 +125,7 @@ def touches(source: str, private: set[str]) -> Iterator[str]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base).partition(".")[0] in theirs for base in node.bases):
-            used = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
+            used = [each for each in ast.walk(node) if isinstance(each, ast.Attribute) and each.attr in private]
             names = {each.attr for each in used if ast.unparse(each.value) != "os"}  # whose _exit is no part of theirs
             names |= {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
             yield from (f"{ast.unparse(node.bases[0])}.{name}" for name in names & private)

@@ -5,12 +5,13 @@ there what was on the main branch before a push. Without it, on the main branch 
 hours before the last commit: who pushes ten commits at once has those of all ten. A change concerns a lesson if
 
 1. a code cell of its notebook has become another, or scripts beside it, or the module of one of its tasks;
-2. a module has changed that it imports, and it is the first lesson to do so: those that always run come first.
+2. a module of ``workbench.course`` has changed that it imports, and no lesson before it does: those that always run
+   come first.
 
 Imports are: each module that a cell or a task names, the module in which a name that a package hands on is defined, and
-what those modules import of ``workbench.course``, and so on. Below that the graph says nothing: by way of ``import
-workbench`` every lesson comes to every file of the engine. For these are their own tests, and the lessons that always
-run. Where git cannot say what has changed, all are concerned.
+what those modules import, and so on. Of the engine the graph says nothing: by way of ``import workbench`` every lesson
+comes to every file of it. For these are their own tests, and the lessons that always run. Who changes a docstring or a
+comment has changed no module. Where git cannot say what has changed, all are concerned.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ALWAYS = {"00", "03", "06", "08", "11", "22"}
+ALWAYS = {"00", "03", "06", "11", "22"}
+COURSE = "workbench/course/"
 _PUSH_S = 4 * 3600
 BESIDE = {"10": ("lessons/steps/",), "21": ("examples/nano.py",), "22": ("examples/",)}
 
@@ -54,7 +56,25 @@ def changed() -> frozenset[str] | None:
         told = git("diff", "--name-only", since() or "unknown"), git("ls-files", "--others", "--exclude-standard")
     except (subprocess.CalledProcessError, FileNotFoundError):
         return None
-    return frozenset("\n".join(told).splitlines())
+    return frozenset(path for path in "\n".join(told).splitlines() if not same_program(path))
+
+
+def same_program(path: str) -> bool:
+    """Has only a docstring, a comment or a layout of a module of the course, or of a lesson's script, changed?"""
+    looked_at = path.endswith(".py") and path.startswith((COURSE, "tests/course/", *sum(BESIDE.values(), ())))
+    try:
+        return looked_at and program(git("show", f"{since()}:{path}")) == program((ROOT / path).read_text("utf-8"))
+    except (subprocess.CalledProcessError, FileNotFoundError, SyntaxError):
+        return False
+
+
+def program(text: str) -> str:
+    """The syntax tree of a module without its docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False):
+            del node.body[0]
+    return ast.dump(tree)
 
 
 def code(notebook: str) -> list[tuple[object, object]]:
@@ -148,6 +168,6 @@ def run_now(lesson: str) -> bool:
     return any(
         other_code(path)
         if path.startswith(own)
-        else path.startswith(BESIDE.get(lesson, ())) or (path.startswith("workbench/") and shown_by(path) == lesson)
+        else path.startswith(BESIDE.get(lesson, ())) or (path.startswith(COURSE) and shown_by(path) == lesson)
         for path in paths
     )

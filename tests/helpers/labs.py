@@ -33,6 +33,7 @@ needs_make = pytest.mark.skipif(not shutil.which("make"), reason="JupyterLab is 
 QUICKSTART = "notebooks/00_quickstart.ipynb"
 RING, RING_EXERCISES = "notebooks/03_ring_allreduce.ipynb", "exercises/03_ring_allreduce.ipynb"
 MARK = "WORKBENCH_TEST_LAB"  # in the environment of JupyterLab and of every process that comes from it
+LIGHTER = {"PYTHONPATH": str(Path(__file__).with_name("lighter"))}  # of what imports nbformat: a second of a core each
 # No GPU, nothing in the background, and no sandbox, which root cannot have. It meets only pages of this test.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
@@ -169,7 +170,7 @@ def environment(folder: Path) -> dict[str, str]:
     kept = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
     places = {f"JUPYTER_{each.upper()}_DIR": each for each in ("config", "data", "runtime")}
     places |= {f"XDG_{each.upper()}_HOME": f"xdg-{each}" for each in ("config", "data", "cache", "state")}
-    return kept | {name: str(folder / place) for name, place in ({"IPYTHONDIR": "ipython"} | places).items()}
+    return kept | LIGHTER | {name: str(folder / place) for name, place in ({"IPYTHONDIR": "ipython"} | places).items()}
 
 
 class Notebook:

@@ -90,6 +90,7 @@ def test_each_rank_says_its_place(jobs: Runner, launcher: str) -> None:
         assert place == f"{numbers} platform = {platform.node()}"
 
 
+@pytest.mark.thorough
 def test_the_session_is_the_same_training_with_one_and_two_ranks(jobs: Runner) -> None:
     """Equal global batches give equal accuracy; ranks agree to the letter; each test image counts exactly once.
 

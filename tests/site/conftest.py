@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labs import BROWSER, FLAGS, environment
+from labs import BROWSER, FLAGS, LIGHTER, environment
 
 from workbench.course.build import ROOT
 
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The students' site. A warning of Sphinx, such as a link that leads nowhere, fails it.
 
-    A thorough run builds all of it; else the API of the frameworks, which takes half of the time, is left out.
+    A thorough run builds all of it; else three lessons, and the API without frameworks, which take half of the time.
     """
     # All workers of a run share it: the first one that needs it builds it, and the others wait.
     alone = "PYTEST_XDIST_WORKER" not in os.environ
@@ -44,11 +44,12 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     out = folder / "site"
     command = [sys.executable, "-m", "workbench.course.site", "--out", str(out)]
     if not any(item.get_closest_marker("thorough") for item in request.session.items):
-        command.append("--no-frameworks")
+        command.append("--few")
     with (folder / "site.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "site.built").exists():
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+            env = os.environ | LIGHTER
+            done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
             assert done.returncode == 0, done.stderr
             (folder / "site.built").touch()
     return out

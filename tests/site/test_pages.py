@@ -312,8 +312,8 @@ def test_students_find_no_solution(site: Path) -> None:
     assert list(site.rglob("*solution*")) == []
 
 
-@pytest.mark.parametrize("which", [once_more("instructors")])
-def test_instructors_have_the_solutions(tmp_path: Path, which: str) -> None:
+@pytest.mark.thorough
+def test_instructors_have_the_solutions(tmp_path: Path) -> None:
     """Their site is built without a warning; where it was, the students' later has no solution left."""
     command = [sys.executable, "-m", "workbench.course.site", "--out", str(tmp_path / "site")]
     for more in (["--instructors"], []):

@@ -180,7 +180,7 @@ def test_the_command_line_s_page_has_every_option() -> None:
 
 def test_the_summary_names_every_page(tmp_path: Path) -> None:
     """``llms.txt`` has the title and a whole sentence of each page that is written by hand or built from a lesson."""
-    stage.stage(folder := tmp_path / "site", frameworks=False)
+    stage.stage(folder := tmp_path / "site")
     text = (folder / "llms.txt").read_text(encoding="utf-8")
     lines = dict(re.findall(r"^- \[[^\]]+\]\(([^)]+)\): (.+)$", text, re.MULTILINE))
     written = [*folder.rglob("*.md"), *folder.glob("*/[0-9]*.ipynb")]

@@ -28,9 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     cached = cache_dir() / "pyodide"
     parser = argparse.ArgumentParser(prog="make site", description="Build the static pages.")
     parser.add_argument("--instructors", action="store_true", help="with the solutions; default: none of their text")
-    parser.add_argument(
-        "--no-frameworks", action="store_true", help="without the API of torch and others: half the time"
-    )
+    parser.add_argument("--few", action="store_true", help="three lessons, and no API of torch and others")
     parser.add_argument(
         "--pyodide",
         type=Path,
@@ -49,8 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     with_lab = options.pyodide is not None and not no_lab
     with tempfile.TemporaryDirectory(prefix="workbench-site-") as folder:
         source, pages = Path(folder) / "source", Path(folder) / "pages"
-        in_lab = [each for each in books("notebooks", "exercises") if lab.runs(each)] if with_lab else []
-        stage(source, options.instructors, not options.no_frameworks, in_lab)
+        found = books("notebooks", "exercises", every=not options.few) if with_lab else []
+        in_lab = [each for each in found if lab.runs(each)]
+        stage(source, options.instructors, not options.few, in_lab)
         status = _sphinx(source, pages, live=options.pyodide is not None)
         if status == 0:
             if options.pyodide:

@@ -32,22 +32,22 @@ solutions/*
 """
 
 
-def stage(target: Path, instructors: bool = False, frameworks: bool = True, lab: Collection[Path] = ()) -> None:
+def stage(target: Path, instructors: bool = False, every: bool = True, lab: Collection[Path] = ()) -> None:
     """Write the folder.
 
     Args:
         target: the folder, which is not there yet.
         instructors: with the solutions; else none of them, nor their text, is in it.
-        frameworks: with the API of torch, TensorFlow, Keras and JAX, whose import takes half of the time.
+        every: else three lessons, and no API of torch, TensorFlow, Keras and JAX.
         lab: the notebooks that the site has in a lab, too.
     """
     shutil.copytree(ROOT / "docs", target, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
-    texts(target)
-    notebooks(target, ("notebooks", "exercises", *(["solutions"] if instructors else [])), lab)
+    texts(target, every)
+    notebooks(target, ("notebooks", "exercises", *(["solutions"] if instructors else [])), lab, every)
     if instructors:
         with (target / "index.md").open("a", encoding="utf-8") as file:
             file.write(_FOR_INSTRUCTORS)
-    for name, text in {**api_pages(frameworks), **benchmark_pages(), **error_pages()}.items():
+    for name, text in {**api_pages(every), **benchmark_pages(), **error_pages()}.items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text(text, encoding="utf-8")
     for path in benchmark_files():
@@ -60,28 +60,28 @@ def stage(target: Path, instructors: bool = False, frameworks: bool = True, lab:
     (target / "llms.txt").write_text(summary(target), encoding="utf-8")
 
 
-def texts(target: Path) -> None:
+def texts(target: Path, every: bool = True) -> None:
     """Write the texts of the repository that are pages, and lead the links of all to pages."""
     sources = {f"docs/{path.relative_to(target).as_posix()}": path for path in sorted(target.rglob("*.md"))}
     pages = {name: name.removeprefix("docs/") for name in sources} | ROOT_PAGES
-    pages |= {
-        f"{path.parent.name}/{path.name}": f"{path.parent.name}/{path.name}" for path in books("notebooks", "exercises")
-    }
+    there = (f"{path.parent.name}/{path.name}" for path in books("notebooks", "exercises", every=every))
+    pages |= {name: name for name in there}
     sources |= {name: ROOT / name for name, page in ROOT_PAGES.items() if page.startswith("about/")}
     for name, path in sources.items():
         text = linked(path.read_text(encoding="utf-8"), name, pages[name], pages)
         (target / pages[name]).write_text(text, encoding="utf-8")
 
 
-def books(*kinds: str) -> list[Path]:
-    """The built notebooks of kinds such as ``exercises``."""
-    return [path for kind in kinds for path in sorted((ROOT / kind).glob("[0-9]*.ipynb"))]
+def books(*kinds: str, every: bool = True) -> list[Path]:
+    """The built notebooks of kinds such as ``exercises``; else those of three lessons."""
+    numbers = "[0-9]*.ipynb" if every else "0[034]*.ipynb"
+    return [path for kind in kinds for path in sorted((ROOT / kind).glob(numbers))]
 
 
-def notebooks(target: Path, kinds: tuple[str, ...], lab: Collection[Path] = ()) -> None:
+def notebooks(target: Path, kinds: tuple[str, ...], lab: Collection[Path] = (), every: bool = True) -> None:
     """Write the built notebooks as pages, and beside them as they are, to be downloaded."""
-    lessons = course(ROOT / "lessons")
-    found = books(*kinds)
+    found = books(*kinds, every=every)
+    lessons = [each for each in course(ROOT / "lessons") if every or each.stem in {path.stem for path in found}]
     pages = {f"{path.parent.name}/{path.stem}" for path in found}
     if strangers := {path.stem for path in found} - {lesson.stem for lesson in lessons}:
         raise ValueError(
