@@ -5,13 +5,12 @@ there what was on the main branch before a push. Without it, on the main branch 
 hours before the last commit: who pushes ten commits at once has those of all ten. A change concerns a lesson if
 
 1. a code cell of its notebook has become another, or scripts beside it, or the module of one of its tasks;
-2. a module of ``workbench.course`` has changed that it imports, and no lesson before it does: those that always run
-   come first.
+2. a module has changed that it imports, and no lesson before it does: those that always run come first.
 
 Imports are: each module that a cell or a task names, the module in which a name that a package hands on is defined, and
-what those modules import, and so on. Of the engine the graph says nothing: by way of ``import workbench`` every lesson
-comes to every file of it. For these are their own tests, and the lessons that always run. Who changes a docstring or a
-comment has changed no module. Where git cannot say what has changed, all are concerned.
+what those modules import of ``workbench.course``, and so on. Below that the graph says nothing: by way of ``import
+workbench`` every lesson comes to every file of the engine. For these are their own tests, and the lessons that always
+run. Who changes a docstring or a comment has changed no module. Where git cannot say what has changed, all are concerned.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ALWAYS = {"00", "03", "06", "11", "22"}
-COURSE = "workbench/course/"
+ALWAYS = {"00", "03", "06", "08", "11", "22"}
 _PUSH_S = 4 * 3600
 BESIDE = {"10": ("lessons/steps/",), "21": ("examples/nano.py",), "22": ("examples/",)}
 
@@ -168,6 +166,6 @@ def run_now(lesson: str) -> bool:
     return any(
         other_code(path)
         if path.startswith(own)
-        else path.startswith(BESIDE.get(lesson, ())) or (path.startswith(COURSE) and shown_by(path) == lesson)
+        else path.startswith(BESIDE.get(lesson, ())) or shown_by(path) == lesson
         for path in paths
     )
