@@ -138,7 +138,7 @@ def test_ranks_train_as_the_script_did(path: Path, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parallel
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("path", by_names([path for path in TORCH if path.stem not in NOT_BACK], ("torch_tabs",)))
+@pytest.mark.parametrize("path", by_names([path for path in TORCH if path.stem not in NOT_BACK]))
 def test_plain_ddp_trains_alike(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is converted, and back to DDP."""
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ import workbench.tensorflow as hvd
 from workbench.tf.host_calls import HOST_CALLS
 
 v1 = tf.compat.v1
-MANY, GRAPHS, RUNS = 24, 3, 5
+MANY, GRAPHS, RUNS = 24, 2, 5
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def test_many_collectives_in_one_session_run(threads: int) -> None:
 
 def test_many_collectives_in_one_function() -> None:
     """Within ``tf.function`` the order of the program does not matter either."""
-    for graph in range(3):
+    for graph in range(1, GRAPHS):
         order = shuffled(MANY, graph)
 
         @tf.function
