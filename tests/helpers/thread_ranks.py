@@ -40,7 +40,6 @@ WORLDS: dict[str, tuple[int, int, dict[str, str]]] = {
 }
 """How many ranks, on how many machines, with which settings."""
 ELSEWHERE = {
-    "test_buckets_ranks.test_patterns_of_use": ("two hosts",),
     "test_scaling.test_prescale": ("two hosts", "over links"),
     "test_scaling.test_postscale": ("two hosts",),
     "test_sharded_ranks.test_clipping": ("over links",),

@@ -81,7 +81,7 @@ class Training:
         self.optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("way", quick(WAYS, "by name", "sharded"))
+@pytest.mark.parametrize("way", quick(WAYS, "sharded"))
 def test_a_plateau_of_each_rank_alone_is_told(way: str, rank: int, n: int) -> None:
     """Within 64 steps every rank has the others' rates and what to do. Made equal, they train on, and are told anew."""
     training = Training(**copy.deepcopy(WAYS[way]))
