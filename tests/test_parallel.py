@@ -109,7 +109,7 @@ def some(names: Iterable[str]) -> list[str]:
 def test_threads(jobs: Runner) -> None:
     """Every test passes on ranks that are threads, in the worlds of ``thread_ranks.py``, but those for processes."""
     words = [each for each in PYTEST if each != "-x"] + [str(HERE / "parallel"), "-m", ALWAYS]
-    check(jobs.python(*words, deadline_s=DEADLINE_S, WORKBENCH_TEST_THREADS="2", **ENV), 1)
+    check(jobs.python(*words, deadline_s=DEADLINE_S, WORKBENCH_TEST_THREADS="2", OMP_NUM_THREADS="1", **ENV), 1)
 
 
 @pytest.mark.slow

@@ -130,6 +130,7 @@ def test_a_negative_constant_is_refused() -> None:
 
 
 @pytest.mark.parallel
+@pytest.mark.usefixtures("warm_torch")
 def test_measure_on_real_ranks() -> None:
     """All ranks get the same; model and random states stay; its layers are in forward order, with all parameters.
 

@@ -16,7 +16,7 @@ from workbench.core.backend.base import Reduction, Traffic
 from workbench.transport.host.threads import ThreadLink, spawn
 from workbench.transport.links import link_backend
 
-ALWAYS = ("mpi-2@mpiexec", "shm-2@mpiexec", "hosts-3@mpiexec", "sockets-2@plain")
+ALWAYS = ("hosts-3@mpiexec", "sockets-2@plain")  # on two hosts there are memory and MPI, too
 WORLDS = [*contract_worlds.ELSEWHERE, *contract_worlds.BESIDE_MPI]
 QUICK = ("single", "threads-3", "part-2", "threads+shm-3")
 

@@ -21,7 +21,7 @@ import workbench.tensorflow as hvd
 from workbench.tf.host_calls import HOST_CALLS
 
 v1 = tf.compat.v1
-MANY, GRAPHS, RUNS = 24, 3, 5
+MANY, GRAPHS, RUNS = 16, 2, 4
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def mine(i: int) -> Any:
 
 @pytest.mark.parametrize("threads", [0, once_more(1)], ids=["default pool", "one thread"])
 def test_many_collectives_in_one_session_run(threads: int) -> None:
-    """24 allreduces in one Session.run, 15 times: each rank makes and asks for them in an order of its own."""
+    """16 allreduces in one Session.run, 8 times: each rank makes and asks for them in an order of its own."""
     for graph in range(GRAPHS):
         with session(inter_op_parallelism_threads=threads) as running:
             made = {i: hvd.allreduce(mine(i), op=hvd.Sum, name=f"many_{i}") for i in shuffled(MANY, graph)}
@@ -93,16 +93,14 @@ def test_many_collectives_in_one_session_run(threads: int) -> None:
 
 def test_many_collectives_in_one_function() -> None:
     """Within ``tf.function`` the order of the program does not matter either."""
-    for graph in range(3):
-        order = shuffled(MANY, graph)
 
-        @tf.function
-        def both(order: list[int] = order) -> dict[int, Any]:
-            return {i: hvd.allreduce(mine(i), op=hvd.Sum, name=f"many_{i}") for i in order}
+    @tf.function
+    def both() -> dict[int, Any]:
+        return {i: hvd.allreduce(mine(i), op=hvd.Sum, name=f"many_{i}") for i in shuffled(MANY, 1)}
 
-        for _ in range(RUNS):
-            for i, value in both().items():
-                np.testing.assert_array_equal(value, summed(i))
+    for _ in range(RUNS):
+        for i, value in both().items():
+            np.testing.assert_array_equal(value, summed(i))
 
 
 @GRAPHED

@@ -40,9 +40,9 @@ WORLDS: dict[str, tuple[int, int, dict[str, str]]] = {
 }
 """How many ranks, on how many machines, with which settings."""
 ELSEWHERE = {
-    "test_buckets_ranks.test_patterns_of_use": ("two hosts", "over links"),
-    "test_scaling": ("two hosts", "over links"),
-    "test_sharded_ranks": ("over links",),
+    "test_scaling.test_prescale": ("two hosts", "over links"),
+    "test_scaling.test_postscale": ("two hosts",),
+    "test_sharded_ranks.test_clipping": ("over links",),
 }
 """Files, or tests of a file, that run in these worlds, too."""
 TIMEOUT_S = 50.0  # less than a test's, so that a rank that hangs is named

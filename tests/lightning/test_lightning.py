@@ -17,7 +17,12 @@ needs("lightning")
 np = pytest.importorskip("numpy")
 
 HERE = Path(__file__).parent
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("warm_torch"),
+]
 
 
 def trained(n: int, folder: Path) -> dict[str, Any]:
@@ -32,7 +37,7 @@ def trained(n: int, folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+def both(warm_torch: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
     """One process, and two ranks."""
     return trained(1, tmp_path_factory.mktemp("one")), trained(2, tmp_path_factory.mktemp("two"))
 

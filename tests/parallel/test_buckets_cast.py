@@ -85,7 +85,7 @@ class Routes:
         return list(dict.fromkeys(found.values()))
 
 
-@pytest.mark.parametrize(("short", "zero", "passes"), diagonal(SHORT, ZEROS, [1, 3]))
+@pytest.mark.parametrize(("short", "zero", "passes"), diagonal(SHORT, ZEROS, [1, 3], most=2))
 def test_patterns_of_use(short: str, zero: str, passes: int, n: int, job_with: Callable[..., None]) -> None:
     """Used by all ranks, by some, in turns, by nobody, frozen and unfrozen, tied, of any layout, in several passes."""
     job_with(**SMALL)

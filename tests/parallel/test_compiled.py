@@ -124,6 +124,7 @@ def test_an_optimizer_that_was_compiled_before(backend: str, n: int) -> None:
     train_overlapped(n, make, its_make=MAKES["Adam"], tolerance=1e-5)
 
 
+@pytest.mark.thorough
 @tracers
 def test_a_compiled_training_step(backend: str, n: int) -> None:
     """zero_grad, forward, backward and step in one compiled function."""

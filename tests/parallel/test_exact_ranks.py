@@ -147,7 +147,7 @@ def same_as_serial(model: nn.Module, build: Callable[[], nn.Module], optimize: O
 
 @pytest.mark.parametrize(
     ("build", "name", "dtype"),
-    diagonal([mlp, wide, cnn, Uneven], list(OPTIMIZERS), [torch.float32, torch.bfloat16, torch.float64]),
+    diagonal([mlp, wide, cnn, Uneven], list(OPTIMIZERS), [torch.float32, torch.bfloat16, torch.float64], most=2),
 )
 def test_any_number_of_ranks_has_the_bits_of_the_serial_run(build: Any, name: str, dtype: torch.dtype) -> None:
     """Four shards on these ranks, over an epoch's short end into the next epoch."""
@@ -155,7 +155,7 @@ def test_any_number_of_ranks_has_the_bits_of_the_serial_run(build: Any, name: st
     same_as_serial(model, build, OPTIMIZERS[name], SHARDS)
 
 
-@pytest.mark.parametrize(("extra", "build"), diagonal([-1, 0, 1], [mlp, wide, cnn, Uneven]))
+@pytest.mark.parametrize(("extra", "build"), diagonal([-1, 0, 1], [mlp, wide, cnn, Uneven], most=2))
 def test_one_shard_a_rank_and_fewer_shards_than_ranks(build: Any, extra: int, n: int) -> None:
     """The ordinary reduction where it has the order of the shards; ranks without a shard."""
     shards = max(1, n + extra)

@@ -27,7 +27,7 @@ from serial import (
     train_alike,
     twins,
 )
-from thorough import diagonal, quick
+from thorough import diagonal, once_more, quick
 from torch import nn
 
 import workbench.torch as hvd
@@ -350,7 +350,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.processes("warnings are the whole process's")
-@pytest.mark.parametrize(("first", "mode"), diagonal([0, 2], MODES))
+@pytest.mark.parametrize(("first", "mode"), diagonal([0, 2], MODES, most=2))
 def test_parameters_that_are_the_model_s_no_longer(first: int, mode: str, n: int) -> None:
     """A step after load_state_dict(assign=True) has nothing to train: it warns. A step before, or without data, not."""
     model, other = twins(tower)
@@ -405,7 +405,7 @@ def test_skip_synchronize_before_synchronize(kept: bool, mode: str, n: int) -> N
 
 @pytest.mark.parametrize(
     ("way", "options"),
-    diagonal(["restore", "zero_grad"], [{}, {"overlap_forward": True}, {"sharded": True}, {"num_groups": 2}]),
+    diagonal(["restore", "zero_grad"], [{}, {"overlap_forward": True}, {"sharded": True}, {"num_groups": 2}], most=2),
 )
 def test_passes_that_are_dropped_do_not_count(way: str, options: dict[str, Any], n: int) -> None:
     """After some of backward_passes_per_step passes, restore() and zero_grad() begin the step anew."""
@@ -498,8 +498,10 @@ def _change_data(param: Any) -> None:
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("change", "before"),
-    [(each, before) for each in (_clip, _replace, _give_other_memory, _remove) for before in (0, 3)]
-    + [(_change_data, 0)],
+    [
+        *((_clip, 0), (_replace, 3), (_give_other_memory, 3), (_remove, 0), (_change_data, 0)),
+        *(once_more(*each) for each in ((_clip, 3), (_replace, 0), (_give_other_memory, 0), (_remove, 3))),
+    ],
 )
 def test_gradients_that_are_changed_on_their_way(change: Callable[[Any], None], before: int, n: int) -> None:
     """A change without synchronize() is an error on every rank, not weights that differ; then training goes on.

@@ -39,7 +39,7 @@ def train(pair: Pair, steps: int = STEPS, zero: str = "optimizer, to None", pass
             optimizer.step()
 
 
-@pytest.mark.parametrize(("make", "zero", "passes", "settings"), diagonal(MAKES, ZEROS, [1, 3], [SMALL, TINY]))
+@pytest.mark.parametrize(("make", "zero", "passes", "settings"), diagonal(MAKES, ZEROS, [1, 3], [SMALL, TINY], most=2))
 def test_nobody_looks_but_the_forward_pass(
     make: str, zero: str, passes: int, settings: dict[str, int], n: int, job_with: Callable[..., None]
 ) -> None:
@@ -52,7 +52,7 @@ def test_nobody_looks_but_the_forward_pass(
     pair.check_state()
 
 
-@pytest.mark.parametrize(("name", "zero", "passes"), diagonal(["fp16", "bf16"], ZEROS, [1, 3]))
+@pytest.mark.parametrize(("name", "zero", "passes"), diagonal(["fp16", "bf16"], ZEROS, [1, 3], most=1))
 def test_gradients_of_16_bits(name: str, zero: str, passes: int, n: int, job_with: Callable[..., None]) -> None:
     """They are cast in whole buckets, and the weights are those of a training that casts and waits in step()."""
     job_with(**SMALL)

@@ -68,7 +68,7 @@ def test_bytes_sent(stage: str, times: int, n: int, job_with: Callable[..., None
 @pytest.mark.parametrize("stage", STAGES)
 def test_bytes_alive(stage: str, n: int, job_with: Callable[..., None]) -> None:
     """At most, and after a step, there are as many bytes as the stage's formula says, within a tenth."""
-    layers, width = 12, 64
+    layers, width = 8, 64
     layer = 4 * (width * width + width)
     job_with(BUCKET_BYTES=layer)
     model, whole = wide(layers, width), layers * layer

@@ -12,7 +12,7 @@ from converting import DATA, LOADER, LOOP, MODEL, TRAINING, Trained, both, train
 pytest.importorskip("libcst")
 
 from workbench.convert.check.compare import Comparison, table
-from workbench.convert.conversion import convert
+from workbench.convert.conversion import Options, convert
 
 pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(240)]
 CORPUS = Path(__file__).resolve().parents[1] / "corpus"
@@ -152,18 +152,20 @@ NO_NEW_ORDER = ("loader.sampler.set_epoch(epoch)", "pass")
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
-    """Each script on one rank, and converted on two; and one that is converted with a mistake."""
+def found(warm_torch: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    """Each script on one rank, and converted on two; one that is converted with a mistake, and one to plain DDP."""
     right = both(list(SCRIPTS.values()))
     wrong = convert("train.py", CLASSIFIER)
     assert NO_NEW_ORDER[0] in wrong.after
     right.append(dataclasses.replace(wrong, after=wrong.after.replace(*NO_NEW_ORDER)))
-    return dict(zip([*SCRIPTS, "mistake"], trained(right, tmp_path_factory.mktemp("trained")), strict=True))
+    ours = convert("train.py", TRAINING).after
+    right.append(dataclasses.replace(convert("train.py", ours, Options(to="ddp")), before=TRAINING))
+    return dict(zip([*SCRIPTS, "mistake", "DDP"], trained(right, tmp_path_factory.mktemp("trained")), strict=True))
 
 
 def test_two_ranks_end_with_the_weights_of_one(found: dict[str, Trained]) -> None:
-    """64 samples in batches of 16 on one rank, and of 8 on two."""
-    for name in WAYS:
+    """64 samples in batches of 16 on one rank, and of 8 on two; also converted to the workbench and then to DDP."""
+    for name in (*WAYS, "DDP"):
         one, two = found[name]
         for rank in two:
             for mine, alone in zip(rank.weights, one.weights, strict=True):

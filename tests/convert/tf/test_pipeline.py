@@ -29,6 +29,7 @@ for x, y in data:
 
 
 @pytest.mark.parallel
+@pytest.mark.usefixtures("warm_tensorflow")
 @pytest.mark.timeout(180)
 def test_nine_samples_are_five_for_each_of_two_ranks(tmp_path: Path) -> None:
     """Both make as many steps as one rank did. A script with Keras' fit trains in two ranks as in one."""

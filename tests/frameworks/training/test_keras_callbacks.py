@@ -54,12 +54,10 @@ def test_warmup(n: int, capfd: pytest.CaptureFixture[str], rank: int) -> None:
 
 @pytest.mark.usually("torch", "tensorflow")
 def test_schedules(n: int) -> None:
-    """From start_epoch on and before end_epoch: in stairs, step by step, or times a number; else it stays."""
+    """From start_epoch on and before end_epoch: in stairs, or times a number; else it stays. A warmup goes by steps."""
     schedule = hvd.callbacks.LearningRateScheduleCallback
     stairs = schedule(0.1, lambda epoch: 0.5**epoch, start_epoch=1, end_epoch=3)
     assert rates_of(n, stairs, 4) == pytest.approx([0.1] * 4 + [0.05] * 4 + [0.025] * 8, rel=1e-6)
-    smooth = schedule(0.1, lambda epoch: 1 / (1 + epoch), staircase=False)
-    assert rates_of(n, smooth, 2) == pytest.approx([0.1 / (1 + step / STEPS) for step in range(8)], rel=1e-6)
     assert rates_of(n, schedule(0.1, 0.1, start_epoch=1), 2) == pytest.approx([0.1] * 4 + [0.01] * 4, rel=1e-6)
 
 
@@ -189,7 +187,7 @@ def test_broadcast_of_a_model_that_is_built_by_its_first_batch(n: int) -> None:
 
 
 @pytest.mark.usually("torch", "tensorflow")
-@pytest.mark.parametrize("first", [once_more(True), False])
+@pytest.mark.parametrize("first", [once_more(True), once_more(False)])
 def test_ranks_with_other_validation_sets_stop_together(first: bool, n: int, rank: int, tmp_path: Path) -> None:
     """At the epoch, with the rate and with the best weights that the mean says, even if the mean is listed last."""
     (model, _), (x, y) = twins(), data(n)

@@ -35,7 +35,7 @@ from workbench.elastic import HostUpdate, restart
 from workbench.errors import CheckpointError, CollectiveError, MismatchError, RankFailedError
 from workbench.keras.backend import own_errors, state_of, values_of
 
-EPOCHS = 3
+EPOCHS = 2
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,6 +79,7 @@ def test_save_restore_sync(n: int, rank: int) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_is_gone_on_from(n: int, rank: int, tmp_path: Path) -> None:
     """A new model with other weights, given the same folder: after the sync it is the old one, to the bit."""
     folder = hvd.broadcast_object(str(tmp_path))
@@ -224,6 +225,7 @@ def different(rank: int) -> None:
         torch_hvd.allreduce(torch.ones(1 + rank), name="different")
 
 
+@pytest.mark.thorough
 @pytest.mark.ranks(2)
 def test_an_error_of_the_graph_is_ours(rank: int, n: int) -> None:
     """A mismatch within a compiled function: own_errors() gives our error back, and elastic.run() begins anew."""

@@ -139,6 +139,7 @@ def test_accumulation_of_keras_own(n: int) -> None:
 
 
 @pytest.mark.backends("tensorflow", "torch")  # JAX takes long to compile it, and has nothing of its own in it
+@pytest.mark.thorough
 @pytest.mark.usually("torch", "tensorflow")
 def test_what_the_optimizer_does_to_gradients(n: int) -> None:
     """Clipping, decay and averages of weights see the reduced gradients, as in the serial run."""
@@ -146,6 +147,7 @@ def test_what_the_optimizer_does_to_gradients(n: int) -> None:
     train(n, lambda: keras.optimizers.SGD(0.05, momentum=0.9, **options), compile_options=QUICK)
 
 
+@pytest.mark.thorough
 @pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.ranks(2)
 def test_local_layers(n: int, rank: int) -> None:
@@ -232,7 +234,7 @@ def test_layers_of_several_dtypes(n: int) -> None:
 @pytest.mark.parametrize(
     "as_dense",
     [
-        pytest.param(False, marks=pytest.mark.backends("tensorflow")),
+        pytest.param(False, marks=[pytest.mark.backends("tensorflow"), pytest.mark.thorough]),
         pytest.param(True, marks=pytest.mark.usually("torch")),
     ],
     ids=["sparse", "dense"],
@@ -256,7 +258,7 @@ def test_embeddings(as_dense: bool, n: int) -> None:
         x[::n] %= 4  # rank 0 has few words, some of them several times
         optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01), sparse_as_dense=as_dense)
         fitted(compiled(model, optimizer), part(x), part(y), ROWS, callbacks=[begin(), SameEverywhere()])
-        fitted(compiled(serial, serial_adam(0.01)), x, y, ROWS * n)
+        fitted(compiled(serial, serial_adam(0.01), **QUICK), x, y, ROWS * n)
         assert difference(model, serial) < 1e-10
 
 

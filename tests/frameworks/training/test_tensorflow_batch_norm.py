@@ -71,6 +71,7 @@ def test_masks_are_refused() -> None:
         layer(tf.ones((2, 3, 1)), training=True, mask=tf.constant([[True, False, True]] * 2))
 
 
+@pytest.mark.thorough
 def test_inside_fit(n: int) -> None:
     """A model with it trains to the serial model's weights and statistics, and saves as Keras' own layer."""
 

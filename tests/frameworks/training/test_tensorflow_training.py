@@ -14,7 +14,6 @@ from thorough import once_more
 
 import workbench.tensorflow as hvd
 from workbench import data
-from workbench.errors import DataNotFoundError
 
 v1 = tf.compat.v1
 ROWS, STEPS = 32, 10  # rows of a rank in a step
@@ -22,11 +21,8 @@ ROWS, STEPS = 32, 10  # rows of a rank in a step
 
 @cache
 def images() -> tuple[Any, Any]:
-    """Fashion-MNIST, or the digits where it is not installed: (rows, pixels) in float64, and classes."""
-    try:
-        found = data.fashion_mnist().limit(n_train=4000)
-    except DataNotFoundError:
-        found = data.digits()
+    """The digits: (rows, pixels) in float64, and classes."""
+    found = data.digits()
     return found.train_x.reshape(len(found.train_x), -1).astype("float64"), found.train_y
 
 
