@@ -10,7 +10,7 @@ hours before the last commit: who pushes ten commits at once has those of all te
 Imports are: each module that a cell or a task names, the module in which a name that a package hands on is defined, and
 what those modules import of ``workbench.course``, and so on. Below that the graph says nothing: by way of ``import
 workbench`` every lesson comes to every file of the engine. For these are their own tests, and the lessons that always
-run. Who changes a docstring or a comment has changed no module. Where git cannot say what has changed, all are concerned.
+run. Who changes a docstring or a comment has changed no module. Where git cannot say what has changed, all run.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def changed() -> frozenset[str] | None:
 
 
 def same_program(path: str) -> bool:
-    """Has only a docstring, a comment or a layout of a module of the course, or of a lesson's script, changed?"""
-    looked_at = path.endswith(".py") and path.startswith((COURSE, "tests/course/", *sum(BESIDE.values(), ())))
+    """Has only a docstring, a comment or the layout of a module, or of a lesson's script, changed?"""
+    looked_at = path.endswith(".py") and path.startswith(("workbench/", "tests/course/", *sum(BESIDE.values(), ())))
     try:
         return looked_at and program(git("show", f"{since()}:{path}")) == program((ROOT / path).read_text("utf-8"))
     except (subprocess.CalledProcessError, FileNotFoundError, SyntaxError):
