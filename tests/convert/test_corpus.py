@@ -144,3 +144,31 @@ def test_plain_ddp_trains_alike(path: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     found = compare(convert(path.name, converted(path).after, Options(to="ddp")), path, [], steps=10_000)
     assert found.agrees, table(found)
+
+
+MISTAKES = {
+    "the rate": ("lr=0.1", "lr=0.1 * hvd.size()"),
+    "the batch": ("16 // hvd.size()", "16"),
+    "no new order": ("loader.sampler.set_epoch(epoch)", "pass"),
+    "no average": (
+        "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())",
+        "pass",
+    ),
+    "the same samples": ("rank=hvd.rank()", "rank=0"),
+}
+
+
+@pytest.mark.parallel
+@pytest.mark.thorough
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_a_difference(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is planted into a converted script is seen."""
+    monkeypatch.chdir(tmp_path)
+    path = HERE / "corpus" / "torch_classifier.py"
+    text = path.read_text().replace("lr=args.lr", "lr=0.1")
+    new = convert(path.name, text)
+    assert MISTAKES[name][0] in new.after
+    found = compare(dataclasses.replace(new, after=new.after.replace(*MISTAKES[name])), path, [], steps=6)
+    assert not found.agrees
+    assert "✗ 2 ranks do not train as 1 rank did" in table(found)
