@@ -43,10 +43,10 @@ setup-tests: for-tests ## what some tests need of the system, with apt-get: a br
 	@.ci/system
 	@.ci/pyodide
 
-quick: for-tests ## style, types, and the tests that start no process, about 3 minutes
+quick: for-tests ## style, types, and the tests that start no process, about 2 minutes
 	@.ci/quick $(ARGS)
 
-test: for-tests ## every property once, the checks too, about 17 minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
+test: for-tests ## every property once, the checks too, about 12 minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
 	@.ci/test $(ARGS)
 
 test-all: for-tests ## … with more ranks, other ways, mixtures and longer rounds, more than an hour

@@ -24,7 +24,7 @@ def write(target: str, seconds: float, folder: Path) -> str:
     said = {int(found[2]) for text in texts.values() for found in named.finditer(text)}
     if all(0.75 * each <= seconds / 60 <= 1.25 * each for each in said):
         return ""
-    minutes = max(1, round(seconds / 60))
+    minutes = max(2, round(seconds / 60))
     for path, text in texts.items():
         path.write_text(named.sub(rf"\g<1>{minutes}", text), encoding="utf-8")
     return (
