@@ -54,9 +54,10 @@ def changed() -> frozenset[str] | None:
         told = git("diff", "--name-only", since() or "unknown"), git("ls-files", "--others", "--exclude-standard")
     except (subprocess.CalledProcessError, FileNotFoundError):
         return None
-    return frozenset(path for path in "\n".join(told).splitlines() if not same_program(path))
+    return frozenset("\n".join(told).splitlines())
 
 
+@cache
 def same_program(path: str) -> bool:
     """Has only a docstring, a comment or the layout of a module, or of a lesson's script, changed?"""
     looked_at = path.endswith(".py") and path.startswith(("workbench/", "tests/course/", *sum(BESIDE.values(), ())))
@@ -162,10 +163,9 @@ def run_now(lesson: str) -> bool:
     paths = changed()
     if lesson in ALWAYS or paths is None:
         return True
-    own = f"notebooks/{lesson}_"
     return any(
         other_code(path)
-        if path.startswith(own)
-        else path.startswith(BESIDE.get(lesson, ())) or shown_by(path) == lesson
+        if path.startswith(f"notebooks/{lesson}_")
+        else (path.startswith(BESIDE.get(lesson, ())) or shown_by(path) == lesson) and not same_program(path)
         for path in paths
     )

@@ -84,9 +84,10 @@ class ComputeService:
 
     def _meet(self, sock: socket.socket, known: Callable[[], None]) -> bool:
         """One question, and its answer."""
-        key = greet(sock, self._key, known)
+        if not (key := greet(sock, self._key, known)):
+            return False
         channel = SealedChannel(sock, key, listened=True)
-        if key and (question := channel.receive()) is not None:
+        if (question := channel.receive()) is not None:
             try:
                 channel.send("answer", value=self._answer(question.kind, question.fields))
             except tuple(_ERRORS.values()) as error:

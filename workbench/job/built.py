@@ -82,7 +82,7 @@ def connected_by() -> str:
     """What connects the ranks of the running job, as :data:`workbench.config.BACKENDS` names it; "" without a job."""
     context = HOLDER.find()
     link = context.sets.everybody.link if context is not None else None
-    return "" if link is None else BACKENDS.get(link.name.lower(), link.name)
+    return "" if link is None else link.name
 
 
 def mpi_threads_supported() -> bool:

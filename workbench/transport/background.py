@@ -99,17 +99,10 @@ class CallThread:
             if time.monotonic() > deadline:
                 raise DeadlineError(f"No answer within {timeout_s:g} s (WORKBENCH_DATA_TIMEOUT_S).")
 
-    def end(self, interrupt: Callable[[], None] = lambda: None) -> None:
-        """Let the thread end, when its call does.
-
-        Args:
-            interrupt: ends what the thread waits for; called again, for the thread may only now begin to wait.
-        """
+    def end(self) -> None:
+        """Let the thread end, when its call does."""
         self._todo.put(None)
-        until = time.monotonic() + _END_S  # or the process would abort at its exit, with the thread inside a library
-        while self._thread.is_alive() and time.monotonic() < until:
-            interrupt()
-            self._thread.join(_TICK_S)
+        self._thread.join(_END_S)  # or the process would abort at its exit, with the thread inside a library
 
     def _serve(self) -> None:
         self._begin()

@@ -47,8 +47,7 @@ class Listener:
     ) -> None:
         self.socket, self._meet, self._most, self._name = sock, meet, most, name
         self._strangers, self._lock, self._closed = dict[socket.socket, None](), threading.Lock(), False
-        self._thread = threading.Thread(target=self._accept, name=name, daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._accept, name=name, daemon=True).start()
 
     def close(self) -> None:
         """Accept nobody any more, and cut off who has not proven anything."""

@@ -12,7 +12,7 @@ job on its host. Where a cable is out the input only falls silent, so each end s
 the agent itself is killed, its watchdog does.
 
 1. In the *rehearsal* it says what its host is like (``facts``), opens a port (``listen``), and tries to connect to the
-   ports of the others (``reach``). For the doctor it measures how fast that is (``answer``, ``measure``).
+   ports of the others (``reach``).
 2. ``start`` starts this host's ranks. From then on it reports what they write and how they end, and passes signals on.
    In an elastic job ``workers`` makes ready, each ``worker`` starts one, and what they and the launcher ``send`` each
    other goes through the agent.

@@ -65,7 +65,7 @@ class StoreBootstrap:
             file = SecretFile(board, self.rank, config.private_folders(), timeout_s, lambda: None)
             secret = file.secret
         try:
-            about = {"node": machine(), "net": namespace("net"), "pids": namespace("pid"), "pid": os.getpid()}
+            about = {"node": machine(), "pids": namespace("pid"), "pid": os.getpid()}
             self.session = find(board, secret, self.rank, self.size, about, timeout_s, self._look_at)
             self._know(self.session.hellos)  # the last ones may have come after the last look
         finally:

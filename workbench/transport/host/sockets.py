@@ -58,13 +58,14 @@ def own_address(bootstrap: Bootstrap) -> str:
     Raises:
         LaunchError: there are several machines, and none of this is known.
     """
-    here, there = _ends_of_the_way(config.launch().address)
-    said = bootstrap.exchange((bootstrap.node, namespace("net"), config.host_address(), here, there))
-    node, net, mine, *_ = said[bootstrap.rank]
-    if mine or len({tuple(each[:2]) for each in said}) == 1:
+    said = bootstrap.exchange((bootstrap.node, namespace("net"), config.host_address()))
+    machines, mine = [tuple(each[:2]) for each in said], str(said[bootstrap.rank][2])
+    if len(set(machines)) == 1 or all(address for *_, address in said):
         return mine or "127.0.0.1"
-    if (node, net) == tuple(said[0][:2]):
-        here = next((each[4] for each in said if tuple(each[:2]) != (node, net) and each[4]), "")
+    ways = bootstrap.exchange(_ends_of_the_way(config.launch().address))  # only now: to look up a name takes time
+    here = mine or str(ways[bootstrap.rank][0])
+    if not mine and machines[bootstrap.rank] == machines[0]:
+        here = next((there for at, (_, there) in zip(machines, ways, strict=True) if at != machines[0] and there), "")
     if not here:
         raise LaunchError(
             f"init(): rank {bootstrap.rank} does not know by which address other machines reach its own. Set "
