@@ -218,7 +218,7 @@ def _doctor(args: argparse.Namespace) -> int:
 def _doctor_on_hosts(args: argparse.Namespace) -> int:
     from workbench.diagnostics.doctor import printable
     from workbench.diagnostics.hosts import examine_hosts
-    from workbench.launch.hosts.ranks_on_hosts import find_hosts
+    from workbench.launch.hosts.host_plan import find_hosts
     from workbench.launch.hosts.remote_shell import Ssh
 
     ssh = Ssh(args.ssh_port, args.ssh_identity_file)
@@ -352,7 +352,7 @@ def _run_elastic(args: argparse.Namespace) -> int:
 
 def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
     """How many ranks, and on which hosts."""
-    from workbench.launch.hosts.ranks_on_hosts import find_hosts
+    from workbench.launch.hosts.host_plan import find_hosts
     from workbench.launch.hosts.remote_shell import Ssh
 
     if not flags.command(args):

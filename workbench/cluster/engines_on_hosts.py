@@ -33,7 +33,8 @@ from workbench.common.messages import Message
 from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
-from workbench.launch.hosts.ranks_on_hosts import HostPlan, RanksOnHosts
+from workbench.launch.hosts.host_plan import HostPlan
+from workbench.launch.hosts.ranks_on_hosts import RanksOnHosts
 from workbench.launch.hosts.remote_shell import Relay
 from workbench.launch.ranks.ending import shell_code
 from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signals, Stopped, Wrote
@@ -149,7 +150,7 @@ class EnginesOnHosts:
         self._hub = profile / "security" / "ipcontroller-engine.json"
         self.job.wait("the controller listened", self._listens, deadline)
         ranks.give({engine_commands.READY: self._hub.read_bytes()})
-        ranks.start(log, verbose=False)
+        ranks.start_all(log, verbose=False)
         self._thread.start()
 
     def _listens(self) -> bool:
@@ -241,7 +242,7 @@ class EnginesOnHosts:
         ranks, self._ranks = self._ranks, None
         try:
             if ranks and self.job.owned():
-                ranks.stop(self._take)
+                self._take(ranks.stop())
                 self._signals.__exit__(None, None, None)
         finally:
             self.job.stop()

@@ -17,7 +17,8 @@ from workbench.launch.elastic.discovery import Found
 from workbench.launch.elastic.run import Limits
 from workbench.launch.elastic.run import run as run_elastic
 from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts
-from workbench.launch.hosts.ranks_on_hosts import HostPlan, ranks_on
+from workbench.launch.hosts.host_plan import HostPlan
+from workbench.launch.hosts.ranks_on_hosts import ranks_on
 from workbench.launch.hosts.remote_shell import Relay
 from workbench.launch.ranks.events import Signals
 from workbench.launch.ranks.output import Printer, log
@@ -116,7 +117,7 @@ def run_elastic_on(
     plan = HostPlan(board.targets(), nics, config.ports(variables), folder=".")
     with Signals((SIGINT,)) as signals:
         printer.heed(lambda: signals.came)
-        workers = WorkersOnHosts(task, plan, lambda host: Relay(board.path), signals)
+        workers = WorkersOnHosts(plan, task, signals, lambda host: Relay(board.path))
         outcome = run_elastic(limits, workers, BoardDiscovery(board, failed), printer, log)
     return runner.results(task, outcome)
 

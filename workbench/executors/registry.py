@@ -133,7 +133,7 @@ class ExecutorRegistry:
         return list(slots.items())
 
     def targets(self) -> list[Target]:
-        """The same, for a :class:`workbench.launch.hosts.ranks_on_hosts.HostPlan`."""
+        """The same, for a :class:`workbench.launch.hosts.host_plan.HostPlan`."""
         return [Target(name, slots, Relay(self.path)) for name, slots in self.hosts()]
 
     def lost(self) -> list[str]:

@@ -32,7 +32,8 @@ from cloudpickle import dumps
 from workbench import config
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
 from workbench.launch.elastic.command import run_elastic
-from workbench.launch.hosts.ranks_on_hosts import find_hosts, ranks_on
+from workbench.launch.hosts.host_plan import find_hosts
+from workbench.launch.hosts.ranks_on_hosts import ranks_on
 from workbench.launch.hosts.remote_shell import Ssh
 from workbench.launch.ranks.files import FOLDER
 from workbench.launch.ranks.output import Printer, log

@@ -14,10 +14,10 @@ import pytest
 from workbench.common.messages import Message
 from workbench.launch.elastic.discovery import Found
 from workbench.launch.elastic.run import Limits, run
-from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded
+from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, WorkerMessage
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start.run import Outcome
-from workbench.launch.workers.workers_here import Placement, WorkerMessage
+from workbench.launch.start.starters import Placement
 
 Events = list[LauncherEvent | WorkerMessage]
 BOOTS, COMES, MEETS, TRAINS, GONE = "boots", "comes", "meets", "trains", "gone"

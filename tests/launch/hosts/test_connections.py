@@ -37,9 +37,9 @@ class Launcher:
 
     def _order(self) -> dict[str, object]:
         return {
-            **{"tag": f"{os.getpid()}-{time.monotonic_ns()}", "folder": str(self.folder), "size": 1, "hosts": 1},
-            **{"host": 0, "ranks": [0], "env": dict(os.environ), "starter": "gloo", "threads": True, "bind": "none"},
-            **{"gpus": "", "files": [], "silence_s": SILENCE_S},
+            **{"tag": f"{os.getpid()}-{time.monotonic_ns()}", "folder": str(self.folder), "silence_s": SILENCE_S},
+            **{"size": 1, "hosts": 1, "slots": 1, "host": 0, "ranks": [0], "elastic": False, "starter": "gloo"},
+            **{"env": dict(os.environ), "threads": True, "gpus": "", "slurm": {}, "files": []},
             "command": [sys.executable, "-c", "import time; time.sleep(600)"],
         }
 

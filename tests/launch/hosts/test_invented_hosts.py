@@ -216,17 +216,8 @@ def test_hosts_of_an_elastic_job(tmp_path: Path) -> None:
     """One joins, by the discovery script, its agent is killed, and it joins again; the one with rank 0 leaves."""
     found = tmp_path / "hosts"
     found.write_text("a:1\n")
-    options = [
-        "--min-np",
-        "1",
-        "--network-interface",
-        "lo",
-        "--blacklist-cooldown-range",
-        "0",
-        "0",
-        "--host-discovery-script",
-        f"cat {found}",
-    ]
+    options = ["--min-np", "1", "--network-interface", "lo", "--blacklist-cooldown-range", "0", "0"]
+    options += ["--host-discovery-script", f"cat {found}"]
     with contextlib.closing(HostsJob(tmp_path, options, environment(), LAUNCHER)) as job:
         job.wait_for("begins with 1 at 0")
         found.write_text("a:1\nb:1\n")

@@ -12,7 +12,8 @@ import pytest
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections, Target
 from workbench.launch.hosts.facts import facts
-from workbench.launch.hosts.ranks_on_hosts import HostPlan, host_environment
+from workbench.launch.hosts.host_plan import HostPlan
+from workbench.launch.hosts.ranks_on_hosts import host_environment
 from workbench.launch.hosts.reach import Port, PortAddress, reach
 from workbench.launch.hosts.rehearsal import Endpoint, HostProblem, differences, facing, failure, rehearse, suspicions
 from workbench.launch.hosts.remote_shell import LocalShell, Srun, Ssh, explain

@@ -146,7 +146,7 @@ def test_an_agent_that_is_told_nonsense_ends(data: bytes, agent: Agent) -> None:
         ("listen", {"address": "10.99.99.99", "low": 0, "high": 0}, "no port is free at 10.99.99.99"),
         ("reach", {"places": {"a": 5}, "limit_s": 1}, "reach cannot be understood"),
         ("start", {"silence_s": "long"}, "start cannot be understood: ValueError"),
-        ("start", {"silence_s": 60}, "start cannot be understood: KeyError('ranks')"),
+        ("start", {"silence_s": 60}, "start cannot be understood: KeyError('slots')"),
         ("signal", {"rank": 0, "number": 9}, "no ranks have been started here"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Target
-from workbench.launch.hosts.ranks_on_hosts import find_hosts
+from workbench.launch.hosts.host_plan import find_hosts
 from workbench.launch.hosts.remote_shell import GPU_REQUESTS, LocalShell, Srun
 from workbench.launch.ranks import supervisor
 from workbench.launch.slurm.allocation import JobGpus, allocation, by_slurm, gpu_count, gpus_here, job_gpus

@@ -13,14 +13,14 @@ from workbench.cluster import engine_commands
 from workbench.cluster.elastic.watch import MembershipThread, name_of
 from workbench.cluster.engines_here import Engines, Log, OfThisMachine, crowded
 from workbench.common.text import count
+from workbench.launch.elastic.registry import NAME
 from workbench.launch.forks.find import Forks
 from workbench.launch.ranks import supervisor
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
-from workbench.launch.start.binding import bind
+from workbench.launch.start.binding import bind, placed
 from workbench.launch.start.gpus import Gpu, Pins
-from workbench.launch.workers.registry import NAME
-from workbench.launch.workers.workers_here import Placement, placed, worker_variables
+from workbench.launch.start.starters import Placement, worker_variables
 
 _ENGINE = ["workbench.launch.ranks.engine", "--timeout=60", "--IPEngine.wait_for_url_file=86400"]
 _TIMEOUT = "WORKBENCH_ELASTIC_TIMEOUT_S"

@@ -13,14 +13,14 @@ from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.elastic.discovery import Discovery
 from workbench.launch.elastic.run import Limits, run
-from workbench.launch.hosts.ranks_on_hosts import HostPlan
+from workbench.launch.elastic.workers_here import WorkersHere
+from workbench.launch.hosts.host_plan import HostPlan
 from workbench.launch.hosts.remote_shell import LocalShell, Shell, Ssh
 from workbench.launch.ranks.events import Signals
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start.hosts import Hosts, is_here
 from workbench.launch.start.run import TERMINAL, Outcome
 from workbench.launch.start.starters import JobSpec
-from workbench.launch.workers.workers_here import WorkersHere
 from workbench.machine import make_room
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def run_elastic(
             return shells.get(host) or (LocalShell() if is_here(host) else ssh)
 
         plan = HostPlan(targets, networks, config.ports(env), args.gpus or "")
-        return run(limits, WorkersOnHosts(task, plan, shell, signals), discovery, printer, log)
+        return run(limits, WorkersOnHosts(plan, task, signals, shell), discovery, printer, log)
 
 
 def elastic_environment(env: Mapping[str, str], limits: Limits, n: int) -> dict[str, str]:

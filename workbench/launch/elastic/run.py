@@ -14,10 +14,9 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from signal import SIGKILL, SIGPIPE, SIGTERM
-from typing import Any
+from signal import SIGKILL, SIGTERM
 
 from workbench.common.messages import Message
 from workbench.common.text import count
@@ -25,13 +24,13 @@ from workbench.launch.elastic.discovery import FindsHosts
 from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.silence import Silence
 from workbench.launch.elastic.slots import Slots
+from workbench.launch.elastic.workers_here import Workers
 from workbench.launch.ranks.ending import Ending, how_it_ended, signal_name
-from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Started, Wrote
+from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, WorkerMessage
 from workbench.launch.ranks.output import Printer
-from workbench.launch.start.run import Outcome
-from workbench.launch.workers.workers_here import Placement, WorkerMessage, Workers
+from workbench.launch.start.run import Outcome, RunningJob
+from workbench.launch.start.starters import Placement
 
-_LOOK_S = 0.25
 _TOGETHER_S = 10.0
 """So long a newcomer waits for those that were started with it; the members train meanwhile."""
 _REASON_S = 5.0  # between two looks at why nothing goes on
@@ -61,7 +60,7 @@ class Limits:
     peer_timeout_s: float = 30.0
 
 
-class ElasticRun:
+class ElasticRun(RunningJob):
     """One elastic job.
 
     Args:
@@ -80,13 +79,12 @@ class ElasticRun:
         printer: Printer,
         log: Callable[[str], None],
     ) -> None:
-        self._limits, self._workers, self._discovery = limits, workers, discovery
-        self._printer, self._log = printer, log
+        super().__init__(printer, workers, Ending(0, GRACE_S))
+        self._limits, self._workers, self._discovery, self._log = limits, workers, discovery, log
         self._members = Membership(limits.least, limits.most, more=self._may_fill)
         self._slots = Slots(limits.most, limits.rest_s)
-        self._ending = Ending(0, GRACE_S)
         self._next, self._belonged, self._dismissed = 0, set[int](), set[int]()
-        self._started, self._leaving, self._unlisted = set[int](), set[int](), set[int]()
+        self._leaving, self._unlisted = set[int](), set[int]()
         self._silence = Silence(workers, limits.peer_timeout_s, self._kill_silent)
         self._last: tuple[int, str] | None = None  # who was lost last, and how
         self._failure, self._finished = "", dict[int, int]()  # ranks, by worker, of those that ended well
@@ -98,12 +96,10 @@ class ElasticRun:
         self._find_slots()
         while not self._over():
             now = time.monotonic()
-            for number in self._ending.due(now):
-                self._workers.signal(sorted(self._ending.running & self._started), number)
             self._find_slots()
             self._fill(now)
             self._check(now)
-            self.take(self._workers.wait(self._printer.pause_s(self._ending.pause_s(now, _LOOK_S))))
+            self._take_next(now)
 
     def outcome(self) -> Outcome:
         ending, left = self._ending, self._members.left and not self._ending.asked
@@ -113,37 +109,28 @@ class ElasticRun:
             text = self._failure or f"No rank is left. The last one {how}."
             code = ending.exit_code(worker) if worker in ending.codes else 1
             text += f" Its last words:\n{words}" if words else ""
-            return Outcome(code or 1, worker, text, ending.asked, files=self._workers.files)
+            return Outcome(code or 1, worker, text, ending.asked, files=dict(self._workers.files))
         text = f"The job was ended by {signal_name(ending.asked)}." if ending.asked else ""
         if left:
             text = "All ranks have left the job after a commit, because of SIGTERM or because their hosts left."
             return Outcome(128 + SIGTERM, None, text)
-        files, ranks = self._workers.files, dict(self._finished)
+        files, ranks = dict(self._workers.files), dict(self._finished)
         return Outcome(ending.exit_code(None), None, text, ending.asked, files=files, ranks=ranks)
 
-    def take(self, events: Iterable[LauncherEvent | WorkerMessage]) -> None:
-        now = time.monotonic()
-        for event in events:
-            match event:
-                case Wrote():
-                    self._print(self._printer.feed, event.rank, event.stream, event.data)
-                case Started(worker, _):
-                    self._started.add(worker)
-                case RankEnded(worker, code):
-                    self._end(worker, code, now)
-                case WorkerMessage(worker, message):
-                    with contextlib.suppress(KeyError, TypeError):  # it makes no sense
-                        self._receive(worker, message)
-                case HostLost(host, workers, why):
-                    began = bool(self._started & set(workers))
-                    self._log(f"host {host} {'was lost' if began else 'cannot be used'}: {why}.")
-                    for worker in workers[1:]:  # one failure of one host
-                        self._slots.left(worker)
-                    for worker in workers:
-                        self._end(worker, -SIGKILL, now, f"its host {host} was lost" if began else f"{host}: {why}")
-                case Signalled(number):
-                    self._ending.signalled(number, now)
-        self._print(self._printer.flush)
+    def _handle(self, event: LauncherEvent, now: float) -> None:
+        match event:
+            case RankEnded(worker, code):
+                self._end(worker, code, now)
+            case WorkerMessage(worker, message):
+                with contextlib.suppress(KeyError, TypeError):  # it makes no sense
+                    self._receive(worker, message)
+            case HostLost(host, workers, why):
+                began = bool(self._started & set(workers))
+                self._log(f"host {host} {'was lost' if began else 'cannot be used'}: {why}.")
+                for worker in workers[1:]:  # one failure of one host
+                    self._slots.left(worker)
+                for worker in workers:
+                    self._end(worker, -SIGKILL, now, f"its host {host} was lost" if began else f"{host}: {why}")
 
     def _over(self) -> bool:
         if self._ending.running:
@@ -293,13 +280,6 @@ class ElasticRun:
         if not self._failure:
             self._failure = text
             self._ending.terminate(now)
-
-    def _print(self, act: Callable[..., None], *args: Any) -> None:
-        try:
-            act(*args)
-        except BrokenPipeError:  # `workbench run … | head` has seen enough
-            self._printer.mute()
-            self._ending.signalled(SIGPIPE, time.monotonic())
 
 
 def run(

@@ -14,8 +14,8 @@ the agent itself is killed, its watchdog does.
 1. In the *rehearsal* it says what its host is like (``facts``), opens a port (``listen``), and tries to connect to the
    ports of the others (``reach``).
 2. ``start`` starts this host's ranks. From then on it reports what they write and how they end, and passes signals on.
-   In an elastic job ``workers`` makes ready, each ``worker`` starts one, and what they and the launcher ``send`` each
-   other goes through the agent.
+   In an elastic job it makes ready for workers, each ``worker`` starts one, and what they and the launcher say to
+   each other goes through the agent.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from workbench.common.messages import Decoder, Message, MessageError, write
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
 from workbench.launch.hosts import facts
-from workbench.launch.hosts.local_ranks import LocalRanks
+from workbench.launch.hosts.environment import environment_here
 from workbench.launch.hosts.reach import Port, PortAddress, reach
-from workbench.launch.ranks.events import REPORTS, LauncherEvent, Wrote
-from workbench.launch.workers.local_workers import LocalWorkers
-from workbench.launch.workers.workers_here import WorkerMessage
+from workbench.launch.ranks.events import REPORTS, LauncherEvent, WorkerMessage, Wrote
+from workbench.launch.ranks.files import unlisted
+from workbench.launch.start.ranks_here import RanksHere
+from workbench.launch.start.starters import JobSpec, Placement
 
 _SILENCE_S = 30.0  # until the launcher says another limit
 _LOOK_S = 0.25
@@ -56,7 +57,7 @@ class Agent:
         self._decoder, self._silence_s = Decoder(), _SILENCE_S
         self._last_received = self._looked = self._look_at = time.monotonic()
         self._port: Port | None = None
-        self._ranks: LocalRanks | LocalWorkers | None = None
+        self._ranks: RanksHere | None = None
         self._over = False
         self._handlers: dict[str, Callable[[Message], None]] = {
             "facts": self._facts,
@@ -64,13 +65,11 @@ class Agent:
             "listen": self._listen,
             "reach": self._reach,
             "close": self._close,
-            "start": lambda message: self._begin(LocalRanks, message),
-            "workers": lambda message: self._begin(LocalWorkers, message),
-            "worker": lambda message: self._workers().start(**message.fields),
-            "tell": lambda message: self._workers().send(message),
-            "signal": lambda message: self._running().signal(message.fields["rank"], message.fields["number"]),
+            "start": self._start,
+            "worker": self._start_worker,
+            "tell": self._tell,
+            "signal": lambda message: self._running().signal([message.fields["rank"]], message.fields["number"]),
             "still here": lambda message: self._send("still here"),
-            "release": lambda message: self._running().release(),
             "end": self._end,
         }
 
@@ -85,14 +84,14 @@ class Agent:
 
     def terminate(self, number: int) -> None:
         """SIGTERM, which batch systems send to all processes. Workers of an elastic job leave by themselves."""
-        if not (self._ranks and self._ranks.leave_by_themselves):
+        if not (self._ranks and self._ranks.elastic):
             sys.exit(128 + number)
 
     def _wait(self) -> None:
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._read, selectors.EVENT_READ)
             if self._ranks:
-                waiting.register(self._ranks.pipes, selectors.EVENT_READ)
+                waiting.register(self._ranks, selectors.EVENT_READ)
             if self._port:
                 waiting.register(self._port, selectors.EVENT_READ)
             ready = [key.fileobj for key, _ in waiting.select(_LOOK_S)]
@@ -105,9 +104,7 @@ class Agent:
         if self._read in ready:
             self._take()
         if self._ranks:
-            self._report(self._ranks.events())
-            if lost := self._ranks.lost():
-                self._send("lost", text=lost)
+            self._report(self._ranks.wait(0.0))
         if self._ranks and now >= self._look_at:
             self._look_at = now + _LOOK_S
             self._report(self._ranks.stopped())
@@ -156,22 +153,38 @@ class Agent:
 
     # --- the job --------------------------------------------------------------------------------------
 
-    def _begin(self, kind: type[LocalRanks | LocalWorkers], message: Message) -> None:
-        self._silence_s = float(message.fields["silence_s"])
-        self._ranks = kind(message.fields, message.data)
-        self._send("starting", line=self._ranks.binding_line)
+    def _start(self, message: Message) -> None:
+        """Start this host's ranks, or make ready for workers.
 
-    def _workers(self) -> LocalWorkers:
-        if not isinstance(self._ranks, LocalWorkers):
-            raise LaunchError("this host belongs to no elastic job.")
-        return self._ranks
+        The message says: ``slots`` (for so many the cores are shared out), ``command``, ``env``, ``threads`` (does
+        ``env`` say how many?), ``gpus``, ``slurm`` (:class:`~workbench.launch.slurm.allocation.JobGpus`), ``files``
+        (name and length of each; the data are their contents, one behind the other), ``tag``, ``folder``, ``elastic``;
+        of a fixed job also ``starter``, ``ranks`` (the numbers of this host's), ``size``, ``host`` (its number) and
+        ``hosts``.
+        """
+        about = message.fields
+        self._silence_s = float(about["silence_s"])
+        env, contents = environment_here(about, about["slots"]), unlisted(about["files"], message.data)
+        task = JobSpec(about["slots"], about["command"], env, files=contents)
+        self._ranks = RanksHere(task, None, about["elastic"], about["tag"], about["folder"])
+        if not about["elastic"]:
+            start = self._ranks.expect_from_mpi if about["starter"] == "mpi" else self._ranks.start_share
+            start(about["ranks"], about["size"], about["host"], about["hosts"])
+        self._send("starting", line=self._ranks.binding.line())
 
-    def _running(self) -> LocalRanks | LocalWorkers:
+    def _start_worker(self, message: Message) -> None:
+        self._running().start(message.fields["worker"], Placement(**message.fields["placement"]))
+
+    def _tell(self, message: Message) -> None:
+        fields = message.fields
+        self._running().send(fields["worker"], Message(fields["what"], fields["fields"], message.data))
+
+    def _running(self) -> RanksHere:
         if self._ranks is None:
             raise LaunchError("no ranks have been started here.")
         return self._ranks
 
-    def _report(self, events: Iterable[LauncherEvent | WorkerMessage]) -> None:
+    def _report(self, events: Iterable[LauncherEvent]) -> None:
         for event in events:
             match event:
                 case Wrote(rank, stream, data):

@@ -192,6 +192,10 @@ class Connections:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 killer.wait(max(0.0, until - time.monotonic()))
 
+    def drop(self, host: str) -> None:
+        """Close the pipes of one agent, as :meth:`close` those of all."""
+        self._drop(self._open[host])
+
     # --- one connection -------------------------------------------------------------------------------
 
     def _read(self, connection: _Connection) -> list[Message]:

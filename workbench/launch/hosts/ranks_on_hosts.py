@@ -1,4 +1,4 @@
-"""The ranks of a job on several hosts: an agent on each, a rehearsal, and then MPI's own launcher or the agents."""
+"""The ranks of a job on several hosts: an agent on each, a rehearsal, and then the agents or MPI's own launcher."""
 
 from __future__ import annotations
 
@@ -21,130 +21,19 @@ from workbench.common.messages import Message
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
+from workbench.launch.hosts.host_plan import HostPlan
 from workbench.launch.hosts.rehearsal import LIMIT_S, Endpoint, rehearse, way_back
 from workbench.launch.hosts.remote_shell import GPU_REQUESTS, LocalShell, Srun, Ssh
 from workbench.launch.ranks import files, job_folder, supervisor
-from workbench.launch.ranks.events import REPORTS, HostLost, LauncherEvent, Signalled, Signals, Wrote
+from workbench.launch.ranks.events import REPORTS, HostLost, LauncherEvent, Signalled, Signals, WorkerMessage, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
-from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus, slots_here
 from workbench.launch.start import mpi
-from workbench.launch.start.gpus import GpuChoice
-from workbench.launch.start.hosts import ONCE, check, discover, is_here, parse, read
-from workbench.launch.start.ranks_here import Ranks, RanksHere
+from workbench.launch.start.ranks_here import FixedRanks, RanksHere
 from workbench.launch.start.starters import JobSpec
 
 _END_S = 3.0  # deadline of the agents' last words
+_LOOK_S = 0.02
 _SHORTEST_SILENCE_S = 2.0  # of an agent that lives, on a host with much to do
-
-
-@dataclass(frozen=True)
-class HostPlan:
-    """Where the ranks go.
-
-    Args:
-        targets: the hosts, each with its slots.
-        networks: names of interfaces, of which one is to be used.
-        ports: the first and the last that may be listened on; (0, 0): any.
-        gpus: which GPU each rank sees, see :func:`workbench.launch.start.gpus.assign`; "" for all.
-        folder: where the ranks start, on each host; "" for this process's.
-    """
-
-    targets: Sequence[Target]
-    networks: Sequence[str] = ()
-    ports: tuple[int, int] = (0, 0)
-    gpus: GpuChoice = None
-    folder: str = ""
-
-    def ranks(self, n: int) -> dict[str, list[int]]:
-        """By host the numbers of its ranks: a host's slots are filled before the next host's. None is empty.
-
-        Raises:
-            LaunchError: there are too few slots.
-
-        Example:
-            >>> plan = HostPlan([Target("a", 2, Ssh()), Target("b", 2, Ssh()), Target("c", 2, Ssh())])
-            >>> plan.ranks(3)
-            {'a': [0, 1], 'b': [2]}
-        """
-        found: dict[str, list[int]] = {}
-        for target in self.targets:
-            first = sum(map(len, found.values()))
-            if mine := list(range(first, min(n, first + target.slots))):
-                found[target.name] = mine
-        if (slots := sum(target.slots for target in self.targets)) < n:
-            names = ", ".join(target.name for target in self.targets)
-            raise LaunchError(f"{n} ranks do not fit the {slots} slots of {names}.")
-        return found
-
-    def slurm_gpus(self) -> JobGpus:
-        """Those of the Slurm job that the hosts belong to, unless the user has said which GPU each rank sees."""
-        found = (target.shell.gpus for target in self.targets if isinstance(target.shell, Srun))
-        return JobGpus() if self.gpus else next(found, JobGpus())
-
-    def order(self, task: JobSpec, listed: Mapping[str, bytes]) -> dict[str, Any]:
-        """What each host's agent is told of the task, whether it starts ranks at once or workers one by one."""
-        return {
-            "command": list(task.command),
-            "threads": config.omp_threads() > 0,
-            "gpus": self.gpus,
-            "slurm": dataclasses.asdict(self.slurm_gpus()),
-            "silence_s": silence_s(task.env),
-            "files": files.listed(listed),
-        }
-
-
-def find_hosts(
-    listed: str, file: str, n: int | None, ssh: Ssh | None = None, script: str = "", slots: int = 1
-) -> list[Target]:
-    """The hosts of a job: those that the user names, else those of the Slurm job around this process.
-
-    Args:
-        listed, file: ``a:2,b:2``, or a file with a host per line; "" for none.
-        n: how many ranks; None: as many as there are slots.
-        ssh: how to reach hosts that the user names.
-        script: prints hosts instead; "" for none.
-        slots: of each host that it prints without.
-
-    Returns:
-        They; none where all ranks are to be here.
-
-    Raises:
-        LaunchError: hosts are named in two ways, one is named wrongly or twice, also by two names, there are too few
-            slots, or the script or Slurm does not answer.
-    """
-    if ssh and ssh.identity and not os.access(os.path.expanduser(ssh.identity), os.R_OK):
-        raise LaunchError(f"The key {ssh.identity} does not exist or cannot be read (--ssh-identity-file).")
-    if sum(map(bool, (listed, file, script))) > 1:
-        raise LaunchError("Name the hosts in one way: -H, --hostfile or --host-discovery-script.")
-    if listed or file or script:
-        named = parse(listed) if listed else read(file) if file else discover(script, slots)
-        check(named, n or 0)
-        targets = [Target(name, slots, LocalShell() if is_here(name) else ssh or Ssh()) for name, slots in named]
-        if len(here := [target.name for target in targets if isinstance(target.shell, LocalShell)]) > 1:
-            raise LaunchError(f"{' and '.join(here)} are one machine, this one. {ONCE}")
-        return targets
-    if alone := slots_here(n):  # its ranks need no agent
-        return [Target("localhost", alone, LocalShell())]
-    try:
-        return slurm_targets(n)
-    except LaunchError as error:
-        hosts = ", ".join(part.names for part in config.batch_parts())
-        raise LaunchError(f"{error} This Slurm job has {hosts}; -H localhost:{n or 1} starts all ranks here.") from None
-
-
-def slurm_targets(n: int | None = None) -> list[Target]:
-    """The hosts of the Slurm job around this process, which srun reaches; none outside of one.
-
-    Args:
-        n: how many ranks there are to be; None: as many as the job has tasks.
-
-    Raises:
-        LaunchError: Slurm does not answer.
-    """
-    parts = allocation(n)
-    gpus = job_gpus(config.batch_job()) if parts else JobGpus()
-    shells = [Srun(gpus=gpus, component=number if len(parts) > 1 else None) for number in range(len(parts))]
-    return [Target(*host, shell) for part, shell in zip(parts, shells, strict=True) for host in part]
 
 
 def ranks_on(
@@ -154,14 +43,14 @@ def ranks_on(
     networks: Sequence[str] = (),
     gpus: str = "",
     folder: str = "",
-) -> tuple[Callable[[JobSpec, Signals], Ranks], list[str]]:
+) -> tuple[Callable[[JobSpec, Signals], FixedRanks], list[str]]:
     """What makes the ranks of a job: here, if all its hosts are this machine, or on the hosts.
 
     Args:
         targets: the hosts.
         env: of the ranks.
         n: how many there are.
-        networks, gpus, folder: see :class:`HostPlan`.
+        networks, gpus, folder: see :class:`~workbench.launch.hosts.host_plan.HostPlan`.
 
     Returns:
         It, and by rank the name of its host; no names if all are here.
@@ -175,8 +64,173 @@ def ranks_on(
     return functools.partial(RanksOnHosts, plan), [name for name, ranks in plan.ranks(n).items() for _ in ranks]
 
 
-class RanksOnHosts:
-    """See :class:`workbench.launch.start.ranks_here.Ranks`.
+@dataclass
+class OpenHost:
+    """A host whose agent is there.
+
+    Args:
+        endpoint: as the rehearsal has found it.
+        connections: to its agent, and to those of hosts that were opened together with it.
+        ranks: those that run there.
+    """
+
+    endpoint: Endpoint
+    connections: Connections
+    ranks: set[int]
+
+
+class AgentsOnHosts:
+    """What ranks on hosts need of their agents, in a fixed job and in an elastic one.
+
+    Args:
+        plan: the hosts.
+        task: what to start.
+        signals: of this process; they come as events.
+
+    Attributes:
+        files: see :class:`workbench.launch.start.ranks_here.Ranks`.
+    """
+
+    def __init__(self, plan: HostPlan, task: JobSpec, signals: Signals) -> None:
+        self._plan, self._task, self._signals = plan, task, signals
+        self.files = dict[str, bytes]()
+        self._processes = ProcessTree(task.env)
+        self._given = dict(task.files)
+        self._folder = str(Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}")
+        self._limit_s = max(LIMIT_S, task.start_timeout_s)
+        self._hosts: dict[str, OpenHost] = {}
+        self._where: dict[int, str] = {}  # the host of each rank
+        self._last_heard: dict[int, float] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(signals.pipe, selectors.EVENT_READ)
+
+    # --- hosts are opened, and lost -------------------------------------------------------------------
+
+    def _connect(self, targets: Sequence[Target]) -> Connections:
+        return Connections(targets, self._processes, self._plan.folder or os.getcwd())
+
+    def _start_agents(self, connections: Connections, orders: Mapping[str, Message]) -> dict[str, str]:
+        """Have agents start what there is to start; by host, which cores its ranks are bound to.
+
+        Raises:
+            LaunchError: one cannot.
+        """
+        answers, failures = connections.ask(orders, "starting", self._limit_s)
+        for name, message in failures.items():
+            why = message.fields.get("what") or message.fields.get("text")
+            raise LaunchError(f"The ranks could not be started on {name}: {why}")
+        connections.watch(silence_s(self._task.env))
+        return {name: message.fields["line"] for name, message in answers.items()}
+
+    def _order(self, number: int, slots: int, env: Mapping[str, str], **more: Any) -> Message:
+        """What a host's agent is told.
+
+        Args:
+            number: no other host of this job has it: hosts may share the folder, and one may be this machine.
+            slots: how many ranks share the host's cores.
+            env: the ranks' environment.
+            more: about a fixed job.
+        """
+        return Message(
+            "start",
+            {
+                "tag": f"{self._processes.id}.{number}",
+                "folder": f"{self._folder}.{number}",
+                "slots": slots,
+                "command": list(self._task.command),
+                "env": dict(env),
+                "threads": config.omp_threads() > 0,
+                "gpus": self._plan.gpus,
+                "slurm": dataclasses.asdict(self._plan.slurm_gpus()),
+                "silence_s": silence_s(self._task.env),
+                "files": files.listed(self._given),
+                "elastic": not more,
+                **more,
+            },
+            b"".join(self._given.values()),
+        )
+
+    def _listen_to(self, connections: Connections) -> None:
+        self._selector.register(connections, selectors.EVENT_READ, connections)
+
+    def _heard(self) -> list[Connections]:
+        return [key.data for key in self._selector.get_map().values() if isinstance(key.data, Connections)]
+
+    def _lose(self, name: str, why: str) -> Iterator[LauncherEvent]:
+        if host := self._hosts.pop(name, None):
+            host.connections.drop(name)
+            yield HostLost(name, tuple(sorted(host.ranks)), why.rstrip(". "))
+
+    # --- the run --------------------------------------------------------------------------------------
+
+    def wait(self, timeout_s: float) -> Iterator[LauncherEvent]:
+        """From the agents, and this process's signals."""
+        early = any(connections.early for connections in self._heard())
+        if any(key.fd == self._signals.pipe for key, _ in self._selector.select(0.0 if early else timeout_s)):
+            yield from map(Signalled, os.read(self._signals.pipe, 64))
+        for connections in self._heard():
+            for name, message in connections.receive(0.0):
+                yield from self._event(name, message)
+
+    def _event(self, name: str, message: Message) -> Iterator[LauncherEvent]:
+        fields, host = message.fields, self._hosts.get(name)
+        match message.kind:
+            case "wrote":
+                yield Wrote(**fields, data=message.data)
+            case "started" | "ended" | "stopped":
+                if message.kind == "ended" and host:
+                    host.ranks.discard(fields["rank"])
+                yield REPORTS[message.kind](**fields)
+            case "heard":
+                self._last_heard[fields["worker"]] = time.monotonic()
+                yield WorkerMessage(fields["worker"], Message(fields["what"], fields["fields"], message.data))
+            case "gone":
+                yield from self._lose(name, f"{fields['what']}. {fields['cure']}")
+            case "failed":
+                yield from self._lose(name, fields["text"])
+
+    def _tell(self, rank: int, message: Message) -> None:
+        """Tell the agent of a rank's host; nothing where that was lost."""
+        name = self._where.get(rank, "")
+        if name in self._hosts:
+            self._hosts[name].connections.send(name, message)
+
+    def signal(self, ranks: Iterable[int], number: int) -> None:
+        for rank in ranks:
+            self._tell(rank, Message("signal", {"rank": rank, "number": number}))
+
+    def ended(self) -> dict[str, int]:
+        """Mpiexec; an agent's end comes as an event."""
+        return {name: code for name, code in self._processes.codes().items() if name == "mpiexec"}
+
+    def report(self) -> str:
+        """Of mpiexec and the ssh processes."""
+        return self._processes.report()
+
+    def stop(self) -> list[LauncherEvent]:
+        """Let each agent end its ranks, and tell the rest; then end what runs here."""
+        rest: list[LauncherEvent] = []
+        for name, host in self._hosts.items():
+            host.connections.send(name, Message("end", {}))
+        until, waiting, heard = time.monotonic() + _END_S, set(self._hosts), self._heard()
+        while waiting and time.monotonic() < until:
+            for connections in heard:
+                for name, message in connections.receive(_LOOK_S):
+                    if message.kind == "file":
+                        self.files[message.fields["name"]] = message.data
+                    elif message.kind in ("ended all", GONE):
+                        waiting.discard(name)
+                    elif message.kind in ("wrote", "started", "ended"):
+                        rest += self._event(name, message)
+        for connections in heard:
+            connections.close()
+        self._selector.close()
+        self._processes.stop()
+        return rest
+
+
+class RanksOnHosts(AgentsOnHosts):
+    """Those of a fixed job, see :class:`workbench.launch.start.ranks_here.FixedRanks`.
 
     Args:
         plan: where they go.
@@ -185,61 +239,28 @@ class RanksOnHosts:
     """
 
     def __init__(self, plan: HostPlan, task: JobSpec, signals: Signals) -> None:
-        self._plan, self._task, self._signals = plan, task, signals
+        super().__init__(plan, task, signals)
         self._ranks = plan.ranks(task.n)
-        self._host = {rank: name for name, ranks in self._ranks.items() for rank in ranks}
-        self._processes = ProcessTree(task.env)
+        self._where = {rank: name for name, ranks in self._ranks.items() for rank in ranks}
         self._targets = [
             dataclasses.replace(target, slots=len(self._ranks[target.name]))
             for target in plan.targets
             if target.name in self._ranks
         ]
-        self._connections = Connections(self._targets, self._processes, plan.folder or os.getcwd())
+        self._agents = self._connect(self._targets)
+        self._listen_to(self._agents)
         self._endpoints: list[Endpoint] = []
-        self._files = dict(task.files)
-        self._silence_s, self._limit_s = silence_s(task.env), max(LIMIT_S, task.start_timeout_s)
-        self._waiting = selectors.DefaultSelector()
-        for source in (self._connections, signals.pipe):
-            self._waiting.register(source, selectors.EVENT_READ)
 
-    def start(self, log: Callable[[str], None], verbose: bool) -> None:
-        """Rehearse, if that has not been done, then start the ranks on all hosts at once."""
-        endpoints = self._endpoints or self.rehearse(log, verbose)
-        if self._task.starter == "mpi" and any(
-            isinstance(each.shell, Srun) and each.shell.component for each in self._targets
-        ):
-            raise LaunchError(
-                "MPI's launcher starts ranks in the first component of a heterogeneous Slurm job only. Leave out --mpi."
-            )
-        if self._task.starter == "mpi" and ":" in endpoints[0].address and mpi.library_vendor() == "MPICH":
-            raise LaunchError(
-                f"MPICH's launcher needs IPv4, and {', '.join(each.name for each in endpoints)} share only an IPv6 "
-                "network. Leave out --mpi: then the ranks use TCP, which supports both."
-            )
-        folder = str(Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}")
-        answers, failures = self._connections.ask(self._orders(endpoints, folder), "starting", self._limit_s)
-        if failures:
-            name, message = next(iter(failures.items()))
-            why = message.fields.get("what") or message.fields.get("text")
-            raise LaunchError(f"The ranks could not be started on {name}: {why}")
-        for name, message in answers.items():
-            if verbose:
-                log(f"{name}: {message.fields['line']}")
-        self._connections.watch(self._silence_s)
-        if self._task.starter == "mpi":
-            self._start_mpi(endpoints, folder, log, verbose)
-
-    def rehearse(self, log: Callable[[str], None], verbose: bool = False) -> list[Endpoint]:
-        """Try everything that the job needs. :meth:`start` does so itself where nobody has.
+    def rehearse(self, log: Callable[[str], None], verbose: bool = False) -> None:
+        """Try everything that the job needs. :meth:`start_all` does so itself where nobody has.
 
         Raises:
             LaunchError: as :func:`workbench.launch.hosts.rehearsal.rehearse`.
         """
-        begun = time.monotonic()
-        self._plan.slurm_gpus().check({name: len(ranks) for name, ranks in self._ranks.items()})
-        plan = self._plan
+        begun, plan = time.monotonic(), self._plan
+        plan.slurm_gpus().check({name: len(ranks) for name, ranks in self._ranks.items()})
         endpoints, warnings = rehearse(
-            self._connections, self._task.command, plan.networks, plan.ports, limit_s=self._limit_s, log=log
+            self._agents, self._task.command, plan.networks, plan.ports, limit_s=self._limit_s, log=log
         )
         for line in warnings:
             log(line)
@@ -249,7 +270,7 @@ class RanksOnHosts:
                 ranks = count(len(self._ranks[endpoint.name]), "rank")
                 log(f"{endpoint.name}: {ranks}, by {endpoint.interface} {endpoint.address}")
         self._endpoints = endpoints
-        return endpoints
+        self._hosts = {each.name: OpenHost(each, self._agents, set(self._ranks[each.name])) for each in endpoints}
 
     def way_back(self) -> str:
         """The address of this machine to which the ranks of all hosts can connect; after :meth:`rehearse`.
@@ -257,35 +278,53 @@ class RanksOnHosts:
         Raises:
             LaunchError: as :func:`workbench.launch.hosts.rehearsal.way_back`.
         """
-        return way_back(self._connections, self._endpoints, self._plan.ports)
+        return way_back(self._agents, self._endpoints, self._plan.ports)
 
     def give(self, further: Mapping[str, bytes]) -> None:
-        """Further files for the folder of the task's files, before :meth:`start`."""
-        self._files |= further
+        """Further files for the folder of the task's files, before :meth:`start_all`."""
+        self._given |= further
 
-    def _orders(self, endpoints: Sequence[Endpoint], folder: str) -> dict[str, Message]:
+    def start_all(self, log: Callable[[str], None], verbose: bool) -> None:
+        """Rehearse, if that has not been done, then start the ranks on all hosts at once."""
+        if not self._endpoints:
+            self.rehearse(log, verbose)
+        if self._task.starter == "mpi":
+            self._check_mpi()
+        lines = self._start_agents(self._agents, self._orders())
+        if verbose:
+            for name, line in lines.items():
+                log(f"{name}: {line}")
+        if self._task.starter == "mpi":
+            self._start_mpi(log, verbose)
+
+    def _orders(self) -> dict[str, Message]:
         """By host, the order to start its ranks."""
-        common = self._plan.order(self._task, self._files) | {
-            "tag": self._processes.id,
-            "folder": folder,
-            "size": self._task.n,
-            "hosts": len(endpoints),
-            "starter": self._task.starter,
-            "bind": config.settings(self._task.env).bind,
-        }
-        secret = secrets.token_hex(32)
+        secret = secrets.token_hex(32)  # over ssh, to this job's agents, and nowhere else
         orders = {}
-        for i, endpoint in enumerate(endpoints):
-            env = mpi.port_variables(*self._plan.ports) | host_environment(self._task.env, endpoint, endpoints[0])
-            env["WORKBENCH_SECRET"] = secret  # over ssh, to this host's agent, and nowhere else
-            mine = {"host": i, "ranks": self._ranks[endpoint.name], "env": env}
-            orders[endpoint.name] = Message("start", common | mine, b"".join(self._files.values()))
+        for i, endpoint in enumerate(self._endpoints):
+            ranks = self._ranks[endpoint.name]
+            env = mpi.port_variables(*self._plan.ports) | host_environment(self._task.env, endpoint, self._endpoints[0])
+            env["WORKBENCH_SECRET"] = secret
+            share = {"ranks": ranks, "size": self._task.n, "host": i, "hosts": len(self._endpoints)}
+            orders[endpoint.name] = self._order(ranks[0], len(ranks), env, starter=self._task.starter, **share)
         return orders
 
-    def _start_mpi(self, endpoints: Sequence[Endpoint], folder: str, log: Callable[[str], None], verbose: bool) -> None:
+    def _check_mpi(self) -> None:
+        if any(isinstance(each.shell, Srun) and each.shell.component for each in self._targets):
+            raise LaunchError(
+                "MPI's launcher starts ranks in the first component of a heterogeneous Slurm job only. Leave out --mpi."
+            )
+        if ":" in self._endpoints[0].address and mpi.library_vendor() == "MPICH":
+            raise LaunchError(
+                f"MPICH's launcher needs IPv4, and {', '.join(each.name for each in self._endpoints)} share only an "
+                "IPv6 network. Leave out --mpi: then the ranks use TCP, which supports both."
+            )
+
+    def _start_mpi(self, log: Callable[[str], None], verbose: bool) -> None:
         """Let MPI's launcher start a supervisor for each rank, which finds there what its agent has left."""
+        endpoints = self._endpoints
         firsts = ",".join(str(self._ranks[endpoint.name][0]) for endpoint in endpoints)
-        supervised = [sys.executable, "-I", "-S", supervisor.__file__, folder, supervisor.AGENTS, firsts]
+        supervised = [sys.executable, "-I", "-S", supervisor.__file__, self._folder, supervisor.AGENTS, firsts]
         ssh = self._processes.folder / "ssh"
         shells = [target.shell for target in self._targets if isinstance(target.shell, Ssh)]
         ssh.write_text(f'#!/bin/sh\nexec ssh {shlex.join(shells[0].options() if shells else [])} "$@"\n')
@@ -306,65 +345,6 @@ class RanksOnHosts:
         env = {name: text for name, text in self._processes.env.items() if mpi.NO_TCP.get(name) != text}
         self._processes.env = mpi.port_variables(*self._plan.ports) | env
         self._processes.start("mpiexec", command)
-
-    # --- the run --------------------------------------------------------------------------------------
-
-    def wait(self, timeout_s: float) -> Iterator[LauncherEvent]:
-        """From the agents, and this process's signals."""
-        pause_s = 0.0 if self._connections.early else timeout_s
-        if any(key.fd == self._signals.pipe for key, _ in self._waiting.select(pause_s)):
-            yield from map(Signalled, os.read(self._signals.pipe, 64))
-        for name, message in self._connections.receive(0.0):
-            yield from self._event(name, message)
-
-    def _event(self, name: str, message: Message) -> Iterator[LauncherEvent]:
-        fields = message.fields
-        match message.kind:
-            case "wrote" | "started" | "ended" | "stopped":
-                yield reported(message)
-            case "gone":
-                yield HostLost(name, tuple(self._ranks[name]), f"{fields['what']}. {fields['cure']}".rstrip(". "))
-            case "lost" | "failed":
-                yield HostLost(name, tuple(self._ranks[name]), fields["text"])
-
-    def signal(self, ranks: Iterable[int], number: int) -> None:
-        for rank in ranks:
-            self._connections.send(self._host[rank], Message("signal", {"rank": rank, "number": number}))
-
-    def ended(self) -> dict[str, int]:
-        """Mpiexec; an agent's end comes as an event."""
-        return {name: code for name, code in self._processes.codes().items() if name == "mpiexec"}
-
-    def report(self) -> str:
-        """Of mpiexec and the ssh processes."""
-        return self._processes.report()
-
-    def stop(self, take: Callable[[Iterable[LauncherEvent]], None]) -> dict[str, bytes]:
-        """Let each agent end its ranks, and tell the rest; then end what runs here."""
-        left: dict[str, bytes] = {}
-        waiting = self._connections.there()
-        for name in waiting:
-            self._connections.send(name, Message("end", {}))
-        until = time.monotonic() + _END_S
-        while waiting and (left_s := until - time.monotonic()) > 0:
-            for name, message in self._connections.receive(left_s):
-                if message.kind == "file":
-                    left[message.fields["name"]] = message.data
-                elif message.kind in ("ended all", GONE):
-                    waiting.discard(name)
-                else:
-                    take(self._event(name, message))
-        self._waiting.close()
-        self._connections.close()
-        self._processes.stop()
-        return left
-
-
-def reported(message: Message) -> LauncherEvent:
-    """What an agent reports of a rank."""
-    if message.kind == "wrote":
-        return Wrote(**message.fields, data=message.data)
-    return REPORTS[message.kind](**message.fields)
 
 
 def silence_s(env: Mapping[str, str]) -> float:
@@ -394,6 +374,4 @@ def host_environment(env: Mapping[str, str], endpoint: Endpoint, first: Endpoint
     return found | {"MASTER_ADDR": first.address, "MASTER_PORT": str(first.ports[1])}
 
 
-__all__ = [
-    "HostPlan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on", "reported", "silence_s", "slurm_targets",
-]  # fmt: skip
+__all__ = ["AgentsOnHosts", "OpenHost", "RanksOnHosts", "host_environment", "ranks_on", "silence_s"]

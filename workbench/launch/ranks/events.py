@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from workbench.common.messages import Message
 from workbench.launch.ranks.supervisor import EVENTS, LEAVE, pipe_name
 
 _CHUNK = 1 << 16
@@ -66,9 +67,17 @@ class HostLost:
     why: str
 
 
+@dataclass(frozen=True)
+class WorkerMessage:
+    """A worker of an elastic job has said something to the launcher."""
+
+    worker: int
+    message: Message
+
+
 REPORTS: dict[str, type[Started | RankEnded | Stopped]] = {"started": Started, "ended": RankEnded, "stopped": Stopped}
 """What an agent calls these in its messages, whose fields are theirs."""
-LauncherEvent = Started | RankEnded | Stopped | Wrote | Signalled | HostLost
+LauncherEvent = Started | RankEnded | Stopped | Wrote | Signalled | HostLost | WorkerMessage
 
 
 class Signals:

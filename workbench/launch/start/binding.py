@@ -134,6 +134,26 @@ def shares(n: int, nodes: Sequence[Sequence[int]], way: str = CORE) -> tuple[tup
     return tuple(tuple(core for part in share for core in part) for share in chosen)
 
 
+def placed(binding: Binding, rank: int, index: int) -> dict[str, str]:
+    """The binding's variables, in which the ``index``-th share stands where the supervisor of ``rank`` looks it up.
+
+    Example:
+        >>> placed(Binding(((0, 1), (2, 3))), rank=3, index=1)
+        {'WORKBENCH_CORES': '0,1;2,3;;2,3'}
+    """
+    env = dict(binding.env)
+    if CORES in env and index >= len(binding.shares):
+        del env[CORES]  # there were fewer slots at the start
+    elif CORES in env:
+        shares = env[CORES].split(";")
+        mine, shares = shares[index], shares + [""] * (rank + 1 - len(shares))
+        if rank < len(binding.shares):
+            shares[index] = shares[rank]
+        shares[rank] = mine
+        env[CORES] = ";".join(shares)
+    return env
+
+
 def _unfit(found: Sequence[tuple[int, ...]]) -> str:
     """Why these shares of NUMA nodes bind nothing; "" if they do."""
     ranks = Counter(found)
@@ -182,4 +202,4 @@ def _try(found: Sequence[tuple[int, ...]]) -> None:
             os.sched_setaffinity(0, before)
 
 
-__all__ = ["Binding", "bind", "shares"]
+__all__ = ["Binding", "bind", "placed", "shares"]

@@ -15,9 +15,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from workbench.common.text import count, plural
 from workbench.errors import LaunchError
@@ -25,7 +25,7 @@ from workbench.launch.ranks.ending import Ending, how_it_ended, shell_code, sign
 from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start import shared_memory
-from workbench.launch.start.ranks_here import Ranks, RanksHere
+from workbench.launch.start.ranks_here import FixedRanks, Ranks, RanksHere
 from workbench.launch.start.starters import JobSpec
 from workbench.machine import make_room
 
@@ -64,7 +64,7 @@ def run(
     log: Callable[[str], None],
     verbose: bool = False,
     numbers: Iterable[int] = TERMINAL,
-    ranks: Callable[[JobSpec, Signals], Ranks] = RanksHere,
+    ranks: Callable[[JobSpec, Signals], FixedRanks] = RanksHere,
 ) -> Outcome:
     """Start the ranks, print what they print, and return when all have ended.
 
@@ -83,47 +83,83 @@ def run(
     make_room(4 * task.n + 32, f"{count(task.n, 'rank')} need")
     with Signals(numbers) as signals, contextlib.closing(printer):
         printer.heed(lambda: signals.came)
-        running = _Run(task, printer, ranks(task, signals))
+        mine = ranks(task, signals)
+        job = _FixedJob(task, printer, mine)
         try:
-            running.start(log, verbose)
-            running.attend()
+            job.attend(log, verbose)
         finally:
-            running.stop()
-        return running.outcome()
+            job.take(mine.stop())
+        return job.outcome()
 
 
-class _Run:
-    """One run: the job's ranks, what they print, and the plan for its end."""
+class RunningJob:
+    """A job that runs: its ranks, what they print, and the plan for its end.
 
-    def __init__(self, task: JobSpec, printer: Printer, ranks: Ranks) -> None:
-        self._task, self._printer, self._ranks = task, printer, ranks
-        self._ending = Ending(task.n)
+    Args:
+        printer: gets the ranks' lines.
+        ranks: they.
+        ending: the plan.
+    """
+
+    def __init__(self, printer: Printer, ranks: Ranks, ending: Ending) -> None:
+        self._printer, self._ranks, self._ending = printer, ranks, ending
         self._started: set[int] = set()
+
+    def take(self, events: Iterable[LauncherEvent]) -> None:
+        """Print what ranks have written, and handle what has happened to them."""
+        now = time.monotonic()
+        for event in events:
+            match event:
+                case Wrote():
+                    self._print(self._printer.feed, event.rank, event.stream, event.data)
+                    continue
+                case Started(rank, _):
+                    self._started.add(rank)
+                case Signalled(number):
+                    self._ending.signalled(number, now)
+            self._handle(event, now)
+        self._print(self._printer.flush)
+
+    def _handle(self, event: LauncherEvent, now: float) -> None:
+        raise NotImplementedError
+
+    def _take_next(self, now: float) -> None:
+        """Send the signals that are due, and wait for what happens next, at most :data:`_LOOK_S`."""
+        for number in self._ending.due(now):
+            self._ranks.signal(sorted(self._ending.running & self._started), number)
+        self.take(self._ranks.wait(self._printer.pause_s(self._ending.pause_s(now, _LOOK_S))))
+
+    def _print(self, act: Callable[..., None], *args: Any) -> None:
+        try:
+            act(*args)
+        except BrokenPipeError:  # `workbench run … | head` has seen enough
+            self._printer.mute()
+            self._ending.signalled(signal.SIGPIPE, time.monotonic())
+
+
+class _FixedJob(RunningJob):
+    """A job that ends when one of its ranks fails."""
+
+    def __init__(self, task: JobSpec, printer: Printer, ranks: FixedRanks) -> None:
+        super().__init__(printer, ranks, Ending(task.n))
+        self._task, self._fixed = task, ranks
         self._lost: tuple[str, int] | None = None
         self._lost_hosts: list[HostLost] = []
-        self._files: dict[str, bytes] = {}
         self._begun = self._progressed = time.monotonic()
 
-    def start(self, log: Callable[[str], None], verbose: bool) -> None:
-        """Start the ranks. Their own deadline begins when all hosts have been asked for theirs."""
-        self._ranks.start(log, verbose)
-        self._progressed = time.monotonic()
-
-    def attend(self) -> None:
-        """Handle events until all ranks have ended, or are to be killed."""
+    def attend(self, log: Callable[[str], None], verbose: bool) -> None:
+        """Start the ranks, and handle events until all have ended, or are to be killed."""
+        self._fixed.start_all(log, verbose)
+        self._progressed = time.monotonic()  # the ranks' own deadline begins when all hosts have been asked for theirs
         while not self._ending.over and not self._lost:
-            self._check_deadlines(time.monotonic())
-            pause_s = self._printer.pause_s(self._ending.pause_s(time.monotonic(), _LOOK_S))
-            self._take(self._ranks.wait(pause_s))
-            if self._ranks.ended() and not self._ending.over:
+            now = time.monotonic()
+            self._check_deadlines(now)
+            self._take_next(now)
+            if self._fixed.ended() and not self._ending.over:
                 self._lose()
 
-    def stop(self) -> None:
-        """Kill every process, delete every file, read the rest of the output."""
-        self._files = self._ranks.stop(self._take)
-
     def outcome(self) -> Outcome:
-        ending, files = self._ending, self._files
+        ending, files = self._ending, dict(self._ranks.files)
         if self._lost and not ending.failed:
             name, code = self._lost
             text = f"{name} ended with exit code {code} before its ranks: did one call MPI_Abort?"
@@ -139,30 +175,20 @@ class _Run:
         killed = culprit is not None and ending.codes[culprit] < 0
         return Outcome(ending.exit_code(culprit), culprit, text, ending.asked, ending.late, killed, files)
 
-    def _take(self, events: Iterable[LauncherEvent]) -> None:
-        now = time.monotonic()
-        for event in events:
-            match event:
-                case Wrote(rank, stream, data):
-                    self._print(rank, stream, data)
-                case Started(rank, _):
-                    self._started.add(rank)
-                    self._progressed = now
-                case RankEnded(rank, code):
-                    self._ending.ended(rank, code, now)
-                case HostLost():
-                    self._lost_hosts.append(event)
-                    for rank in sorted(self._ending.running & set(event.ranks)):
-                        self._ending.ended(rank, -signal.SIGKILL, now)
-                case Signalled(number):
-                    self._ending.signalled(number, now)
-                    if self._ending.running - self._started:  # not all have started to get the signal
-                        self._ending.signalled(number, now)
-        self._flush()
+    def _handle(self, event: LauncherEvent, now: float) -> None:
+        match event:
+            case Started():
+                self._progressed = now
+            case RankEnded(rank, code):
+                self._ending.ended(rank, code, now)
+            case HostLost():
+                self._lost_hosts.append(event)
+                for rank in sorted(self._ending.running & set(event.ranks)):
+                    self._ending.ended(rank, -signal.SIGKILL, now)
+            case Signalled(number) if self._ending.running - self._started:  # not all have started to get the signal
+                self._ending.signalled(number, now)
 
     def _check_deadlines(self, now: float) -> None:
-        for number in self._ending.due(now):
-            self._ranks.signal(sorted(self._ending.running & self._started), number)
         task, ending = self._task, self._ending
         if task.timeout_s is not None and not ending.late and now - self._begun > task.timeout_s:
             ending.out_of_time(now)
@@ -172,34 +198,18 @@ class _Run:
             self._fail_to_start(f"Ranks {missing} of {task.n} did not start within {task.start_timeout_s:g} s{since}.")
 
     def _lose(self) -> None:
-        """Mpiexec or a supervisor has ended before its ranks: a rank called MPI_Abort, or somebody killed it."""
-        self._take(self._ranks.wait(_LOOK_S))
-        name, code = next(iter(self._ranks.ended().items()))
+        """Mpiexec has ended before its ranks: a rank called MPI_Abort, or somebody killed it."""
+        self.take(self._ranks.wait(_LOOK_S))
+        name, code = next(iter(self._fixed.ended().items()))
         if self._ending.running - self._started:
             self._fail_to_start(f"{name} ended with exit code {code} before its ranks had started.")
         self._lost = (name, code)
 
     def _fail_to_start(self, what: str) -> NoReturn:
-        report = self._ranks.report()
+        report = self._fixed.report()
         raise LaunchError(
             f"{what}\n{report}\nNothing was left running. On a slow machine give more time: --start-timeout."
         )
-
-    def _print(self, rank: int, stream: str, data: bytes) -> None:
-        with self._muted_without_reader():
-            self._printer.feed(rank, stream, data)
-
-    def _flush(self) -> None:
-        with self._muted_without_reader():
-            self._printer.flush()
-
-    @contextlib.contextmanager
-    def _muted_without_reader(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenPipeError:  # `workbench run … | head` has seen enough
-            self._printer.mute()
-            self._ending.signalled(signal.SIGPIPE, time.monotonic())
 
 
 def _describe_host(lost: HostLost) -> str:
@@ -222,4 +232,4 @@ def _describe(ending: Ending, culprit: int | None, where: Callable[[int], str]) 
     return f"{rank} {how_it_ended(code)}, which ends the job."
 
 
-__all__ = ["TERMINAL", "Outcome", "run"]
+__all__ = ["TERMINAL", "Outcome", "RunningJob", "run"]

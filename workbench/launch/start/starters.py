@@ -15,7 +15,7 @@ from pathlib import Path
 import workbench.errors
 from workbench import config
 from workbench.errors import LaunchError
-from workbench.launch.ranks import files, supervisor
+from workbench.launch.ranks import supervisor
 from workbench.launch.start import mpi
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -52,12 +52,20 @@ class JobSpec:
 
 
 @dataclass(frozen=True)
-class Process:
-    """A process that the launcher starts itself: mpiexec, or one rank's supervisor."""
+class Placement:
+    """Where a worker runs: the ``slot``-th one of ``host``, and the ``index``-th of all slots of its machine.
 
-    name: str
-    command: list[str]
-    env: dict[str, str] = field(default_factory=dict)
+    Args:
+        number, total: the same among the slots of all hosts, and how many there are.
+        beside: how many the host has.
+    """
+
+    host: str
+    slot: int
+    index: int = 0
+    number: int = 0
+    total: int = 1
+    beside: int = 1
 
 
 def choose(use_mpi: bool | None, use_gloo: bool | None, env: Mapping[str, str]) -> str:
@@ -82,32 +90,30 @@ def choose(use_mpi: bool | None, use_gloo: bool | None, env: Mapping[str, str]) 
     return wanted.pop() if wanted else "auto"
 
 
-def processes(task: JobSpec, folder: Path, log: Callable[[str], None]) -> list[Process]:
-    """What to start for a task.
+def mpiexec(task: JobSpec, log: Callable[[str], None]) -> list[str]:
+    """The words with which MPI's launcher starts a task's ranks on this machine; none where they start one by one.
 
     Args:
         task: what to start.
-        folder: the job's; it has the supervisors' named pipes.
         log: gets the reason for not using MPI.
 
     Raises:
         LaunchError: the task requires MPI, and no mpiexec matches mpi4py.
     """
-    words = files.command(folder, task.command)
-    supervised = [sys.executable, "-I", "-S", supervisor.__file__, str(folder), *words]
-    # For scripts that use torch.distributed by themselves. The workbench does not listen there.
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    if task.starter != "gloo":
-        try:
-            starter = mpi.command(task.n, words=task.mpi_args)
-        except LaunchError as error:
-            if task.starter == "mpi":
-                raise
-            log(f"No MPI ({error}) So the ranks are plain processes, and communicate over shared memory and TCP.")
-        else:
-            return [Process("mpiexec", [*starter, *supervised], common)]
-    common |= _common(task, folder)
-    return [Process(f"rank {i}", supervised, launcher_variables(i, task.n, i, task.n) | common) for i in range(task.n)]
+    if task.starter == "gloo":
+        return []
+    try:
+        return mpi.command(task.n, words=task.mpi_args)
+    except LaunchError as error:
+        if task.starter == "mpi":
+            raise
+        log(f"No MPI ({error}) So the ranks are plain processes, and communicate over shared memory and TCP.")
+        return []
+
+
+def torch_variables() -> dict[str, str]:
+    """For scripts that use torch.distributed by themselves. The workbench does not listen there."""
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
 
 def idle_hosts(who: str) -> str:
@@ -117,8 +123,8 @@ def idle_hosts(who: str) -> str:
     return f"This batch job has {n} hosts ({names}), but {who} on this one, {socket.gethostname()}." if n > 1 else ""
 
 
-def _common(task: JobSpec, folder: Path) -> dict[str, str]:
-    """The ranks' rendezvous: a folder in the job's, which no other user can open."""
+def rendezvous(task: JobSpec, folder: Path) -> dict[str, str]:
+    """Where ranks without MPI meet: in the job's folder, which no other user can open."""
     import secrets  # hashlib and more, which ranks of MPI do without
 
     found = {
@@ -145,6 +151,23 @@ def launcher_variables(
     return {
         **{name: str(number) for name, number in torchrun.items()},
         **{f"HOROVOD_{name}": str(number) for name, number in horovod.items()},
+    }
+
+
+def worker_variables(worker: int, placement: Placement) -> dict[str, str]:
+    """What a worker is told about itself; its rank and the number of ranks it hears in ``init()``.
+
+    Until then scripts find in Horovod's variables what is likely: that there is a rank for each slot.
+    """
+    return {
+        "WORKBENCH_WORKER": str(worker),
+        "LOCAL_RANK": str(placement.slot),  # by which scripts choose their GPU
+        "HOROVOD_RANK": str(placement.number),
+        "HOROVOD_SIZE": str(placement.total),
+        "HOROVOD_LOCAL_RANK": str(placement.slot),
+        "HOROVOD_LOCAL_SIZE": str(placement.beside),
+        "HOROVOD_HOSTNAME": placement.host,
+        "HOROVOD_ELASTIC": "1",
     }
 
 
@@ -232,7 +255,7 @@ def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
 __all__ = [
     "THREADS",
     "JobSpec",
-    "Process",
+    "Placement",
     "check_command",
     "choose",
     "environment",
@@ -240,5 +263,8 @@ __all__ = [
     "horovod_shell",
     "idle_hosts",
     "launcher_variables",
-    "processes",
+    "mpiexec",
+    "rendezvous",
+    "torch_variables",
+    "worker_variables",
 ]

@@ -22,7 +22,7 @@ def environment_here(about: Mapping[str, Any], n: int) -> dict[str, str]:
     """The launcher's environment, with what is this host's own.
 
     Args:
-        about: ``env``, ``threads``, ``gpus`` and ``slurm``, see :class:`LocalRanks`.
+        about: ``env``, ``threads``, ``gpus`` and ``slurm``, see :class:`~workbench.launch.hosts.agent.Agent`.
         n: how many ranks share the cores.
     """
     env = {name: text for name, text in about["env"].items() if not _is_own(name)}

@@ -1,0 +1,48 @@
+"""What an elastic job needs of its workers, and those on this machine alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from workbench.common.messages import Message
+from workbench.launch.ranks.events import Signals
+from workbench.launch.start.hosts import is_here
+from workbench.launch.start.ranks_here import Ranks, RanksHere
+from workbench.launch.start.starters import JobSpec, Placement
+
+
+class Workers(Ranks, Protocol):
+    """The workers of an elastic job. Numbers of ranks in events are workers'."""
+
+    def takes(self, host: str) -> bool:
+        """May workers be started on this host, which was found while the job runs?"""
+
+    def start(self, worker: int, placement: Placement) -> None: ...
+
+    def send(self, worker: int, message: Message) -> None: ...
+
+    def silent_for(self, worker: int) -> float:
+        """For how many seconds a worker has said nothing."""
+
+
+class WorkersHere(RanksHere):
+    """See :class:`Workers`. Names of this machine are one host, which has the slots of all.
+
+    Args:
+        task: each worker's command and environment; ``n``: for so many the cores are shared out.
+        signals: of this process; they come as events.
+    """
+
+    def __init__(self, task: JobSpec, signals: Signals) -> None:
+        super().__init__(task, signals, elastic=True)
+
+    def takes(self, host: str) -> bool:
+        """Another machine could not reach the ranks that are here: they use addresses of this machine alone."""
+        return is_here(host)
+
+    def start(self, worker: int, placement: Placement) -> None:
+        super().start(worker, replace(placement, slot=placement.index, beside=placement.total))
+
+
+__all__ = ["Workers", "WorkersHere"]

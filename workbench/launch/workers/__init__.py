@@ -1,1 +1,0 @@
-"""The workers of an elastic job that are processes of one host."""
