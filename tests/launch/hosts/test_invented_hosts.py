@@ -230,4 +230,6 @@ def test_hosts_of_an_elastic_job(tmp_path: Path) -> None:
         told = len(job.text())
         job.wait_for("1 worker will leave", after=told)
         job.wait_for("begins with 1 at (?!0)", after=told)
-        assert "[0]<stdout>:done" not in job.ends_well(1)
+        text = job.ends_well(1)
+        assert "[0]<stdout>:done" not in text
+        assert {*re.findall("ranks here: (.*)", text)} == {"1"}
