@@ -60,6 +60,25 @@ class Limits:
     peer_timeout_s: float = 30.0
 
 
+@dataclass
+class _Life:
+    """What the launcher knows of a worker, also when it has ended.
+
+    Args:
+        belonged: has it been in an epoch?
+        leaving: has it got SIGTERM?
+        unlisted: is its slot there no more?
+        dismissed: was it sent away?
+        finished: its rank, if it has ended well; -1 of one that never had any.
+    """
+
+    belonged: bool = False
+    leaving: bool = False
+    unlisted: bool = False
+    dismissed: bool = False
+    finished: int | None = None
+
+
 class ElasticRun(RunningJob):
     """One elastic job.
 
@@ -83,11 +102,10 @@ class ElasticRun(RunningJob):
         self._limits, self._workers, self._discovery, self._log = limits, workers, discovery, log
         self._members = Membership(limits.least, limits.most, more=self._may_fill)
         self._slots = Slots(limits.most, limits.rest_s)
-        self._next, self._belonged, self._dismissed = 0, set[int](), set[int]()
-        self._leaving, self._unlisted = set[int](), set[int]()
+        self._lives: dict[int, _Life] = {}
         self._silence = Silence(workers, limits.peer_timeout_s, self._kill_silent)
         self._last: tuple[int, str] | None = None  # who was lost last, and how
-        self._failure, self._finished = "", dict[int, int]()  # ranks, by worker, of those that ended well
+        self._failure = ""
         self._reason_at = time.monotonic() + _REASON_S
         self._short_since: float | None = None
         self._batches, self._together_since = 0, float("inf")
@@ -103,7 +121,7 @@ class ElasticRun(RunningJob):
 
     def outcome(self) -> Outcome:
         ending, left = self._ending, self._members.left and not self._ending.asked
-        if self._failure or (self._last and not (self._finished or left or ending.asked)):
+        if self._failure or (self._last and not (self._finished() or left or ending.asked)):
             worker, how = self._last or (None, "")
             words = self._printer.last_words(worker) if worker is not None else ""
             text = self._failure or f"No rank is left. The last one {how}."
@@ -114,7 +132,7 @@ class ElasticRun(RunningJob):
         if left:
             text = "All ranks have left the job after a commit, because of SIGTERM or because their hosts left."
             return Outcome(128 + SIGTERM, None, text)
-        files, ranks = dict(self._workers.files), dict(self._finished)
+        files, ranks = dict(self._workers.files), self._finished()
         return Outcome(ending.exit_code(None), None, text, ending.asked, files=files, ranks=ranks)
 
     def _handle(self, event: LauncherEvent, now: float) -> None:
@@ -135,12 +153,16 @@ class ElasticRun(RunningJob):
     def _over(self) -> bool:
         if self._ending.running:
             return self._ending.over
-        return self._closing or bool(self._next and not self._slots.may_start())
+        return self._closing or bool(self._lives and not self._slots.may_start())
+
+    def _finished(self) -> dict[int, int]:
+        """The workers that have ended well, with their ranks."""
+        return {worker: life.finished for worker, life in self._lives.items() if life.finished is not None}
 
     @property
     def _closing(self) -> bool:
         """The job is about to end: nothing more is started."""
-        return bool(self._failure or self._finished or self._members.left or self._ending.asked)
+        return bool(self._failure or self._finished() or self._members.left or self._ending.asked)
 
     # --- workers come and go --------------------------------------------------------------------------
 
@@ -154,9 +176,10 @@ class ElasticRun(RunningJob):
             if elsewhere:
                 self._log(f"{', '.join(elsewhere)}: the job began only on this machine, and stays there.")
             gone = set(self._slots.found({host: slots for host, slots in found if host not in elsewhere}))
-            if new := gone - self._unlisted:
+            if new := [worker for worker in gone if not self._lives[worker].unlisted]:
                 self._log(f"{count(len(new), 'worker')} will leave at a commit, when others can go on: slots are gone.")
-            self._unlisted = gone
+            for worker, life in self._lives.items():
+                life.unlisted = worker in gone
             self._send(self._members.unlist(gone))
 
     def _may_fill(self) -> bool:
@@ -165,14 +188,15 @@ class ElasticRun(RunningJob):
 
     def _fill(self, now: float) -> None:
         """Start workers in free slots, unless the job is about to end."""
-        if self._closing or (not self._next and self._slots.total < self._limits.least):
+        if self._closing or (not self._lives and self._slots.total < self._limits.least):
             return
         free = self._slots.free(now)
         self._batches += 1
         if free:
             self._send(self._members.announce_started())
         for host, slot in free:
-            worker, self._next = self._next, self._next + 1
+            worker = len(self._lives)
+            self._lives[worker] = _Life()
             self._slots.take(worker, host, slot)
             self._printer.add(worker, host if len(self._slots.hosts) > 1 else "")
             self._ending.running.add(worker)
@@ -184,22 +208,22 @@ class ElasticRun(RunningJob):
 
     def _end(self, worker: int, code: int, now: float, why: str = "") -> None:
         """A worker has ended; ``why`` if its host did, which has been said already."""
-        ending, belonged = self._ending, worker in self._belonged
+        ending, life = self._ending, self._lives[worker]
         ending.running.discard(worker)
         ending.codes[worker] = code
         rank = self._members.rank_of(worker)
-        if code == 0 or worker in self._dismissed:
-            if worker in self._leaving:  # whoever ended it wants it to rest
+        if code == 0 or life.dismissed:
+            if life.leaving:  # whoever ended it wants it to rest
                 self._slots.failed(worker, True, now)
             else:
                 self._slots.left(worker)
-            if worker not in self._dismissed:
-                self._finished[worker] = rank
+            if not life.dismissed:
+                life.finished = rank
             self._send(self._members.ended(worker))
             return
         how = why or f"it {how_it_ended(code)}"
         who = f"worker {worker}" + (f" (rank {rank})" if rank >= 0 else "") + self._printer.where(worker)
-        host = self._slots.failed(worker, belonged, now)
+        host = self._slots.failed(worker, life.belonged, now)
         if not (self._failure or ending.asked):
             self._last = worker, f"{who}: {how}"
         self._send(self._members.gone(worker, how))
@@ -209,9 +233,9 @@ class ElasticRun(RunningJob):
             self._log(f"{who} was lost: {how}. {count(len(self._members.alive()), 'worker')} left.")
         if host and self._slots.hosts[host].given_up:
             self._log(f"{host} is not used: its workers are ended before they join the job.")
-        if code > 0 and self._finished:
+        if code > 0 and self._finished():
             self._fail(f"{who} failed after others had finished: {how}.", now)
-        elif belonged and self._members.left and not self._finished:
+        elif life.belonged and self._members.left and not self._finished():
             self._fail(
                 f"All ranks of epoch {self._members.epoch} were lost, and with them the trained state; the last was "
                 f"{who}: {how}. Start the job again: it continues from its newest checkpoint, if there is one.",
@@ -222,17 +246,18 @@ class ElasticRun(RunningJob):
         """What a worker says; how it ended, its supervisor will say."""
         if message.kind == "leaving":
             self._log(f"worker {worker} got SIGTERM, and leaves at its next commit.")
-            self._leaving.add(worker)
+            self._lives[worker].leaving = True
         self._send(self._members.receive(worker, message))
 
     def _send(self, out: Out) -> None:
         epoch = 0
         for worker, message in out:
+            life = self._lives.get(worker, _Life())  # anybody may say that it is a worker
             if message.kind == "epoch":
                 epoch = message.fields["epoch"]
-                self._belonged.add(worker)
+                life.belonged = True
             elif message.kind == "dismissed":
-                self._dismissed.add(worker)
+                life.dismissed = True
             elif message.kind == "refused":
                 self._log(f"worker {worker} was refused: {message.fields['why']}.")
             self._workers.send(worker, message)
@@ -251,9 +276,9 @@ class ElasticRun(RunningJob):
 
     def _check(self, now: float) -> None:
         limits, why = self._limits, self._members.why_waiting()
-        if not self._next:
+        if not self._lives:
             why = f"{count(self._slots.total, 'slot')} of at least {limits.least} (--min-np)"
-        stuck = why and (self._members.is_blocked() or not self._next)
+        stuck = why and (self._members.is_blocked() or not self._lives)
         self._short_since = (self._short_since or now) if stuck else None
         self._silence.look(self._members.awaited(), now)
         self._together_since = min(self._together_since, now) if self._members.awaits_followers() else float("inf")
