@@ -12,13 +12,12 @@ from types import ModuleType
 from typing import Any
 
 from workbench.common.extras import loaded
-from workbench.diagnostics.first_steps.imported import Watch
+from workbench.diagnostics.first_steps.imported import Watch, before, when_made
 from workbench.diagnostics.first_steps.recorder import (
     BATCHES_WITHOUT_STEP,
     STEPS_OF_AN_EPOCH,
     Recorder,
     hash_of,
-    wrapped_by_us,
 )
 
 
@@ -34,7 +33,7 @@ def watches(recorder: Recorder) -> dict[str, Watch]:
 
 
 class TorchSteps:
-    """The optimizers of this process, and the model whose input was seen last.
+    """The steps of this process, and the model whose input was seen last.
 
     Args:
         recorder: gets what is seen.
@@ -42,21 +41,11 @@ class TorchSteps:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._optimizers: list[Any] = []  # weak references
         self._model: Any = None
 
     def watch_optimizers(self, module: ModuleType) -> None:
         """Of each one, where it is made and what it steps with."""
-        plain = module.Optimizer.__init__
-
-        @functools.wraps(plain)
-        def init(optimizer: Any, *args: Any, **options: Any) -> None:
-            plain(optimizer, *args, **options)
-            if all(each() is not optimizer for each in self._optimizers):
-                self._recorder.write("optimizer", optimizer=len(self._optimizers), kind=type(optimizer).__name__)
-                self._optimizers.append(weakref.ref(optimizer))
-
-        module.Optimizer.__init__ = init
+        when_made(module.Optimizer, self._recorder.made)
         module.register_optimizer_step_pre_hook(lambda optimizer, args, options: self._step(optimizer))
 
     def watch_models(self, module: ModuleType) -> None:
@@ -76,16 +65,14 @@ class TorchSteps:
     def _step(self, optimizer: Any) -> None:
         if not self._recorder.mine:
             return
-        number = next((n for n, each in enumerate(self._optimizers) if each() is optimizer), -1)
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         gradients = [weight.grad for weight in weights if weight.grad is not None and not weight.grad.is_sparse]
         missing, known = self._missing()
         self._recorder.step(
-            number,
+            optimizer,
             hash_of(map(_bytes, weights)),
             hash_of(map(_bytes, gradients)),
             framework="torch",
-            wrapped=wrapped_by_us(),
             sharded=any(hasattr(weight, "full_tensor") for weight in weights),
             missing=missing,
             known=known,
@@ -97,8 +84,7 @@ class TorchSteps:
         model = self._model() if self._model is not None else None
         if model is None:
             return [], 0
-        optimizers = [found for each in self._optimizers if (found := each()) is not None]
-        known = {id(w) for each in optimizers for group in each.param_groups for w in group["params"]}
+        known = {id(w) for each in self._recorder.optimizers for group in each.param_groups for w in group["params"]}
         learns = [(name, id(w)) for name, w in model.named_parameters() if w.grad is not None]
         return [name for name, number in learns if number not in known], sum(number in known for _, number in learns)
 
@@ -162,14 +148,11 @@ def _watch_loaders(module: ModuleType, recorder: Recorder) -> None:
 
 def _watch_plateau(module: ModuleType, recorder: Recorder) -> None:
     """What the scheduler is given by which it chooses the rate."""
-    plain = module.ReduceLROnPlateau.step
 
-    @functools.wraps(plain)
-    def step(scheduler: Any, metrics: Any, *args: Any, **options: Any) -> Any:
+    def look(scheduler: Any, metrics: Any, *_: Any, **__: Any) -> None:
         recorder.write("metric", value=float(metrics))
-        return plain(scheduler, metrics, *args, **options)
 
-    module.ReduceLROnPlateau.step = step
+    before(module.ReduceLROnPlateau, "step", look)
 
 
 def _sampler(loader: Any) -> Any:
