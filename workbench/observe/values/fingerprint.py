@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from workbench import config
-from workbench.common.table import RankTable
+from workbench.common.table import RankTable, ShownAsTable
 from workbench.common.text import numbered
 from workbench.job import api
 from workbench.observe.values.leaves import as_array, describe, digest, digest_all, largest_difference, leaves
@@ -50,7 +50,7 @@ class Own:
 
 
 @dataclass(frozen=True, repr=False)
-class Fingerprint:
+class Fingerprint(ShownAsTable):
     """The same on every rank. True if weights and optimizer state are the same bits everywhere.
 
     Random states may differ, and with dropout or augmentation often have to; what they do is in ``agreement``.
@@ -74,12 +74,6 @@ class Fingerprint:
 
     def __bool__(self) -> bool:
         return self.agree
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
 
 
 def fingerprint(model: Any, optimizer: Any = None) -> Fingerprint:
