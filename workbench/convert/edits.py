@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -60,6 +60,12 @@ class Edits:
             self._around, self._changes = around, changes
             self._guarded, self._removed, self._heads, self.notes = others
             self.decide(unclear.reason)
+
+    def each(self, steps: Iterable[Callable[[], object]]) -> None:
+        """Make one :meth:`attempt` after the other."""
+        for step in steps:
+            with self.attempt():
+                step()
 
     def decide(self, *reasons: Reason) -> None:
         """Leave lines as they are, each below a comment that says what to decide there."""

@@ -10,7 +10,7 @@ from workbench.convert.pytorch import gradients, serial
 from workbench.convert.pytorch.training import Training, training
 from workbench.convert.rank_0 import also
 from workbench.convert.script import Script, argument, last
-from workbench.convert.source import Reason, RefusedError
+from workbench.convert.source import Reason
 from workbench.convert.unclear import UnclearError
 
 _DDP = "DistributedDataParallel"
@@ -33,14 +33,9 @@ def convert(script: Script) -> Edits:
         RefusedError: something is not understood.
     """
     edits = Edits(script)
-    try:
-        found = training(edits, shares=False)
-    except UnclearError as unclear:
-        raise RefusedError(script.name, unclear.reason) from None
+    found = training(edits, shares=False)
     edits.decide(*_refused(script))
-    for step in (_model, _calls, _numbers, lambda edits: _samplers(edits, found)):
-        with edits.attempt():
-            step(edits)
+    edits.each([lambda: _model(edits), lambda: _calls(edits), lambda: _numbers(edits), lambda: _samplers(edits, found)])
     for each in found.optimizers:
         serial.wrap(edits, each, broadcast=False)
     gradients.convert(edits, found)
