@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workbench.diagnostics.first_steps.mistakes import Event, find
+from workbench.diagnostics.first_steps.recorder import Recorder
 
 MADE = ["train.py", 9, "optimizer = SGD(model.parameters(), lr=0.1)"]
 LOOP = ["train.py", 11, "for x, y in loader:"]
@@ -34,6 +37,17 @@ def run(rank: int, **other: Any) -> list[Event]:
 def changed(rank: int, what: str) -> list[Event]:
     """A right run in which one number of each step is different on each rank."""
     return [each | {what: 100 * rank + each[what]} if what in each else each for each in run(rank)]
+
+
+def test_each_optimizer_has_a_number_of_its_own(tmp_path: Path) -> None:
+    """Whatever framework has made it; one that is made anew by a wrapper stays itself."""
+    recorder, one, other = Recorder(tmp_path / "0.jsonl"), {1}, {2}
+    for made in (one, other, one):
+        recorder.made(made)
+    recorder.step(other, weights=1, gradients=2, framework="keras", sharded=False)
+    recorder._file.close()
+    events = [json.loads(line) for line in (tmp_path / "0.jsonl").read_text().splitlines()]
+    assert [(each["what"], each["optimizer"]) for each in events] == [("optimizer", 0), ("optimizer", 1), ("step", 1)]
 
 
 def test_a_right_run_has_no_mistake() -> None:
