@@ -121,7 +121,6 @@ class Edits:
         self._changes.setdefault(node, []).append(_statements_of)
 
     def changed(self) -> list[cst.CSTNode]:
-        """The nodes that are."""
         return [*self._around, *self._changes, *self._guarded, *self._removed]
 
     def note(self, node: cst.CSTNode, text: str) -> None:

@@ -65,7 +65,6 @@ class Training:
 
     @property
     def steps(self) -> list[cst.Call]:
-        """Of all optimizers."""
         return [*dict.fromkeys(step for each in self.optimizers for step in each.steps)]
 
 

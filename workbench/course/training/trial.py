@@ -162,7 +162,6 @@ class JobRank:
         return data.digits().limit(240, 101)
 
     def train(self, function: Callable[..., Any], hvd: Any) -> Any:
-        """Call the learner's function."""
         return function(hvd, self.job)
 
     def tell(self, seen: behaviour.Seen) -> None:
@@ -196,7 +195,6 @@ class CapstoneRank:
         return data.digits().limit(1433)
 
     def train(self, function: Callable[..., Any], hvd: Any) -> Any:
-        """Call the learner's function."""
         return function(hvd, self.model, self.digits, self.batch, self.epochs)
 
     def tell(self, seen: behaviour.Seen) -> None:

@@ -150,12 +150,10 @@ def _stopper(recorder: Recorder) -> Any:
             recorder.write("loop", loader=0, length=self.params.get("steps"), epoch=None, shuffles=False, steps=0)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Enough?"""
             if batch + 1 >= STEPS_OF_AN_EPOCH:
                 self.model.stop_training = True
 
         def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Enough?"""
             if batch + 1 >= STEPS_OF_AN_EPOCH:
                 self.model.stop_evaluating = True
 
