@@ -61,7 +61,7 @@ class Edits:
             self._guarded, self._removed, self._heads, self.notes = others
             self.decide(unclear.reason)
 
-    def each(self, steps: Iterable[Callable[[], object]]) -> None:
+    def attempt_each(self, steps: Iterable[Callable[[], object]]) -> None:
         """Make one :meth:`attempt` after the other."""
         for step in steps:
             with self.attempt():

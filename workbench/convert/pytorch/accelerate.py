@@ -37,7 +37,7 @@ def convert(script: Script) -> Edits:
     found = training(edits)
     name = _accelerator(edits, found)
     loaders, functions = set[str](), list[str]()
-    edits.each(
+    edits.attempt_each(
         [
             lambda: loaders.update(_prepare(edits, name)),
             lambda: functions.extend(sharding.shard(edits, found, keep_batch=True)),

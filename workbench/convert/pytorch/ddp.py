@@ -35,7 +35,9 @@ def convert(script: Script) -> Edits:
     edits = Edits(script)
     found = training(edits, shares=False)
     edits.decide(*_refused(script))
-    edits.each([lambda: _model(edits), lambda: _calls(edits), lambda: _numbers(edits), lambda: _samplers(edits, found)])
+    edits.attempt_each(
+        [lambda: _model(edits), lambda: _calls(edits), lambda: _numbers(edits), lambda: _samplers(edits, found)]
+    )
     for each in found.optimizers:
         serial.wrap(edits, each, broadcast=False)
     gradients.convert(edits, found)

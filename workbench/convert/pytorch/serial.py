@@ -32,7 +32,7 @@ def convert(script: Script, loss_is: str = "", scale_rate: bool = False) -> Edit
     edits = Edits(script)
     edits.decide(*refusals.found(script))
     found, shared = training(edits), list[str]()
-    edits.each(
+    edits.attempt_each(
         [
             lambda: shared.extend(sharding.shard(edits, found, scale_rate)),
             lambda: _optimizers(edits, found, loss_is, scale_rate),
