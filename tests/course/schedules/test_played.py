@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from workbench.course.schedules.bound import least_step
-from workbench.course.schedules.messages import Messages, in_turn
+from workbench.course.schedules.messages import Messages, in_turn, nbytes
 from workbench.course.schedules.played import STEPS, on_the_network, play, waits
 from workbench.course.tasks.t16a_step_time import Network, line
 from workbench.simulate.published import MODELS, pascal, reduction
@@ -88,8 +88,7 @@ def test_computing_and_waits_make_the_step() -> None:
         waited = sum(wait.end_s - wait.begin_s for wait in waits(played.events, played.step_s))
         assert computed + waited == pytest.approx(max(played.step_s, last_s), abs=1e-6)
         carried = sum(event.end_s - event.begin_s for event in on_the_network(played.events, played.step_s))
-        busy = sum(reduce_s(4 * sum(end - begin for _, begin, end in one)) for one in messages)
-        assert carried == pytest.approx(busy, abs=1e-6)
+        assert carried == pytest.approx(sum(map(reduce_s, map(nbytes, messages))), abs=1e-6)
 
 
 def test_the_contest_can_be_won() -> None:

@@ -7,9 +7,9 @@ the rank stands before it, in its function, or where all callers of that functio
 from __future__ import annotations
 
 import ast
+import tokenize
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from workbench.common.script_steps import Reader, find, last
@@ -400,10 +400,11 @@ class Script:
 
 
 def read(path: str) -> Script | None:
-    """The script at this path; None if it is no Python that can be read."""
+    """The script at this path, in the encoding that it declares; None if it is no Python that can be read."""
     try:
-        return Script(path, Path(path).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError, RecursionError, ValueError):
+        with tokenize.open(path) as file:
+            return Script(path, file.read())
+    except (OSError, SyntaxError, RecursionError, ValueError):  # a UnicodeDecodeError is a ValueError
         return None
 
 
