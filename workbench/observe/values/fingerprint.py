@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from workbench import config
 from workbench.common.table import RankTable, ShownAsTable
 from workbench.common.text import numbered
 from workbench.job import api
+from workbench.job.objects import allgather_object
 from workbench.observe.values.leaves import as_array, describe, digest, digest_all, largest_difference, leaves
 
 _NAME = "workbench.fingerprint"
@@ -146,10 +146,7 @@ def _gather(own: Own) -> list[Own]:
     """What every rank has, by rank."""
     if not api.is_initialized() and config.launch().size == 1:
         return [own]
-    data = np.frombuffer(json.dumps(asdict(own)).encode(), np.uint8)
-    lengths = api.allgather(np.array([len(data)]), f"{_NAME}.length")
-    everything = api.allgather(data, _NAME)
-    return [Own(**json.loads(piece.tobytes())) for piece in np.split(everything, np.cumsum(lengths)[:-1])]
+    return allgather_object(own, _NAME)
 
 
 def _reference(states: Sequence[State]) -> int:
