@@ -55,8 +55,8 @@ def test_a_list_and_a_policy_that_say_the_same_send_the_same() -> None:
                 for i, layer in enumerate(layers)
                 for begin in range(0, layer.values, piece)
             ]
-            expected = simulate(layers, reduce_s, policy, steps=STEPS).step_s
-            assert play(layers, first, reduce_s).step_s == pytest.approx(expected)
+            found = play(layers, first, reduce_s).step_s
+            assert found == pytest.approx(simulate(layers, reduce_s, policy, steps=STEPS).step_s)
 
 
 def test_no_schedule_beats_the_bound() -> None:

@@ -27,50 +27,41 @@ from workbench.diagnostics.first_steps.recorder import (
 
 def watches(recorder: Recorder) -> dict[str, Watch]:
     """Modules of Keras and TensorFlow, and what is done when they have been imported."""
-    steps = KerasSteps(recorder)
+    watched = {
+        "tensorflow.python.client.session": _watch_sessions,
+        "keras.src.optimizers.base_optimizer": _watch_optimizers,
+        "keras.src.layers.layer": _watch_layers,
+        **{f"keras.src.backend.{name}.trainer": _watch_fit for name in ("tensorflow", "torch", "jax")},
+    }
     return {
         "tensorflow": _run_as_written,
-        "tensorflow.python.client.session": lambda module: _watch_sessions(module, recorder),
-        "keras.src.optimizers.base_optimizer": steps.watch_optimizers,
-        "keras.src.layers.layer": steps.watch_layers,
-        **{
-            f"keras.src.backend.{name}.trainer": functools.partial(_watch_fit, recorder=recorder)
-            for name in ("tensorflow", "torch", "jax")
-        },
+        **{name: functools.partial(watch, recorder=recorder) for name, watch in watched.items()},
     }
 
 
-class KerasSteps:
-    """The steps of this process.
+def _watch_optimizers(module: ModuleType, recorder: Recorder) -> None:
+    """Of each one, where it is made and what it steps with."""
 
-    Args:
-        recorder: gets what is seen.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def watch_optimizers(self, module: ModuleType) -> None:
-        """Of each one, where it is made and what it steps with."""
-        when_made(module.BaseOptimizer, self._recorder.made)
-        before(module.BaseOptimizer, "apply", self._step)
-
-    def watch_layers(self, module: ModuleType) -> None:
-        """The first input after each step that a layer gets, which is the model's."""
-        before(module.Layer, "__call__", self._call)
-
-    def _call(self, layer: Any, *args: Any, **options: Any) -> None:
-        recorder = self._recorder
-        if recorder.wants_batch and recorder.mine and args and options.get("training") is not False:
-            found = _arrays(args[:1])
-            if found:
-                recorder.saw_batch(hash_of(found))
-
-    def _step(self, optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
+    def look(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
         found = getattr(optimizer, "_trainable_variables", []) if trainable_variables is None else trainable_variables
         values, slopes = _arrays([each.value for each in found]), _arrays(grads)
         if values is not None and slopes is not None:
-            self._recorder.step(optimizer, hash_of(values), hash_of(slopes), framework="keras", sharded=False)
+            recorder.step(optimizer, hash_of(values), hash_of(slopes), framework="keras", sharded=False)
+
+    when_made(module.BaseOptimizer, recorder.made)
+    before(module.BaseOptimizer, "apply", look)
+
+
+def _watch_layers(module: ModuleType, recorder: Recorder) -> None:
+    """The first input after each step that a layer gets, which is the model's."""
+
+    def look(layer: Any, *args: Any, **options: Any) -> None:
+        if recorder.wants_batch and recorder.mine and args and options.get("training") is not False:
+            found = _arrays(args[:1])
+            if found:
+                recorder.saw_batch(hash_of(found), layer)
+
+    before(module.Layer, "__call__", look)
 
 
 def _arrays(tensors: Iterable[Any]) -> list[Any] | None:
@@ -160,4 +151,4 @@ def _stopper(recorder: Recorder) -> Any:
     return Stopper()
 
 
-__all__ = ["KerasSteps", "watches"]
+__all__ = ["watches"]

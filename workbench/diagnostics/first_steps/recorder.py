@@ -8,7 +8,7 @@ import os
 import sys
 import weakref
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,11 @@ class Recorder:
 
     Args:
         path: the file.
+
+    Attributes:
+        steps: how many there have been.
+        batch: the hash of the first input after the last of them, unless ``wants_batch``.
+        model: gives what got that input, if it is still there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,6 +40,7 @@ class Recorder:
         self.steps = 0
         self.batch: int | None = None
         self.wants_batch = True
+        self.model: Callable[[], Any] = lambda: None
         self._optimizers: list[weakref.ref[Any]] = []
 
     @property
@@ -52,9 +58,9 @@ class Recorder:
         if self.mine:
             self._file.write(json.dumps({"what": what, "at": user_line(), **about}) + "\n")
 
-    def saw_batch(self, batch: int) -> None:
-        """The hash of the first input after a step."""
-        self.batch, self.wants_batch = batch, False
+    def saw_batch(self, batch: int, model: Any) -> None:
+        """The hash of the first input after a step, and what got it."""
+        self.batch, self.wants_batch, self.model = batch, False, weakref.ref(model)
 
     def made(self, optimizer: Any) -> None:
         """There is an optimizer."""
