@@ -100,7 +100,7 @@ class Reader:
         yield from (_CALLS[name] for name in calls & _CALLS.keys())
         if "init" in calls:
             yield 1
-        made = {_last(node.func) for node in nodes if isinstance(node, ast.Call)}
+        made = {last(node.func) for node in nodes if isinstance(node, ast.Call)}
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and made & set(_TELL):
             return
         if "local_rank" in used:
@@ -131,7 +131,7 @@ class Reader:
             first = first.value
         whole = ast.unparse(node.func).rpartition(".")[0]
         ours = whole in self._modules or (isinstance(first, ast.Name) and first.id in self._modules)
-        return _last(node.func) if ours else ""
+        return last(node.func) if ours else ""
 
     def number(self, node: ast.AST) -> str | None:
         """``rank``, ``size`` or ``local_rank``, if the expression is that number."""
@@ -165,8 +165,9 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
         yield ast.unparse(target), value
 
 
-def _last(node: ast.expr) -> str:
+def last(node: ast.expr) -> str:
+    """The last part of a name with dots, or ""."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-__all__ = ["STEPS", "WITHOUT", "Reader", "find"]
+__all__ = ["STEPS", "WITHOUT", "Reader", "find", "last"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Protocol
 
 from workbench.common.text import columns
 
@@ -51,3 +52,18 @@ class RankTable:
 
     def _lines(self) -> list[Sequence[str]]:
         return [*self.rows, *filter(None, [self.below])]
+
+
+class _HasTable(Protocol):
+    @property
+    def table(self) -> RankTable: ...
+
+
+class ShownAsTable:
+    """Shows itself as its ``table``, in a terminal and in a notebook."""
+
+    def __repr__(self: _HasTable) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self: _HasTable) -> str:
+        return self.table._repr_html_()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -61,6 +61,12 @@ class Edits:
             self._guarded, self._removed, self._heads, self.notes = others
             self.decide(unclear.reason)
 
+    def attempt_each(self, steps: Iterable[Callable[[], object]]) -> None:
+        """Make one :meth:`attempt` after the other."""
+        for step in steps:
+            with self.attempt():
+                step()
+
     def decide(self, *reasons: Reason) -> None:
         """Leave lines as they are, each below a comment that says what to decide there."""
         for reason in reasons:
@@ -115,7 +121,6 @@ class Edits:
         self._changes.setdefault(node, []).append(_statements_of)
 
     def changed(self) -> list[cst.CSTNode]:
-        """The nodes that are."""
         return [*self._around, *self._changes, *self._guarded, *self._removed]
 
     def note(self, node: cst.CSTNode, text: str) -> None:

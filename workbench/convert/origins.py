@@ -30,6 +30,11 @@ def origin(script: Script, node: cst.BaseExpression) -> cst.BaseExpression | Non
     return found[0] if len(found) == 1 else None
 
 
+def makers(script: Script, node: cst.BaseExpression) -> list[cst.Call]:
+    """The calls among the expressions that make the value."""
+    return [each for each in origins(script, node) if isinstance(each, cst.Call)]
+
+
 def _follow(script: Script, node: cst.BaseExpression, seen: set[cst.CSTNode]) -> Iterator[cst.BaseExpression]:
     if node in seen:
         return
@@ -177,4 +182,4 @@ def returns(script: Script, function: cst.FunctionDef) -> list[cst.BaseExpressio
     return [each.value for each in found if each.value is not None]
 
 
-__all__ = ["assignments", "bound", "called", "origin", "origins", "parameters", "passed", "returned", "returns"]
+__all__ = ["assignments", "bound", "called", "makers", "origin", "origins", "parameters", "returned", "returns"]

@@ -147,6 +147,10 @@ class Script:
         """Calls of functions, by their names in full."""
         return [call for call in self.all(cst.Call) if self.meaning(call.func) in names]
 
+    def methods(self, name: str) -> list[cst.Call]:
+        """Calls of a method, as ``anything.name(…)``."""
+        return [call for call in self.all(cst.Call) if isinstance(call.func, cst.Attribute) and last(call.func) == name]
+
     def functions(self, name: str) -> list[cst.FunctionDef]:
         """The script's functions and methods of that name."""
         return [each for each in self.all(cst.FunctionDef) if each.name.value == name]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.common.text import count
-from workbench.observe.drawing_kit import STYLE, WIDTH, clean, duration, in_lines, round_step, size
+from workbench.observe.drawing_kit import WIDTH, clean, document, duration, in_lines, round_step, size
 from workbench.observe.tracks import PHASES, Bar, Mark, PhaseSpan, Track, length, waited_s
 
 LEFT, RIGHT, TOP = 100.0, 18.0, 50.0  # where the axis of time begins and ends; above it the title and the legend
@@ -85,12 +85,6 @@ def svg(
         bottom += _height(track) + _MARGIN
     bars = [line for track, top in zip(tracks, tops, strict=True) for line in _track(track, tracks, top, end, noun)]
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {bottom + 22:g}" width="{WIDTH:g}" '
-        f'height="{bottom + 22:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
-        f'data-axis="{LEFT:g} {WIDTH - RIGHT:g} {_number(end)}" data-top="{top - 8:g}" '
-        'font-family="sans-serif" font-size="11">',
-        f"<style>{STYLE}</style>",
-        f'<rect class="wbt-ground" width="{WIDTH:g}" height="{bottom + 22:g}" rx="6"/>',
         *(_text(12, 18 + 14 * i, line, size=12) for i, line in enumerate(title)),
         *_legend(tracks, top - 22),
         '<g class="wbt-axis">',
@@ -100,9 +94,9 @@ def svg(
         *(line for mark in marks for line in _mark(mark, tracks, tops, bottom - _MARGIN / 2, end)),
         *(line for arrow in arrows for line in _arrow(arrow, tops, end)),
         *_names(tracks, tops, end, noun),  # above the arrows
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    axis = f'data-axis="{LEFT:g} {WIDTH - RIGHT:g} {_number(end)}" data-top="{top - 8:g}"'
+    return document(text, WIDTH, bottom + 22, parts, f'{axis} font-family="sans-serif" font-size="11"')
 
 
 def describe(tracks: Sequence[Track], noun: str = "rank") -> str:

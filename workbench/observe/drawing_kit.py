@@ -28,23 +28,26 @@ STYLE = (
 """Classes of a picture's parts: they follow the reader's system, light or dark."""
 LETTER = 6.2
 """Width of a letter of a title."""
+_FONT = 'font-family="sans-serif"'
 _CONTROL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def picture(text: str, width: float, height: float, parts: Sequence[Any]) -> Figure:
     """A document with the text as its title, on a ground of its own."""
     width = max(width, 24 + LETTER * len(text)) if len(text) < 110 else max(width, 700.0)
+    return Figure(document(text, width, height, [*title(text, width), *parts]), text)
+
+
+def document(text: str, width: float, height: float, parts: Sequence[str], attributes: str = _FONT) -> str:
+    """The SVG of a picture on a ground of its own, at most :data:`WIDTH` wide."""
     shown = min(1.0, WIDTH / width)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{shown * width:g}" '
         f'height="{shown * height:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
-        'font-family="sans-serif">'
+        f"{attributes}>"
     )
     ground = f'<rect class="wbt-ground" width="{width:g}" height="{height:g}" rx="6"/>'
-    return Figure(
-        "\n".join([head, f"<style>{STYLE}</style>", ground, *title(text, width), *parts, "</svg>"]) + "\n",
-        text,
-    )
+    return "\n".join([head, f"<style>{STYLE}</style>", ground, *parts, "</svg>"]) + "\n"
 
 
 def title(text: str, width: float) -> list[str]:

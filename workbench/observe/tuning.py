@@ -63,9 +63,9 @@ def _svg(trials: Sequence[TunerTrial], choice: Choice, said: str) -> str:
     step = (WIDTH - LEFT - RIGHT) / max(1, len(trials))
     parts = [
         f'<line class="wbt-line" x1="{LEFT:g}" y1="{bottom:g}" x2="{WIDTH - RIGHT:g}" y2="{bottom:g}"/>',
-        f'<text class="wbt-text" x="{LEFT - 6:g}" y="{TOP + 4:g}" text-anchor="end">{most / 1e6:.4g} MB/s</text>',
-        f'<text class="wbt-text" x="{LEFT - 6:g}" y="{bottom + 4:g}" text-anchor="end">0</text>',
-        f'<text class="wbt-text" x="{LEFT:g}" y="{bottom + 18:g}">trial 1 … {len(trials)}; {legend}</text>',
+        kit.label(LEFT - 6, TOP + 4, f"{most / 1e6:.4g} MB/s", anchor="end"),
+        kit.label(LEFT - 6, bottom + 4, "0", anchor="end"),
+        kit.label(LEFT, bottom + 18, f"trial 1 … {len(trials)}; {legend}"),
     ]
     for i, trial in enumerate(trials):
         x, y = LEFT + (i + 0.5) * step, bottom - _HEIGHT * trial.score / most
@@ -75,16 +75,9 @@ def _svg(trials: Sequence[TunerTrial], choice: Choice, said: str) -> str:
         if trial.expected is not None:
             y = bottom - _HEIGHT * trial.expected / most
             parts.append(f'<path class="wbt-line" d="M{x - 6:.1f} {y:.1f}h12"><title>{what}</title></path>')
-    size = f'width="{WIDTH:g}" height="{bottom + 28:g}"'
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {bottom + 28:g}" {size} '
-        f'style="max-width:100%;height:auto" role="img" aria-label="{clean(said)}" font-family="sans-serif" '
-        'font-size="11">'
-    )
-    ground = f'<rect class="wbt-ground" {size} rx="6"/>'
     lines = [said[i : i + 130] for i in range(0, len(said), 130)]
-    words = [f'<text class="wbt-text" x="12" y="{18 + 14 * i}">{clean(line)}</text>' for i, line in enumerate(lines)]
-    return "\n".join([head, f"<style>{kit.STYLE}</style>", ground, *words, *parts, "</svg>"]) + "\n"
+    words = [kit.label(12, 18 + 14 * i, line) for i, line in enumerate(lines)]
+    return kit.document(said, WIDTH, bottom + 28, [*words, *parts])
 
 
 __all__ = ["AutotuneReport", "autotune_report"]

@@ -52,7 +52,6 @@ class LogNormal:
         _check("deviation", self.deviation, 0.0)
 
     def draw(self, chance: np.random.Generator, ranks: int) -> NDArray[np.float64]:
-        """See :class:`Stragglers`."""
         return np.exp(self.deviation * chance.standard_normal(ranks))
 
 
@@ -78,7 +77,6 @@ class Exponential:
         _check("tail", self.tail, 0.0)
 
     def draw(self, chance: np.random.Generator, ranks: int) -> NDArray[np.float64]:
-        """See :class:`Stragglers`."""
         return 1.0 + self.tail * chance.standard_exponential(ranks)
 
 
@@ -99,7 +97,6 @@ class OneSlow:
         _check("factor", self.factor, 1.0)
 
     def draw(self, chance: np.random.Generator, ranks: int) -> NDArray[np.float64]:
-        """See :class:`Stragglers`."""
         return np.where(np.arange(ranks) == 0, self.factor, 1.0)
 
 

@@ -45,12 +45,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from workbench.simulate.algorithms import allgather, reduce_scatter
 from workbench.simulate.machines import Machines, Wire
 from workbench.simulate.published import GBIT, MODELS, efficiency, pascal, reduction
-from workbench.simulate.schedule import finish_times, record
+from workbench.simulate.schedule import timed
 from workbench.simulate.servers import Servers
 from workbench.simulate.steps import simulate, spans
 
@@ -158,14 +157,12 @@ def byteps_gain(gbit: float, line: float, inside: Wire, machines: int = BYTEPS_M
 def _served(workers: Machines) -> Callable[[float], float]:
     """How long servers take for so many bytes of each worker's GPUs."""
     both = Machines(2 * workers.hosts, 1, workers.inside, workers.between)
-    servers = record(Servers(PIECES), both.n, per_rank=PIECES // 2)
+    servers = timed(Servers(PIECES), both, per_rank=PIECES // 2)
     host = Machines(1, workers.per_host, workers.inside, workers.between)
-    levels = [record(each, host.n) for each in (reduce_scatter, allgather)]
+    levels = [timed(each, host) for each in (reduce_scatter, allgather)]
 
-    @lru_cache(maxsize=1024)
     def reduce_s(nbytes: float) -> float:
-        between_s = float(finish_times(servers, nbytes, both).max())
-        inside_s = sum(float(finish_times(level, nbytes, host).max()) for level in levels)
+        between_s, inside_s = servers(nbytes), sum(level(nbytes) for level in levels)
         return max(between_s, inside_s) + min(between_s, inside_s) / PIECES
 
     return reduce_s

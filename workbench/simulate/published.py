@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from workbench.collectives.ring import ring_allreduce
 from workbench.simulate.machines import Machines, Wire
 from workbench.simulate.models import Layers, inception_v3, resnet101, vgg16
-from workbench.simulate.schedule import Algorithm, finish_times, record
+from workbench.simulate.schedule import Algorithm, timed
 from workbench.simulate.steps import Policy, simulate, spans
 
 GBIT = 1e9 / 8  # bytes a second
@@ -82,12 +81,7 @@ def efficiency(name: str, machines: Machines, common: float = 0.10, policy: Poli
 
 def reduction(machines: Machines, algorithm: Algorithm = ring_allreduce) -> Callable[[float], float]:
     """How long an algorithm takes for so many bytes."""
-
-    @lru_cache(maxsize=1024)
-    def reduce_s(nbytes: float) -> float:
-        return float(finish_times(record(algorithm, machines.n), nbytes, machines).max())
-
-    return reduce_s
+    return timed(algorithm, machines)
 
 
 __all__ = ["BATCH", "MODELS", "Paper", "efficiency", "pascal", "reduction"]

@@ -203,4 +203,20 @@ def _one_by_one(schedule: Schedule, nbytes: float, machines: Machines, ready: Ti
     return ready
 
 
-__all__ = ["NOBODY", "Algorithm", "Schedule", "Times", "finish_times", "record"]
+def timed(algorithm: Algorithm, machines: Machines, per_rank: int = 1) -> Callable[[float], float]:
+    """How long an algorithm takes for so many bytes, until the last rank has finished.
+
+    Args:
+        algorithm: on all ranks of the machines.
+        machines: the ranks' hosts and wires.
+        per_rank: see :func:`record`.
+    """
+
+    @lru_cache(maxsize=1024)
+    def seconds(nbytes: float) -> float:
+        return float(finish_times(record(algorithm, machines.n, per_rank), nbytes, machines).max())
+
+    return seconds
+
+
+__all__ = ["NOBODY", "Algorithm", "Schedule", "Times", "finish_times", "record", "timed"]

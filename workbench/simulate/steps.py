@@ -9,11 +9,13 @@ The next step begins when all gradients are reduced (``BACKWARD``), or a layer's
 What travels together is decided by the package's own planners: :func:`workbench.core.fusion.plan` and
 :func:`workbench.core.buckets.plan_buckets`. Ranks compute alike but for stragglers; a gradient is ready when the
 slowest rank has it.
+
+:func:`train` is the loop over the two lanes, with any :data:`Network`; :func:`simulate` has that of a :class:`Policy`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -142,13 +144,54 @@ class Result:
     events: list[TimedEvent] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Tensor:
-    """What the planner sees: a layer's gradients, a bucket, or a piece of one of these."""
+Network = Callable[[Sequence[float], float], Iterable[tuple[tuple[int, ...], float, float, int]]]
+"""Of when each layer's gradients are ready, and when it is free: (layers, begin, end, values) of what it carries."""
 
-    name: str
-    layers: tuple[int, ...]
-    values: int
+
+def train(
+    layers: Sequence[Span],
+    network: Network,
+    overlap: Overlap = Overlap.FORWARD,
+    steps: int = 4,
+    slower: Callable[[], float] = lambda: 1.0,
+) -> Result:
+    """Train for some steps on a network of one's own; see :func:`simulate`.
+
+    Args:
+        layers: in forward order.
+        network: carries all gradients of a step.
+        overlap: see there.
+        steps: at least two.
+        slower: asked before each step: its computing time as a multiple of the usual one.
+    """
+    updated, free, ends = [0.0] * len(layers), 0.0, [0.0]
+    for _ in range(steps):
+        factor = slower()
+        begin = updated if overlap is Overlap.FORWARD else [max([ends[-1], *updated])] * len(layers)
+        computed = list(_compute(layers, begin, ends[-1], factor))
+        ends.append(computed[-1].end_s if computed else ends[-1])
+        ready = [event.end_s for event in reversed(computed[len(layers) :])]
+        carried = list(network([ends[-1]] * len(layers) if overlap is Overlap.NOTHING else ready, free))
+        updated = ready
+        for inside, _, free, _ in carried:
+            for i in inside:
+                updated[i] = free
+    reduced = [
+        TimedEvent("reduce", tuple(layers[i].name for i in inside), begin_s, end_s, values)
+        for inside, begin_s, end_s, values in carried
+    ]
+    return Result((ends[-1] - ends[1]) / (steps - 1), [*computed, *reduced])
+
+
+def _compute(layers: Sequence[Span], begin: Sequence[float], now: float, factor: float) -> Iterator[TimedEvent]:
+    """A step's computing: each layer forward, not before its gradients of the step before, then all backward."""
+    for layer, earliest in zip(layers, begin, strict=True):
+        start = max(now, earliest)
+        now = start + layer.forward_s * factor
+        yield TimedEvent("forward", (layer.name,), start, now)
+    for layer in reversed(layers):
+        start, now = now, now + layer.backward_s * factor
+        yield TimedEvent("backward", (layer.name,), start, now)
 
 
 def simulate(
@@ -187,22 +230,15 @@ def simulate(
         8.0
     """
     _check(layers, ranks, steps)
-    policy = policy or Policy()
-    tensors, chance = _tensors(layers, policy), np.random.default_rng(seed)
-    updated, network, ends, events = [0.0] * len(layers), 0.0, [0.0], list[TimedEvent]()
-    for _ in range(steps):
-        slowest = float(policy.straggle.draw(chance, ranks).max()) if policy.straggle else 1.0
-        begin = updated if policy.overlap is Overlap.FORWARD else [max([ends[-1], *updated])] * len(layers)
-        events, now, ready = [], ends[-1], [0.0] * len(layers)
-        for i, layer in enumerate(layers):
-            now = _compute(events, "forward", layer.name, max(now, begin[i]), layer.forward_s * slowest)
-        for i, layer in reversed(list(enumerate(layers))):
-            now = ready[i] = _compute(events, "backward", layer.name, now, layer.backward_s * slowest)
-        if policy.overlap is Overlap.NOTHING:
-            ready = [now] * len(layers)
-        updated, network = _reduce(events, layers, tensors, ready, network, reduce_s, policy, ranks)
-        ends.append(now)
-    return Result((ends[-1] - ends[1]) / (steps - 1), events)
+    policy, chance = policy or Policy(), np.random.default_rng(seed)
+    tensors, straggle = _tensors(layers, policy), policy.straggle
+    return train(
+        layers,
+        lambda ready, free: _reduce(tensors, ready, free, reduce_s, policy, ranks),
+        policy.overlap,
+        steps,
+        lambda: float(straggle.draw(chance, ranks).max()) if straggle else 1.0,
+    )
 
 
 def _check(layers: Sequence[Span], ranks: int, steps: int) -> None:
@@ -216,9 +252,13 @@ def _check(layers: Sequence[Span], ranks: int, steps: int) -> None:
         raise ValueError(f"{ranks} ranks and {steps} steps: one rank and two steps at least are needed.")
 
 
-def _compute(events: list[TimedEvent], what: str, name: str, begin: float, length: float) -> float:
-    events.append(TimedEvent(what, (name,), begin, begin + length))
-    return begin + length
+@dataclass(frozen=True)
+class _Tensor:
+    """What the planner sees: a layer's gradients, a bucket, or a piece of one of these."""
+
+    name: str
+    layers: tuple[int, ...]
+    values: int
 
 
 def _tensors(layers: Sequence[Span], policy: Policy) -> list[_Tensor]:
@@ -242,17 +282,14 @@ def _tensors(layers: Sequence[Span], policy: Policy) -> list[_Tensor]:
 
 
 def _reduce(
-    events: list[TimedEvent],
-    layers: Sequence[Span],
     tensors: Sequence[_Tensor],
     ready: Sequence[float],
     free: float,
     reduce_s: Callable[[float], float],
     policy: Policy,
     ranks: int,
-) -> tuple[list[float], float]:
-    """When each layer's gradients are reduced, and when the network is free again."""
-    updated = list(ready)
+) -> Iterator[tuple[tuple[int, ...], float, float, int]]:
+    """Of what is known to be ready when the network is free, as much as the planner lets travel together."""
     known = _known([max(ready[i] for i in one.layers) for one in tensors], tensors, policy, ranks)
     waiting = {one.name: one for one in tensors}
     while waiting:
@@ -265,11 +302,7 @@ def _reduce(
         batch = [waiting.pop(response.name) for response in first]
         values = sum(one.values for one in batch)
         begin, free = free, free + reduce_s(float(policy.value_bytes * values))
-        inside = sorted({i for one in batch for i in one.layers})
-        events.append(TimedEvent("reduce", tuple(layers[i].name for i in inside), begin, free, values))
-        for i in inside:
-            updated[i] = free
-    return updated, free
+        yield tuple(sorted({i for one in batch for i in one.layers})), begin, free, values
 
 
 def _known(ready: list[float], tensors: Sequence[_Tensor], policy: Policy, ranks: int) -> dict[str, float]:
@@ -279,4 +312,4 @@ def _known(ready: list[float], tensors: Sequence[_Tensor], policy: Policy, ranks
     return {one.name: each for one, each in zip(tensors, times, strict=True)}
 
 
-__all__ = ["MIB", "Overlap", "Policy", "Result", "Span", "TimedEvent", "simulate", "spans"]
+__all__ = ["MIB", "Network", "Overlap", "Policy", "Result", "Span", "TimedEvent", "simulate", "spans", "train"]

@@ -17,8 +17,7 @@ def ran(end: np.ndarray, begin: np.ndarray) -> Record:
 def test_a_difference_counts_by_the_change() -> None:
     """Of Adam: one weight of 10,000 moved by its rate in the other direction, since its gradient is rounding."""
     begin = np.ones(10_000)
-    end = begin + 0.001
-    other = end.copy()
+    end, other = begin + 0.001, begin + 0.001
     other[0] = begin[0] - 0.001
     assert Comparison([ran(end, begin)], [ran(end, begin)]).weights() == 0
     assert np.isclose(Comparison([ran(end, begin)], [ran(other, begin)]).weights(), 2e-4)

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from workbench.course.schedules.bound import least_step
-from workbench.course.schedules.messages import Messages, in_turn
+from workbench.course.schedules.messages import Messages, in_turn, nbytes
 from workbench.course.schedules.played import STEPS, on_the_network, play, waits
+from workbench.course.tasks.t16a_step_time import Network, line
 from workbench.simulate.published import MODELS, pascal, reduction
 from workbench.simulate.steps import Overlap, Policy, Span, simulate, spans
 
 
-def cases(count: int = 150) -> Iterator[tuple[list[Span], float, float, np.random.Generator]]:
-    """Random models and networks: layers, latency, seconds a byte."""
+def cases(count: int = 150) -> Iterator[tuple[list[Span], Network, np.random.Generator]]:
+    """Random models, and networks with a latency and a bandwidth."""
     chance = np.random.default_rng(3)
     for _ in range(count):
         layers = [
@@ -24,7 +25,7 @@ def cases(count: int = 150) -> Iterator[tuple[list[Span], float, float, np.rando
             for i in range(int(chance.integers(1, 7)))
         ]
         if any(layer.values for layer in layers):
-            yield layers, float(chance.choice([0.0, 0.3])), float(chance.uniform(0.0, 0.03)), chance
+            yield layers, line(float(chance.choice([0.0, 0.3])), float(chance.uniform(0.0, 0.03))), chance
 
 
 def random_schedule(layers: list[Span], chance: np.random.Generator) -> Messages:
@@ -42,13 +43,9 @@ def random_schedule(layers: list[Span], chance: np.random.Generator) -> Messages
     return messages
 
 
-def test_it_agrees_with_the_simulator_where_both_can_say_the_same() -> None:
+def test_a_list_and_a_policy_that_say_the_same_send_the_same() -> None:
     """Whole layers in backward's order, and the front layers first, whole and in pieces: the same step to rounding."""
-    for layers, latency_s, per_byte_s, _ in cases():
-
-        def reduce_s(nbytes: float, latency_s: float = latency_s, per_byte_s: float = per_byte_s) -> float:
-            return latency_s + per_byte_s * nbytes
-
+    for layers, reduce_s, _ in cases():
         turn = simulate(layers, reduce_s, Policy(Overlap.FORWARD, fusion_bytes=0), steps=STEPS)
         assert play(layers, in_turn(layers), reduce_s).step_s == pytest.approx(turn.step_s)
         for piece in (8, 1000):
@@ -58,18 +55,14 @@ def test_it_agrees_with_the_simulator_where_both_can_say_the_same() -> None:
                 for i, layer in enumerate(layers)
                 for begin in range(0, layer.values, piece)
             ]
-            expected = simulate(layers, reduce_s, policy, steps=STEPS).step_s
-            assert play(layers, first, reduce_s).step_s == pytest.approx(expected)
+            found = play(layers, first, reduce_s).step_s
+            assert found == pytest.approx(simulate(layers, reduce_s, policy, steps=STEPS).step_s)
 
 
 def test_no_schedule_beats_the_bound() -> None:
     """Random pieces, orders and messages, on random models and networks."""
     tight = 0
-    for layers, latency_s, per_byte_s, chance in cases(400):
-
-        def reduce_s(nbytes: float, latency_s: float = latency_s, per_byte_s: float = per_byte_s) -> float:
-            return latency_s + per_byte_s * nbytes
-
+    for layers, reduce_s, chance in cases(400):
         least_s = least_step(layers, reduce_s)
         for _ in range(5):
             step_s = play(layers, random_schedule(layers, chance), reduce_s).step_s
@@ -87,16 +80,15 @@ def test_one_message_is_never_slower_than_two_on_the_paper_s_cluster() -> None:
 
 def test_computing_and_waits_make_the_step() -> None:
     """Without a gap and without an overlap; the network carries all bytes once a step."""
-    for layers, latency_s, per_byte_s, chance in cases(60):
+    for layers, reduce_s, chance in cases(60):
         messages = random_schedule(layers, chance)
-        played = play(layers, messages, lambda nbytes, a=latency_s, b=per_byte_s: a + b * nbytes, steps=40)
+        played = play(layers, messages, reduce_s, steps=40)
         last_s = played.events[2 * len(layers) - 1].end_s - played.events[0].begin_s
         computed = sum(layer.forward_s + layer.backward_s for layer in layers)
         waited = sum(wait.end_s - wait.begin_s for wait in waits(played.events, played.step_s))
         assert computed + waited == pytest.approx(max(played.step_s, last_s), abs=1e-6)
         carried = sum(event.end_s - event.begin_s for event in on_the_network(played.events, played.step_s))
-        busy = sum(latency_s + per_byte_s * 4 * sum(end - begin for _, begin, end in one) for one in messages)
-        assert carried == pytest.approx(busy, abs=1e-6)
+        assert carried == pytest.approx(sum(map(reduce_s, map(nbytes, messages))), abs=1e-6)
 
 
 def test_the_contest_can_be_won() -> None:

@@ -163,14 +163,12 @@ def said(job: Job) -> dict[int, str]:
     ("name", "text"),
     [
         ("images", IMAGES),
-        *(
-            once_more("large", LARGE),
-            once_more("layers", LAYERS),
-            once_more("alone", ALONE),
-            once_more("compiled", JAX),
-            once_more("tape", TAPE),
-            once_more("communicator", COMMUNICATOR),
-        ),
+        once_more("large", LARGE),
+        once_more("layers", LAYERS),
+        once_more("alone", ALONE),
+        once_more("compiled", JAX),
+        once_more("tape", TAPE),
+        once_more("communicator", COMMUNICATOR),
     ],
 )
 def test_planted_mistakes_are_found(
@@ -191,16 +189,10 @@ def test_planted_mistakes_are_found(
 @pytest.mark.parametrize(
     "script",
     [
-        *map(
-            once_more,
-            (
-                "examples/pytorch_mnist.py",
-                "examples/keras_mnist.py",
-                *(f"examples/{name}.py" for name in ("pytorch_horovod", "pytorch_adasum", "pytorch_elastic")),
-                *(f"examples/tensorflow_{name}.py" for name in ("horovod", "horovod_basic", "mnist_v1")),
-                *("examples/jax_mnist.py", "notebooks/steps/09_done.py", "notebooks/steps/plain/ddp.py"),
-            ),
-        ),
+        *(once_more(f"examples/pytorch_{name}.py") for name in ("mnist", "horovod", "adasum", "elastic")),
+        *(once_more(f"examples/tensorflow_{name}.py") for name in ("horovod", "horovod_basic", "mnist_v1")),
+        *(once_more(f"examples/{name}_mnist.py") for name in ("keras", "jax")),
+        *(once_more(f"notebooks/steps/{name}.py") for name in ("09_done", "plain/ddp")),
     ],
 )
 def test_right_scripts_are_quiet(jobs: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

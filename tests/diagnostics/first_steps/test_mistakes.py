@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workbench.diagnostics.first_steps.mistakes import Event, find
+from workbench.diagnostics.first_steps.recorder import Recorder
+from workbench.diagnostics.first_steps.torch_steps import _missing
 
 MADE = ["train.py", 9, "optimizer = SGD(model.parameters(), lr=0.1)"]
 LOOP = ["train.py", 11, "for x, y in loader:"]
@@ -36,6 +40,19 @@ def changed(rank: int, what: str) -> list[Event]:
     return [each | {what: 100 * rank + each[what]} if what in each else each for each in run(rank)]
 
 
+def test_each_optimizer_has_a_number_of_its_own(tmp_path: Path) -> None:
+    """Whatever framework has made it; one that is made anew by a wrapper stays itself."""
+    torch = pytest.importorskip("torch")
+    recorder, one, other, model = Recorder(tmp_path / "0.jsonl"), {1}, {2}, torch.nn.Linear(1, 1)
+    list(map(recorder.made, (one, other, one)))
+    recorder.step(other, weights=1, gradients=2, framework="keras", sharded=False)
+    recorder.saw_batch(3, model)
+    assert _missing(recorder) == ([], 0), "neither has groups of parameters"
+    recorder._file.close()
+    events = [json.loads(line) for line in (tmp_path / "0.jsonl").read_text().splitlines()]
+    assert [(each["what"], each["optimizer"]) for each in events] == [("optimizer", 0), ("optimizer", 1), ("step", 1)]
+
+
 def test_a_right_run_has_no_mistake() -> None:
     """Of two ranks and of three."""
     assert find([run(0), run(1)]) == find([run(rank, size=3) for rank in range(3)]) == []
@@ -55,12 +72,10 @@ def test_a_scheduler_that_gets_different_numbers_is_a_mistake() -> None:
     assert find([[*run(rank), ranks[0][-1]] for rank in (0, 1)]) == []
 
 
-def test_epochs_of_different_lengths_are_a_mistake_without_join() -> None:
-    """With ``join()`` after each of them, the ranks with fewer batches wait there."""
-    ranks = [[each | {"length": 20 + rank} if "length" in each else each for each in run(rank)] for rank in (0, 1)]
-    (found,) = find(ranks)
-    assert "rank 0: 20, rank 1: 21" in found.text
-    assert find([[*events, {"what": "join", "at": LOOP}] for events in ranks]) == []
+def test_epochs_of_different_lengths_are_right_with_join() -> None:
+    """After each of them the ranks with fewer batches wait there."""
+    joined = {"what": "join", "at": LOOP}
+    assert find([[*with_loops(rank, length=20 + rank), joined] for rank in (0, 1)]) == []
 
 
 def test_weights_that_are_averaged_later_are_no_mistake() -> None:

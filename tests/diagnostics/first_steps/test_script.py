@@ -168,3 +168,5 @@ def test_what_is_no_script_of_ours_is_not_judged(tmp_path: Path) -> None:
     assert found("torch.save(model, 'm.pt')\n", begin="") == []
     (tmp_path / "old.py").write_text("print 'Python 2'\n")
     assert read(str(tmp_path / "old.py")) is read(str(tmp_path / "none.py")) is None
+    (tmp_path / "latin.py").write_text("# coding: latin-1\nwords = 'à'\n", encoding="latin-1")
+    assert read(str(tmp_path / "latin.py")) is not None

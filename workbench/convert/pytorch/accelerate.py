@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import libcst as cst
 
 from workbench.convert import beginning
 from workbench.convert.edits import Edits
-from workbench.convert.origins import origins
+from workbench.convert.origins import makers
 from workbench.convert.pytorch import gradients, serial, sharding
 from workbench.convert.pytorch.training import Training, training
 from workbench.convert.script import Script, inside, last
@@ -35,23 +34,19 @@ def convert(script: Script) -> Edits:
         RefusedError: something is not understood.
     """
     edits = Edits(script)
-    try:
-        found = training(edits)
-        name = _accelerator(edits, found)
-    except UnclearError as unclear:
-        raise RefusedError(script.name, unclear.reason) from None
+    found = training(edits)
+    name = _accelerator(edits, found)
     loaders, functions = set[str](), list[str]()
-    steps: list[Callable[[], object]] = [
-        lambda: loaders.update(_prepare(edits, name)),
-        lambda: functions.extend(sharding.shard(edits, found, keep_batch=True)),
-        lambda: gradients.convert(edits, found),
-        lambda: _uses(edits, name),
-        lambda: _move_batches(edits, found, loaders),
-        *(partial(serial.wrap, edits, each) for each in found.optimizers),
-    ]
-    for step in steps:
-        with edits.attempt():
-            step()
+    edits.attempt_each(
+        [
+            lambda: loaders.update(_prepare(edits, name)),
+            lambda: functions.extend(sharding.shard(edits, found, keep_batch=True)),
+            lambda: gradients.convert(edits, found),
+            lambda: _uses(edits, name),
+            lambda: _move_batches(edits, found, loaders),
+            *(partial(serial.wrap, edits, each) for each in found.optimizers),
+        ]
+    )
     for node in script.imports("accelerate"):
         edits.remove(node)
     imports = ["import torch", *([] if functions else [sharding.SAMPLER_IMPORT])]
@@ -70,9 +65,8 @@ def _accelerator(edits: Edits, found: Training) -> str:
     names = {script.text(node.targets[0].target) for node in made}
     shared = {each.name.value for said in script.all(cst.Nonlocal) for each in said.names}
     if len(names) != 1 or names & shared:
-        raise UnclearError(
-            0, f"it makes {len(made)} Accelerators, or a nested function makes it anew: one is converted."
-        )
+        text = f"it makes {len(made)} Accelerators, or a nested function makes it anew: one is converted."
+        raise RefusedError(script.name, Reason(0, text))
     for node in made:
         call = cst.ensure_type(node.value, cst.Call)
         edits.remove(node)
@@ -93,7 +87,7 @@ def _prepare(edits: Edits, name: str) -> set[str]:
         if script.text(call.func) != f"{name}.prepare":
             continue
         for arg in call.args:
-            made = [each for each in origins(script, arg.value) if isinstance(each, cst.Call)]
+            made = makers(script, arg.value)
             if any("lr_scheduler" in script.meaning(each.func) or "scheduler" in last(each.func) for each in made):
                 raise UnclearError(
                     script.line(call), "a prepared scheduler steps once for each process. Leave it out of prepare()."

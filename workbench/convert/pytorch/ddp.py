@@ -10,18 +10,18 @@ from workbench.convert.pytorch import gradients, serial
 from workbench.convert.pytorch.training import Training, training
 from workbench.convert.rank_0 import also
 from workbench.convert.script import Script, argument, last
-from workbench.convert.source import Reason, RefusedError
+from workbench.convert.source import Reason
 from workbench.convert.unclear import UnclearError
 
 _DDP = "DistributedDataParallel"
-_SAME = {
-    "get_rank": "hvd.rank()",
-    "get_world_size": "hvd.size()",
-    "barrier": "hvd.barrier()",
-    "is_initialized": "hvd.is_initialized()",
-    "destroy_process_group": "hvd.shutdown()",
-    "is_available": "True",
+OURS = {
+    "get_rank": "rank",
+    "get_world_size": "size",
+    "barrier": "barrier",
+    "is_initialized": "is_initialized",
+    "destroy_process_group": "shutdown",
 }
+"""By the function of torch.distributed, ours that does the same."""
 _VARIABLES = {"LOCAL_RANK": "hvd.local_rank()", "RANK": "hvd.rank()", "WORLD_SIZE": "hvd.size()"}
 _IMPORTS = ("torch.distributed", "torch.nn.parallel")
 
@@ -33,14 +33,11 @@ def convert(script: Script) -> Edits:
         RefusedError: something is not understood.
     """
     edits = Edits(script)
-    try:
-        found = training(edits, shares=False)
-    except UnclearError as unclear:
-        raise RefusedError(script.name, unclear.reason) from None
+    found = training(edits, shares=False)
     edits.decide(*_refused(script))
-    for step in (_model, _calls, _numbers, lambda edits: _samplers(edits, found)):
-        with edits.attempt():
-            step(edits)
+    edits.attempt_each(
+        [lambda: _model(edits), lambda: _calls(edits), lambda: _numbers(edits), lambda: _samplers(edits, found)]
+    )
     for each in found.optimizers:
         serial.wrap(edits, each, broadcast=False)
     gradients.convert(edits, found)
@@ -118,8 +115,10 @@ def _calls(edits: Edits) -> None:
         short = name.removeprefix("torch.distributed.")
         if short == "init_process_group":
             edits.remove(call)
-        elif short in _SAME and not (call.args and short != "barrier" and short != "destroy_process_group"):
-            edits.replace(call, _SAME[short])
+        elif short == "is_available" and not call.args:
+            edits.replace(call, "True")
+        elif short in OURS and not (call.args and short != "barrier" and short != "destroy_process_group"):
+            edits.replace(call, f"hvd.{OURS[short]}()")
         elif short in ("all_reduce", "broadcast") and (text := _collective(script, call, short)):
             edits.replace(call, text)
         else:
@@ -186,4 +185,4 @@ def _samplers(edits: Edits, found: Training) -> None:
         )
 
 
-__all__ = ["convert"]
+__all__ = ["OURS", "convert"]

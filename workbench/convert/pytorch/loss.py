@@ -33,7 +33,6 @@ class _Reader:
         self._seen: set[cst.CSTNode] = set()
 
     def kind(self, node: cst.BaseExpression) -> str:
-        """See above."""
         if node in self._seen:
             return FREE
         self._seen.add(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -11,7 +11,7 @@ from workbench.convert.edits import Edits
 from workbench.convert.pytorch import gradients, loss, refusals, sharding, statistics, totals
 from workbench.convert.pytorch.training import Batches, Optimizer, Training, training
 from workbench.convert.script import Script, argument, inside, last
-from workbench.convert.source import Reason, RefusedError
+from workbench.convert.source import Reason
 from workbench.convert.steps import MEAN_OR_SUM
 from workbench.convert.unclear import UnclearError
 
@@ -31,21 +31,16 @@ def convert(script: Script, loss_is: str = "", scale_rate: bool = False) -> Edit
     """
     edits = Edits(script)
     edits.decide(*refusals.found(script))
-    try:
-        found = training(edits)
-    except UnclearError as unclear:
-        raise RefusedError(script.name, unclear.reason) from None
-    steps: list[Callable[[], object]] = [
-        lambda: shared.extend(sharding.shard(edits, found, scale_rate)),
-        lambda: _optimizers(edits, found, loss_is, scale_rate),
-        lambda: gradients.convert(edits, found),
-        lambda: totals.convert(edits, found),
-        lambda: _one_device(edits),
-    ]
-    shared = list[str]()
-    for step in steps:
-        with edits.attempt():
-            step()
+    found, shared = training(edits), list[str]()
+    edits.attempt_each(
+        [
+            lambda: shared.extend(sharding.shard(edits, found, scale_rate)),
+            lambda: _optimizers(edits, found, loss_is, scale_rate),
+            lambda: gradients.convert(edits, found),
+            lambda: totals.convert(edits, found),
+            lambda: _one_device(edits),
+        ]
+    )
     statistics.convert(edits, found)
     rank_0.convert(edits, [*found.backward, *statistics.evaluations(script)])
     sharding.download_once(edits)

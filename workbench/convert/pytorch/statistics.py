@@ -54,8 +54,8 @@ def evaluations(script: Script) -> list[cst.Call]:
     """Calls of ``model.eval()`` in a script whose models may have batch norm."""
     if not _may_have_batch_norm(script):
         return []
-    calls = [call for call in script.all(cst.Call) if isinstance(call.func, cst.Attribute) and not call.args]
-    return [call for call in calls if last(call.func) == "eval" and isinstance(next(script.above(call)), cst.Expr)]
+    calls = [call for call in script.methods("eval") if not call.args]
+    return [call for call in calls if isinstance(next(script.above(call)), cst.Expr)]
 
 
 def _may_have_batch_norm(script: Script) -> bool:

@@ -6,21 +6,16 @@ import libcst as cst
 
 from workbench.convert.edits import Edits
 from workbench.convert.origins import origins
+from workbench.convert.pytorch.ddp import OURS
 from workbench.convert.script import Script, argument, inside, last
 from workbench.convert.source import Reason, RefusedError
 from workbench.convert.unclear import UnclearError
 
 _OURS = "workbench.torch."
-_INIT = 'dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")'
-_SAME = {
-    "init": _INIT,
-    "rank": "dist.get_rank()",
-    "size": "dist.get_world_size()",
+_SAME = {ours: f"dist.{theirs}()" for theirs, ours in OURS.items()} | {
+    "init": 'dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")',
     "local_rank": 'int(os.environ["LOCAL_RANK"])',
     "local_size": 'int(os.environ["LOCAL_WORLD_SIZE"])',
-    "barrier": "dist.barrier()",
-    "shutdown": "dist.destroy_process_group()",
-    "is_initialized": "dist.is_initialized()",
 }
 _FUNCTIONS = {
     "broadcast_object": '''\

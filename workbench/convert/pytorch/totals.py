@@ -12,7 +12,7 @@ import libcst as cst
 
 from workbench.convert.decisions import ADDED, Own, check, is_read_later, say_put
 from workbench.convert.edits import Edits
-from workbench.convert.origins import origins
+from workbench.convert.origins import makers
 from workbench.convert.pytorch import loss
 from workbench.convert.pytorch.statistics import judged
 from workbench.convert.pytorch.training import Batches, Training
@@ -47,8 +47,8 @@ def _is_scheduler(script: Script, call: cst.Call) -> bool:
 
 def _is_plateau(script: Script, call: cst.Call) -> bool:
     """Such a scheduler gets a metric, which may come from a file that is not seen."""
-    made = origins(script, call.func.value)  # type: ignore[attr-defined]
-    return any(isinstance(each, cst.Call) and last(each.func) == "ReduceLROnPlateau" for each in made)
+    made = makers(script, call.func.value)  # type: ignore[attr-defined]
+    return any(last(each.func) == "ReduceLROnPlateau" for each in made)
 
 
 def _reduce(edits: Edits, batches: Batches, own: Own) -> Iterator[tuple[cst.CSTNode | None, str]]:

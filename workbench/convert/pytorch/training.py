@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import libcst as cst
 
 from workbench.convert.edits import Edits
-from workbench.convert.origins import assignments, origins
+from workbench.convert.origins import assignments, makers, origins
 from workbench.convert.script import Script, argument, inside, last
-from workbench.convert.source import Reason
+from workbench.convert.source import Reason, RefusedError
 from workbench.convert.unclear import UnclearError
 from workbench.convert.ways import bare, is_self, loops_around
 
@@ -65,7 +65,6 @@ class Training:
 
     @property
     def steps(self) -> list[cst.Call]:
-        """Of all optimizers."""
         return [*dict.fromkeys(step for each in self.optimizers for step in each.steps)]
 
 
@@ -77,19 +76,17 @@ def training(edits: Edits, shares: bool = True) -> Training:
         shares: are its batches to be shared, so that loops over loaders are needed?
 
     Raises:
-        UnclearError: nothing is trained here.
+        RefusedError: nothing is trained here.
     """
     script = edits.script
-    backward = [call for call in script.all(cst.Call) if isinstance(call.func, cst.Attribute)]
-    backward = [call for call in backward if last(call.func) == "backward"]
-    if not backward:
-        raise UnclearError(0, "no loss.backward() in this file: what trains here is not known.")
-    optimizers = _optimizers(script)
-    if not optimizers:
-        raise UnclearError(
-            0,
-            "no optimizer of torch.optim is made in this file. Convert the one that makes it, together with this one.",
+    backward, optimizers = script.methods("backward"), _optimizers(script)
+    if not backward or not optimizers:
+        text = (
+            "no optimizer of torch.optim is made in this file. Convert the one that makes it, together with this one."
+            if backward
+            else "no loss.backward() in this file: what trains here is not known."
         )
+        raise RefusedError(script.name, Reason(0, text))
     for each in optimizers:
         if not each.steps:
             edits.decide(Reason(script.line(each.made), "where this optimizer steps is not known."))
@@ -110,16 +107,10 @@ def is_optimizer(meaning: str) -> bool:
 
 def _optimizers(script: Script) -> list[Optimizer]:
     made = [call for call in script.all(cst.Call) if is_optimizer(script.meaning(call.func))]
-    steps = [
-        call for call in script.all(cst.Call) if isinstance(call.func, cst.Attribute) and last(call.func) == "step"
-    ]
+    steps = script.methods("step")
     origin = {call: _stepped(script, call) for call in steps}
     # What is cleared and steps is an optimizer, also if another package has made it.
-    cleared = {
-        script.text(call.func.value)
-        for call in script.all(cst.Call)
-        if isinstance(call.func, cst.Attribute) and last(call.func) == "zero_grad"
-    }
+    cleared = {script.text(cst.ensure_type(call.func, cst.Attribute).value) for call in script.methods("zero_grad")}
     for step in steps:
         is_optimizer_itself = any(script.text(each) in cleared for each in _on(step))
         made += [
@@ -147,7 +138,7 @@ def _on(step: cst.Call) -> list[cst.BaseExpression]:
 
 def _stepped(script: Script, step: cst.Call) -> list[cst.Call]:
     """The calls that make what this step is of."""
-    return [each for on in _on(step) for each in origins(script, on) if isinstance(each, cst.Call)]
+    return [each for on in _on(step) for each in makers(script, on)]
 
 
 def _makes_optimizer(script: Script, call: cst.Call, is_cleared: bool) -> bool:
@@ -219,7 +210,7 @@ def _batches(script: Script, backward: cst.Call) -> Batches:
 
 def _is_over_batches(script: Script, loop: cst.For) -> bool:
     iterated = bare(script, loop.iter)
-    made = [each for each in origins(script, iterated) if isinstance(each, cst.Call)]
+    made = makers(script, iterated)
     known = any(script.meaning(each.func) in (*_LOADER, *_GRAPHS) for each in made)
     return known or _is_loader_by_name(script, iterated)
 
@@ -229,7 +220,7 @@ def _is_loader_by_name(script: Script, node: cst.BaseExpression) -> bool:
     base = node.value if isinstance(node, cst.Subscript) else node
     made = origins(script, base)
     known = any(isinstance(each, (cst.List, cst.ListComp, cst.Integer)) for each in made)
-    ours = any(isinstance(each, cst.Call) and _is_other(script.meaning(each.func)) for each in made)
+    ours = any(_is_other(script.meaning(each.func)) for each in makers(script, base))
     return not known and not ours and any(word in last(base).lower() for word in ("loader", "dataiter", "train_dl"))
 
 

@@ -6,7 +6,7 @@ import libcst as cst
 
 from workbench.convert import beginning, files, rank_0
 from workbench.convert.edits import Change, Edits
-from workbench.convert.origins import origins
+from workbench.convert.origins import makers, origins
 from workbench.convert.script import Script, argument, last, stars
 from workbench.convert.source import Reason, RefusedError
 from workbench.convert.tf import device, pipeline
@@ -74,15 +74,15 @@ def _refused(script: Script) -> list[Reason]:
 
 def _calls(script: Script, name: str) -> list[cst.Call]:
     """The calls of a method of models."""
-    found = [call for call in script.all(cst.Call) if isinstance(call.func, cst.Attribute) and last(call.func) == name]
-    found = [call for call in found if not script.meaning(call.func).startswith(("re.", "torch.", "sklearn."))]
+    others = ("re.", "torch.", "sklearn.")
+    found = [call for call in script.methods(name) if not script.meaning(call.func).startswith(others)]
     return [call for call in found if name != "fit" or _is_training(script, call)]
 
 
 def _is_training(script: Script, call: cst.Call) -> bool:
     """Not a scaler of scikit-learn."""
-    made = origins(script, call.func.value)  # type: ignore[attr-defined]
-    return not any(isinstance(each, cst.Call) and script.meaning(each.func).startswith("sklearn.") for each in made)
+    made = makers(script, call.func.value)  # type: ignore[attr-defined]
+    return not any(script.meaning(each.func).startswith("sklearn.") for each in made)
 
 
 def _keras(script: Script) -> tuple[str, list[str]]:
@@ -213,18 +213,17 @@ def _writers(edits: Edits) -> None:
     """Callbacks that write files are rank 0's."""
     script = edits.script
     for each in script.all(cst.Element):
-        made = origins(script, each.value)
-        if any(isinstance(call, cst.Call) and last(call.func) in _WRITERS for call in made):
+        if _writes(script, each.value):
             text = script.text(each.value)
             star = cst.parse_expression(f"[{text}] if hvd.rank() == 0 else []")
             edits.replace(each, _starred(star.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])), 7)
-    for call in script.all(cst.Call):
-        added = [arg.value for arg in call.args if isinstance(arg.value, (cst.Call, cst.Name))]
-        made = [each for value in added for each in origins(script, value)]
-        if last(call.func) == "append" and any(
-            isinstance(each, cst.Call) and last(each.func) in _WRITERS for each in made
-        ):
+    for call in script.methods("append"):
+        if any(_writes(script, arg.value) for arg in call.args if isinstance(arg.value, (cst.Call, cst.Name))):
             edits.guard(call)
+
+
+def _writes(script: Script, callback: cst.BaseExpression) -> bool:
+    return any(last(each.func) in _WRITERS for each in makers(script, callback))
 
 
 def _starred(value: cst.BaseExpression) -> Change:

@@ -64,9 +64,9 @@ def _gradients(script: Script) -> dict[cst.Call, str]:
         and isinstance(item.item, cst.Call)
         and script.meaning(item.item.func) == "tensorflow.GradientTape"
     }
-    calls = [call for call in script.all(cst.Call) if isinstance(call.func, cst.Attribute)]
+    calls = script.methods("gradient")
     found = {call: script.text(cst.ensure_type(call.func, cst.Attribute).value) for call in calls}
-    return {call: name for call, name in found.items() if last(call.func) == "gradient" and name in tapes}
+    return {call: name for call, name in found.items() if name in tapes}
 
 
 def _shard(edits: Edits, gradient: cst.Call) -> list[str]:

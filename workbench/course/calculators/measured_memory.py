@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import workbench
-from workbench.common.table import RankTable
+from workbench.common.table import RankTable, ShownAsTable
 from workbench.course.calculators import units
 from workbench.course.calculators.kept import Counted, of_the_system
 from workbench.course.calculators.memory import MemorySettings, MemoryUse, Sharding, calculate
@@ -72,7 +72,7 @@ class MemoryRow:
 
 
 @dataclass(frozen=True, repr=False)
-class MemoryComparison:
+class MemoryComparison(ShownAsTable):
     """Calculated beside measured.
 
     Args:
@@ -90,12 +90,6 @@ class MemoryComparison:
         job = self.job
         about = f"MB of a rank: {units.count(job.parameters)} parameters, {job.optimizer}, {job.ranks} ranks."
         return RankTable(("way", "", *_PARTS, "total", "system"), lines, foot=(about, *_SYSTEM))
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
 
 
 _PARTS = "parameters", "gradients", "optimizer", "activations"

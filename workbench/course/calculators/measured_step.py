@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import workbench
-from workbench.common.table import RankTable
+from workbench.common.table import RankTable, ShownAsTable
 from workbench.course.calculators import units
 from workbench.course.calculators.steps import StepTimes, Training, step_of
 from workbench.simulate.measured.contention import simulate_together
@@ -42,7 +42,7 @@ class BucketRow:
 
 
 @dataclass(frozen=True, repr=False)
-class StepComparison:
+class StepComparison(ShownAsTable):
     """Calculated beside measured.
 
     Args:
@@ -65,12 +65,6 @@ class StepComparison:
             for row in self.rows
         ]
         return RankTable(("buckets", "messages", "exposed", "calculated", "measured", "difference"), lines)
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
 
 
 def measured(

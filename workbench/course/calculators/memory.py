@@ -123,7 +123,6 @@ class MemoryUse:
 
     @property
     def total(self) -> float:
-        """All that it keeps."""
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 

@@ -26,7 +26,7 @@ What holds
     seed, says what its hooks have seen, and its collectives are made by the judge (``live/served.py``). After the
     stages of ``check()`` the ranks train once more, each with weights and images that it alone knows. The judge
     repeats that training itself, with the batches that the ranks say they have taken. The weights are equal only if
-    the ranks have told each other, step by step, what their own samples come to (``live/replay.py``).
+    the ranks have told each other, step by step, what their own samples come to (``training/replay.py``).
 
     *The machine.* Where the kernel has Landlock (Linux 5.13; signals from 6.12), a process with learners' code writes
     in its own folder only, reads the system, Python and this package only, and signals nobody outside, whoever runs it.

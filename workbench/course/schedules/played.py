@@ -6,13 +6,13 @@ carries one message at a time. Whenever it is free, the first message of the lis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import pairwise
 
 from workbench.course.schedules.messages import BYTES, Messages, mistake, nbytes
-from workbench.simulate.steps import Span, TimedEvent
+from workbench.simulate.steps import Span, TimedEvent, train
 
 STEPS = 8
 _NOTHING_S = 1e-9
@@ -58,26 +58,19 @@ def play(
         raise ValueError(f"This is no schedule: {wrong}.")
     if steps < 2:
         raise ValueError(f"{steps} steps: at least two are needed, because the first one is not counted.")
-    carried = [sorted({layer for layer, _, _ in message}) for message in messages]
+    carried = [tuple(sorted({layer for layer, _, _ in message})) for message in messages]
+    values = [nbytes(message) // BYTES for message in messages]
     costs = [reduce_s(float(nbytes(message))) for message in messages]
-    updated, free, ends = [0.0] * len(layers), 0.0, [0.0]
-    for _ in range(steps):
-        forward, backward = _compute(layers, ends[-1], updated)
-        ready = [end for _, end in backward]
-        sent = _send([max(ready[layer] for layer in each) for each in carried], costs, free)
-        ends.append(max(ends[-1], ready[0] if layers else 0.0))
-        updated, free = ready, sent[-1][2] if sent else free
-        for number, _, end in sent:
-            for layer in carried[number]:
-                updated[layer] = max(updated[layer], end)
-    order = tuple(number for number, _, _ in sent)
-    reduced = [
-        TimedEvent(
-            "reduce", tuple(layers[i].name for i in carried[number]), begin, end, nbytes(messages[number]) // BYTES
-        )
-        for number, begin, end in sent
-    ]
-    return PlayedSteps((ends[-1] - ends[1]) / (steps - 1), order, (*_events(layers, forward, backward), *reduced))
+    order = list[int]()
+
+    def network(ready: Sequence[float], free: float) -> Iterator[tuple[tuple[int, ...], float, float, int]]:
+        order.clear()
+        for number, begin, end in _send([max(ready[layer] for layer in each) for each in carried], costs, free):
+            order.append(number)
+            yield carried[number], begin, end, values[number]
+
+    found = train(layers, network, steps=steps)
+    return PlayedSteps(found.step_s, tuple(order), tuple(found.events))
 
 
 def waits(events: Sequence[TimedEvent], step_s: float) -> list[TimedEvent]:
@@ -117,30 +110,6 @@ def on_the_network(events: Sequence[TimedEvent], step_s: float) -> list[TimedEve
         for event in (*earlier, *reduced)
     ]
     return [event for event in cut if event.end_s > event.begin_s + _NOTHING_S]
-
-
-def _compute(
-    layers: Sequence[Span], now: float, updated: Sequence[float]
-) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """(begin, end) of each layer's forward, and of its backward; at the end of that its gradients are ready."""
-    forward, backward = list[tuple[float, float]](), list[tuple[float, float]]()
-    for layer, free in zip(layers, updated, strict=True):
-        begin = max(now, free)
-        now = begin + layer.forward_s
-        forward.append((begin, now))
-    for layer in reversed(layers):
-        begin, now = now, now + layer.backward_s
-        backward.append((begin, now))
-    return forward, backward[::-1]
-
-
-def _events(
-    layers: Sequence[Span], forward: Sequence[tuple[float, float]], backward: Sequence[tuple[float, float]]
-) -> list[TimedEvent]:
-    """The computing of a step, in its order."""
-    there = [TimedEvent("forward", (layer.name,), *when) for layer, when in zip(layers, forward, strict=True)]
-    back = [TimedEvent("backward", (layer.name,), *when) for layer, when in zip(layers, backward, strict=True)]
-    return [*there, *back[::-1]]
 
 
 def _send(known: Sequence[float], costs: Sequence[float], free: float) -> list[tuple[int, float, float]]:

@@ -11,7 +11,8 @@ from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainT
 from workbench.course.mistakes import averages
 from workbench.course.simulator import Run
 from workbench.course.training import behaviour
-from workbench.course.training.trial import Trial, led_to, run_job
+from workbench.course.training.replay import led_to
+from workbench.course.training.trial import Trial, run_job
 from workbench.data.sampler import ShardedSampler
 
 

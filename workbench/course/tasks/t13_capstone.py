@@ -9,7 +9,8 @@ from workbench.course.judging.task import PlainTask
 from workbench.course.mistakes.training import MISTAKES
 from workbench.course.training import behaviour
 from workbench.course.training.behaviour import Seen
-from workbench.course.training.trial import Trial, led_to, run_capstone, slip_of
+from workbench.course.training.replay import led_to, slip_of
+from workbench.course.training.trial import Trial, run_capstone
 from workbench.data.sampler import batches
 
 ACCURACY = 0.85  # in an unlucky order of the samples it is 88 %

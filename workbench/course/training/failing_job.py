@@ -37,7 +37,6 @@ class Spent:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
         return self.work_s + self.commits_s + self.redone_s + self.restarts_s
 
     @property

@@ -54,7 +54,6 @@ class Cluster:
 
     @property
     def gpus(self) -> int:
-        """All of them."""
         return self.hosts * self.gpus_per_host
 
 

@@ -162,7 +162,6 @@ class JobRank:
         return data.digits().limit(240, 101)
 
     def train(self, function: Callable[..., Any], hvd: Any) -> Any:
-        """Call the learner's function."""
         return function(hvd, self.job)
 
     def tell(self, seen: behaviour.Seen) -> None:
@@ -196,7 +195,6 @@ class CapstoneRank:
         return data.digits().limit(1433)
 
     def train(self, function: Callable[..., Any], hvd: Any) -> Any:
-        """Call the learner's function."""
         return function(hvd, self.model, self.digits, self.batch, self.epochs)
 
     def tell(self, seen: behaviour.Seen) -> None:
@@ -205,98 +203,6 @@ class CapstoneRank:
 
 
 TRAININGS: dict[str, type[JobRank] | type[CapstoneRank]] = {"job": JobRank, "capstone": CapstoneRank}
-
-
-def led_to(training: str, batches: Sequence[behaviour.Array]) -> behaviour.Array:
-    """The weights at the end of one process that takes these batches and trains as the exercise says.
-
-    Args:
-        training: of :data:`TRAININGS`.
-        batches: of each step, the numbers of its samples.
-    """
-    return replayed(training, [batches])
-
-
-def replayed(
-    training: str,
-    parts: Sequence[Sequence[behaviour.Array]],
-    factor: float = 1.0,
-    means: bool = False,
-    keep: bool = False,
-    momentum: bool = True,
-    whole: int = 0,
-) -> behaviour.Array:
-    """The weights at the end of ranks that take these batches, with a mistake or without.
-
-    Args:
-        training: of :data:`TRAININGS`.
-        parts: by rank, of each step the numbers of its samples.
-        factor: of every gradient.
-        means: the mean of the ranks' means, and not that over all samples.
-        keep: gradients of earlier steps are added.
-        momentum: is there any?
-        whole: what a sum over a step's samples is divided by; their number if it is 0.
-    """
-    import torch
-    import torch.nn.functional as F
-
-    digits = TRAININGS[training].data()
-    part = TRAININGS[training](0, digits, first=True)
-    model, optimizer = part.model, part.optimizer
-    images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
-    for group in optimizer.param_groups:
-        group["momentum"] *= momentum
-    for batches in zip(*parts, strict=False):
-        if not keep:
-            optimizer.zero_grad()
-        total = whole or sum(map(len, batches))
-        for batch in batches:
-            share = 1 / len(parts) if means else len(batch) / total
-            loss: Any = factor * share * F.cross_entropy(model(images[batch]), labels[batch])
-            loss.backward()
-        optimizer.step()
-    return behaviour.weights(model)
-
-
-def slip_of(training: str, ranks: Sequence[behaviour.Seen], batch: int, close: float) -> str:
-    """The known mistake that leads to the weights at the end of these ranks, as the end of a sentence."""
-    n, parts = len(ranks), [one.batches for one in ranks]
-    known: list[tuple[str, dict[str, Any]]] = [
-        ("zero_grad() is missing: gradients of earlier steps are added", {"keep": True}),
-        ("the momentum of the text is missing", {"momentum": False}),
-        ("the loss of a smaller, last step was divided by the full batch: divide by its own samples", {"whole": batch}),
-    ]
-    if n > 1:
-        known += [
-            ("that is the mean of the ranks' means, and in some steps one rank has more samples", {"means": True}),
-            (
-                f"each step is {n} times too long: the rate is multiplied by the number of ranks, or the gradients are "
-                "added up and not averaged",
-                {"factor": float(n)},
-            ),
-            (
-                f"the ranks' means were added up, so each step is {n} times too long, and in some steps one rank has "
-                "more samples",
-                {"factor": float(n), "means": True},
-            ),
-            (
-                f"each step is {n} times too short: the average over the ranks divides by their number, so multiply "
-                "the sum of the losses by it",
-                {"factor": 1 / n},
-            ),
-        ]
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a small model is slower on several, most of all on a busy machine
-    try:
-        fits = (
-            why for why, how in known if behaviour.distance(replayed(training, parts, **how), ranks[0].end) <= close
-        )
-        found = next(fits, "")
-    finally:
-        torch.set_num_threads(threads)
-    return f". Look again: {found}" if found else ""
 
 
 @runtime_checkable

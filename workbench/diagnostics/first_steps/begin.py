@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench import config
 from workbench.diagnostics.first_steps import keras_steps, torch_steps, writes
-from workbench.diagnostics.first_steps.imported import when_imported
+from workbench.diagnostics.first_steps.imported import before, when_imported
 from workbench.diagnostics.first_steps.recorder import Recorder
 
 
@@ -41,7 +41,7 @@ def _script() -> str:
 
 def _watch_init(api: ModuleType, recorder: Recorder) -> None:
     """Of each call of ``init()``, write down the world that it has led to; and that ``join()`` was called."""
-    plain, plain_join = api.init, api.join
+    plain = api.init
 
     @functools.wraps(plain)
     def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -50,12 +50,8 @@ def _watch_init(api: ModuleType, recorder: Recorder) -> None:
         asked = comm.Get_size() if comm is not None and hasattr(comm, "Get_size") else api.size()
         recorder.write("init", size=api.size(), rank=api.rank(), asked=asked, again=again)
 
-    @functools.wraps(plain_join)
-    def join(device: int = -1) -> int:
-        recorder.write("join")
-        return int(plain_join(device))
-
-    vars(api).update(init=init, join=join)
+    vars(api)["init"] = init
+    before(api, "join", lambda *_, **__: recorder.write("join"))
 
 
 __all__ = ["begin"]

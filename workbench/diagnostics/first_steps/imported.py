@@ -1,7 +1,8 @@
-"""Calls a function when a module has been imported, and imports none itself."""
+"""Calls a function when a module has been imported, and with each call of something in it; imports none itself."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
@@ -53,4 +54,28 @@ def when_imported(watches: Mapping[str, Watch]) -> None:
     sys.meta_path.insert(0, WhenImported(watches))
 
 
-__all__ = ["when_imported"]
+def before(owner: Any, name: str, look: Callable[..., object]) -> None:
+    """From now on, each call of a function or method is first one of ``look``, with the same arguments."""
+    plain = getattr(owner, name)
+
+    @functools.wraps(plain)
+    def called(*args: Any, **options: Any) -> Any:
+        look(*args, **options)
+        return plain(*args, **options)
+
+    setattr(owner, name, called)
+
+
+def when_made(kind: Any, look: Callable[[Any], object]) -> None:
+    """From now on, call ``look`` with each object of a class, or of one below it, when that class has made it."""
+    plain = kind.__init__
+
+    @functools.wraps(plain)
+    def init(made: Any, *args: Any, **options: Any) -> None:
+        plain(made, *args, **options)
+        look(made)
+
+    kind.__init__ = init
+
+
+__all__ = ["before", "when_imported", "when_made"]

@@ -8,90 +8,60 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import warnings
-import weakref
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
 from workbench.common.extras import loaded
-from workbench.diagnostics.first_steps.imported import Watch
+from workbench.diagnostics.first_steps.imported import Watch, before, when_made
 from workbench.diagnostics.first_steps.recorder import (
     MOST_STEPS,
     STEPS_OF_AN_EPOCH,
     Recorder,
     hash_of,
     world,
-    wrapped_by_us,
 )
 
 
 def watches(recorder: Recorder) -> dict[str, Watch]:
     """Modules of Keras and TensorFlow, and what is done when they have been imported."""
-    steps = KerasSteps(recorder)
+    watched = {
+        "tensorflow.python.client.session": _watch_sessions,
+        "keras.src.optimizers.base_optimizer": _watch_optimizers,
+        "keras.src.layers.layer": _watch_layers,
+        **{f"keras.src.backend.{name}.trainer": _watch_fit for name in ("tensorflow", "torch", "jax")},
+    }
     return {
         "tensorflow": _run_as_written,
-        "tensorflow.python.client.session": lambda module: _watch_sessions(module, recorder),
-        "keras.src.optimizers.base_optimizer": steps.watch_optimizers,
-        "keras.src.layers.layer": steps.watch_layers,
-        **{
-            f"keras.src.backend.{name}.trainer": functools.partial(_watch_fit, recorder=recorder)
-            for name in ("tensorflow", "torch", "jax")
-        },
+        **{name: functools.partial(watch, recorder=recorder) for name, watch in watched.items()},
     }
 
 
-class KerasSteps:
-    """The optimizers of this process.
+def _watch_optimizers(module: ModuleType, recorder: Recorder) -> None:
+    """Of each one, where it is made and what it steps with."""
 
-    Args:
-        recorder: gets what is seen.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._optimizers: list[Any] = []  # weak references
-
-    def watch_optimizers(self, module: ModuleType) -> None:
-        """Of each one, where it is made and what it steps with."""
-        init, apply = module.BaseOptimizer.__init__, module.BaseOptimizer.apply
-
-        @functools.wraps(init)
-        def made(optimizer: Any, *args: Any, **options: Any) -> None:
-            init(optimizer, *args, **options)
-            self._recorder.write("optimizer", optimizer=len(self._optimizers), kind=type(optimizer).__name__)
-            self._optimizers.append(weakref.ref(optimizer))
-
-        @functools.wraps(apply)
-        def stepping(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            self._step(optimizer, list(grads), trainable_variables)
-            return apply(optimizer, grads, trainable_variables)
-
-        module.BaseOptimizer.__init__, module.BaseOptimizer.apply = made, stepping
-
-    def watch_layers(self, module: ModuleType) -> None:
-        """The first input after each step that a layer gets, which is the model's."""
-        call = module.Layer.__call__
-
-        @functools.wraps(call)
-        def called(layer: Any, *args: Any, **options: Any) -> Any:
-            recorder = self._recorder
-            if recorder.wants_batch and recorder.mine and args and options.get("training") is not False:
-                found = _arrays(args[:1])
-                if found:
-                    recorder.saw_batch(hash_of(found))
-            return call(layer, *args, **options)
-
-        module.Layer.__call__ = called
-
-    def _step(self, optimizer: Any, gradients: list[Any], variables: Any) -> None:
-        number = next((n for n, each in enumerate(self._optimizers) if each() is optimizer), -1)
-        weights = list(variables) if variables is not None else list(getattr(optimizer, "_trainable_variables", []))
-        values, slopes = _arrays([each.value for each in weights]), _arrays(gradients)
+    def look(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
+        found = getattr(optimizer, "_trainable_variables", []) if trainable_variables is None else trainable_variables
+        values, slopes = _arrays([each.value for each in found]), _arrays(grads)
         if values is not None and slopes is not None:
-            self._recorder.step(
-                number, hash_of(values), hash_of(slopes), framework="keras", wrapped=wrapped_by_us(), sharded=False
-            )
+            recorder.step(optimizer, hash_of(values), hash_of(slopes), framework="keras", sharded=False)
+
+    when_made(module.BaseOptimizer, recorder.made)
+    before(module.BaseOptimizer, "apply", look)
+
+
+def _watch_layers(module: ModuleType, recorder: Recorder) -> None:
+    """The first input after each step that a layer gets, which is the model's."""
+
+    def look(layer: Any, *args: Any, **options: Any) -> None:
+        if recorder.wants_batch and recorder.mine and args and options.get("training") is not False:
+            found = _arrays(args[:1])
+            if found:
+                recorder.saw_batch(hash_of(found), layer)
+
+    before(module.Layer, "__call__", look)
 
 
 def _arrays(tensors: Iterable[Any]) -> list[Any] | None:
@@ -126,19 +96,16 @@ def _run_as_written(tf: ModuleType) -> None:
 
 def _watch_sessions(module: ModuleType, recorder: Recorder) -> None:
     """A session of TensorFlow 1 ends the program when it has run often enough."""
-    plain: Callable[..., Any] = module.BaseSession.run
-    runs: list[None] = []
+    runs = itertools.count(1)
 
-    @functools.wraps(plain)
-    def run(*args: Any, **options: Any) -> Any:
-        runs.append(None)
-        if len(runs) == 1:
+    def look(*_: Any, **__: Any) -> None:
+        run = next(runs)
+        if run == 1:
             recorder.write("graph", **world())
-        if len(runs) > 4 * MOST_STEPS and recorder.mine:
+        if run > 4 * MOST_STEPS and recorder.mine:
             raise SystemExit(0)
-        return plain(*args, **options)
 
-    module.BaseSession.run = run
+    before(module.BaseSession, "run", look)
 
 
 def _watch_fit(module: ModuleType, recorder: Recorder) -> None:
@@ -174,16 +141,14 @@ def _stopper(recorder: Recorder) -> Any:
             recorder.write("loop", loader=0, length=self.params.get("steps"), epoch=None, shuffles=False, steps=0)
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Enough?"""
             if batch + 1 >= STEPS_OF_AN_EPOCH:
                 self.model.stop_training = True
 
         def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Enough?"""
             if batch + 1 >= STEPS_OF_AN_EPOCH:
                 self.model.stop_evaluating = True
 
     return Stopper()
 
 
-__all__ = ["KerasSteps", "watches"]
+__all__ = ["watches"]

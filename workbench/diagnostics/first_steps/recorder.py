@@ -6,8 +6,9 @@ import json
 import linecache
 import os
 import sys
+import weakref
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ class Recorder:
 
     Args:
         path: the file.
+
+    Attributes:
+        steps: how many there have been.
+        batch: the hash of the first input after the last of them, unless ``wants_batch``.
+        model: gives what got that input, if it is still there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,6 +40,13 @@ class Recorder:
         self.steps = 0
         self.batch: int | None = None
         self.wants_batch = True
+        self.model: Callable[[], Any] = lambda: None
+        self._optimizers: list[weakref.ref[Any]] = []
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """Those that there still are."""
+        return [found for each in self._optimizers if (found := each()) is not None]
 
     @property
     def mine(self) -> bool:
@@ -45,11 +58,20 @@ class Recorder:
         if self.mine:
             self._file.write(json.dumps({"what": what, "at": user_line(), **about}) + "\n")
 
-    def saw_batch(self, batch: int) -> None:
-        """The hash of the first input after a step."""
-        self.batch, self.wants_batch = batch, False
+    def saw_batch(self, batch: int, model: Any) -> None:
+        """The hash of the first input after a step, and what got it."""
+        self.batch, self.wants_batch, self.model = batch, False, weakref.ref(model)
 
-    def step(self, optimizer: int, weights: int, gradients: int, **about: Any) -> None:
+    def made(self, optimizer: Any) -> None:
+        """There is an optimizer."""
+        if self._number(optimizer) < 0:
+            self.write("optimizer", optimizer=len(self._optimizers), kind=type(optimizer).__name__)
+            self._optimizers.append(weakref.ref(optimizer))
+
+    def _number(self, optimizer: Any) -> int:
+        return next((n for n, each in enumerate(self._optimizers) if each() is optimizer), -1)
+
+    def step(self, optimizer: Any, weights: int, gradients: int, **about: Any) -> None:
         """An optimizer is about to step with these hashes of weights and gradients.
 
         Raises:
@@ -62,7 +84,8 @@ class Recorder:
         self.wants_batch = True
         if self.steps > MOST_STEPS:
             raise SystemExit(0)
-        self.write("step", optimizer=optimizer, weights=weights, gradients=gradients, batch=batch, **world(), **about)
+        of = {"optimizer": self._number(optimizer), "wrapped": _wrapped_by_us()}
+        self.write("step", **of, weights=weights, gradients=gradients, batch=batch, **world(), **about)
 
 
 def user_line() -> list[Any]:
@@ -90,7 +113,7 @@ def hash_of(arrays: Iterable[Any]) -> int:
     return found
 
 
-def wrapped_by_us() -> bool:
+def _wrapped_by_us() -> bool:
     """Is a distributed optimizer of this package in the stack?"""
     frame = sys._getframe()
     while frame is not None:

@@ -7,12 +7,12 @@ the rank stands before it, in its function, or where all callers of that functio
 from __future__ import annotations
 
 import ast
+import tokenize
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from workbench.common.script_steps import Reader, find
+from workbench.common.script_steps import Reader, find, last
 from workbench.diagnostics.first_steps.mistakes import Mistake
 
 _OPTIMIZERS = {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "LAMB", "LARS"}
@@ -141,7 +141,7 @@ class Script:
     def _scaled_optimizers(self, names: set[str]) -> Iterator[ast.Call]:
         """Those whose rate has the number of ranks in it, also by one of these names."""
         for call in self._calls:
-            if _last(call.func) in _OPTIMIZERS:
+            if last(call.func) in _OPTIMIZERS:
                 rates = [*call.args[1:2], *(word.value for word in call.keywords if word.arg in _RATES)]
                 if any(self._by_size(rate) or ast.unparse(rate) in names for rate in rates):
                     yield call
@@ -171,7 +171,7 @@ class Script:
             return
         if any(self._by_size(value) and _is_rate(target) for target, value, _ in self._assignments):
             return
-        made = [call for call in self._calls if _last(call.func) in _OPTIMIZERS]
+        made = [call for call in self._calls if last(call.func) in _OPTIMIZERS]
         rates = [word.value for call in self._calls for word in call.keywords if word.arg in _RATES]
         scaled = any(self._has_scale(value) for value in (*rates, *(arg for call in made for arg in call.args)))
         if made and not scaled:
@@ -185,8 +185,8 @@ class Script:
     # --- samples, torch.compile and metrics --------------------------------------------------------------------
 
     def _not_sharded(self) -> Iterator[Mistake]:
-        reads = [call for call in self._calls if _last(call.func) in _READS]
-        shards = any(_last(call.func) in ("shard", "random_split_by_rank") for call in self._calls)
+        reads = [call for call in self._calls if last(call.func) in _READS]
+        shards = any(last(call.func) in ("shard", "random_split_by_rank") for call in self._calls)
         if self._steps[6] and not self._steps[4] and reads and not shards and not self._passes_rank_on():
             yield Mistake(
                 self._at(reads[-1]),
@@ -223,8 +223,8 @@ class Script:
                 )
 
     def _not_averaged(self) -> Iterator[Mistake]:
-        samplers = [call for call in self._calls if _last(call.func).endswith("Sampler")]
-        tests = [call for call in self._calls if _last(call.func) == "eval" and not call.args]
+        samplers = [call for call in self._calls if last(call.func).endswith("Sampler")]
+        tests = [call for call in self._calls if last(call.func) == "eval" and not call.args]
         loops = [loop for loop in self._test_loops if not self._is_averaged(loop)]
         if loops or (not self._averagers and len(samplers) > 1 and tests):
             yield Mistake(
@@ -237,7 +237,7 @@ class Script:
     @cached_property
     def _averagers(self) -> set[str]:
         """What brings results of ranks together, and functions, classes and objects of the script that do it."""
-        found = {name for call in self._calls if (name := _last(call.func)).startswith(_AVERAGES)}
+        found = {name for call in self._calls if (name := last(call.func)).startswith(_AVERAGES)}
         for node in ast.walk(self._tree):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and found & _names(node):
                 found.add(node.name)
@@ -250,7 +250,7 @@ class Script:
         loaders = [(target, value) for target, value, _node in self._assignments if "DataLoader" in _names(value)]
         names = {target for target, value in loaders if (_SAMPLERS | shares) & _names(value)}
         for call in self._calls:
-            for function in self._functions.get(_last(call.func), ()):
+            for function in self._functions.get(last(call.func), ()):
                 given = zip(function.args.args, call.args, strict=False)
                 names |= {word.arg for word, value in given if ast.unparse(value) in names}
         iterated = [(node.iter, node) for node in ast.walk(self._tree) if isinstance(node, ast.For)]
@@ -272,7 +272,7 @@ class Script:
         for _ in range(3):
             found |= {target for target, value, _node in self._assignments if found & _names(value)}
         return any(
-            (_last(call.func) in self._averagers or self._averagers & _names(call.func)) and found & _names(call)
+            (last(call.func) in self._averagers or self._averagers & _names(call.func)) and found & _names(call)
             for call in self._calls
         )
 
@@ -285,13 +285,13 @@ class Script:
         return found
 
     def _own_statistics(self) -> Iterator[Mistake]:
-        norms = [call for call in self._calls if _last(call.func) in _NORMS]
-        trains = [call.lineno for call in self._calls if _last(call.func) == "backward"]
-        saves = [call for call in self._calls if _last(call.func) == "save" and "state_dict" in _names(call)]
+        norms = [call for call in self._calls if last(call.func) in _NORMS]
+        trains = [call.lineno for call in self._calls if last(call.func) == "backward"]
+        saves = [call for call in self._calls if last(call.func) == "save" and "state_dict" in _names(call)]
         shared = [
             call
             for call in self._calls
-            if _last(call.func).startswith(("broadcast", "allreduce")) and trains and call.lineno > trains[0]
+            if last(call.func).startswith(("broadcast", "allreduce")) and trains and call.lineno > trains[0]
             if {"state_dict", "buffers", "named_buffers", "running_mean"} & _names(self._statement_or_loop(call))
         ]
         if norms and trains and saves and not shared and "SyncBatchNorm" not in "\n".join(self._lines):
@@ -318,7 +318,7 @@ class Script:
         for call in self._calls:
             statement = self._statement(call)
             lines = set(range(call.lineno, (call.end_lineno or call.lineno) + 1)) | {statement.lineno}
-            if _last(call.func) not in _SAVES or not self._has_path(call) or lines & writes:
+            if last(call.func) not in _SAVES or not self._has_path(call) or lines & writes:
                 continue
             if not self._is_guarded(call):
                 yield Mistake(
@@ -358,7 +358,7 @@ class Script:
                 return True
             if isinstance(each, (ast.Name, ast.Attribute)):
                 name = ast.unparse(each)
-                if name in known or any(word in _last(each).lower() for word in _RANKISH):
+                if name in known or any(word in last(each).lower() for word in _RANKISH):
                     return True
         return False
 
@@ -384,8 +384,8 @@ class Script:
                 continue
             for before in block[: block.index(child)]:
                 if isinstance(before, ast.If) and self._is_rankish(before.test):
-                    last = before.body[-1]
-                    if isinstance(last, _LEAVES) or "exit" in ast.unparse(last):
+                    end = before.body[-1]
+                    if isinstance(end, _LEAVES) or "exit" in ast.unparse(end):
                         return True
         return False
 
@@ -393,23 +393,24 @@ class Script:
         if function in self._guarding:
             return True  # it calls itself
         self._guarding.add(function)
-        callers = [call for call in self._calls if _last(call.func) == function.name]
+        callers = [call for call in self._calls if last(call.func) == function.name]
         found = bool(callers) and all(self._is_guarded(call) for call in callers)
         self._guarding.discard(function)
         return found
 
 
 def read(path: str) -> Script | None:
-    """The script at this path; None if it is no Python that can be read."""
+    """The script at this path, in the encoding that it declares; None if it is no Python that can be read."""
     try:
-        return Script(path, Path(path).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError, RecursionError, ValueError):
+        with tokenize.open(path) as file:
+            return Script(path, file.read())
+    except (OSError, SyntaxError, RecursionError, ValueError):  # a UnicodeDecodeError is a ValueError
         return None
 
 
 def _is_rate(name: str) -> bool:
-    last = name.rpartition(".")[2].lower()
-    return any(word in last for word in ("lr", "learning_rate", "rate")) and "scal" not in last
+    short = name.rpartition(".")[2].lower()
+    return any(word in short for word in ("lr", "learning_rate", "rate")) and "scal" not in short
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -427,10 +428,6 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.Assign):
         return node.targets
     return [node.target] if isinstance(node, (ast.AnnAssign, ast.AugAssign)) else []
-
-
-def _last(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 __all__ = ["Script", "read"]

@@ -6,101 +6,78 @@ Everything goes by torch's own global hooks, or stands around a method; nothing 
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
 from workbench.common.extras import loaded
-from workbench.diagnostics.first_steps.imported import Watch
+from workbench.diagnostics.first_steps.imported import Watch, before, when_made
 from workbench.diagnostics.first_steps.recorder import (
     BATCHES_WITHOUT_STEP,
     STEPS_OF_AN_EPOCH,
     Recorder,
     hash_of,
-    wrapped_by_us,
 )
 
 
 def watches(recorder: Recorder) -> dict[str, Watch]:
     """Modules of torch, and what is done when they have been imported."""
-    steps = TorchSteps(recorder)
-    return {
-        "torch.optim.optimizer": steps.watch_optimizers,
-        "torch.nn.modules.module": steps.watch_models,
-        "torch.optim.lr_scheduler": lambda module: _watch_plateau(module, recorder),
-        "torch.utils.data.dataloader": lambda module: _watch_loaders(module, recorder),
+    watched = {
+        "torch.optim.optimizer": _watch_optimizers,
+        "torch.nn.modules.module": _watch_models,
+        "torch.optim.lr_scheduler": _watch_plateau,
+        "torch.utils.data.dataloader": _watch_loaders,
     }
+    return {name: functools.partial(watch, recorder=recorder) for name, watch in watched.items()}
 
 
-class TorchSteps:
-    """The optimizers of this process, and the model whose input was seen last.
+def _watch_optimizers(module: ModuleType, recorder: Recorder) -> None:
+    """Of each one, where it is made and what it steps with."""
+    when_made(module.Optimizer, recorder.made)
+    module.register_optimizer_step_pre_hook(lambda optimizer, args, options: _step(optimizer, recorder))
 
-    Args:
-        recorder: gets what is seen.
-    """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._optimizers: list[Any] = []  # weak references
-        self._model: Any = None
+def _watch_models(module: ModuleType, recorder: Recorder) -> None:
+    """The first input after each step that a model in training gets."""
 
-    def watch_optimizers(self, module: ModuleType) -> None:
-        """Of each one, where it is made and what it steps with."""
-        plain = module.Optimizer.__init__
-
-        @functools.wraps(plain)
-        def init(optimizer: Any, *args: Any, **options: Any) -> None:
-            plain(optimizer, *args, **options)
-            if all(each() is not optimizer for each in self._optimizers):
-                self._recorder.write("optimizer", optimizer=len(self._optimizers), kind=type(optimizer).__name__)
-                self._optimizers.append(weakref.ref(optimizer))
-
-        module.Optimizer.__init__ = init
-        module.register_optimizer_step_pre_hook(lambda optimizer, args, options: self._step(optimizer))
-
-    def watch_models(self, module: ModuleType) -> None:
-        """The first input after each step that a model in training gets."""
-        module.register_module_forward_pre_hook(self._forward)
-
-    def _forward(self, model: Any, inputs: tuple[Any, ...]) -> None:
+    def look(model: Any, inputs: tuple[Any, ...]) -> None:
         torch = loaded("torch")
-        recorder = self._recorder
         if not recorder.wants_batch or torch is None or not (model.training and torch.is_grad_enabled()):
             return
         tensors = list(_tensors(inputs))
         if tensors and recorder.mine and not _is_traced(torch):
-            self._model = weakref.ref(model)
-            recorder.saw_batch(hash_of(map(_bytes, tensors)))
+            recorder.saw_batch(hash_of(map(_bytes, tensors)), model)
 
-    def _step(self, optimizer: Any) -> None:
-        if not self._recorder.mine:
-            return
-        number = next((n for n, each in enumerate(self._optimizers) if each() is optimizer), -1)
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        gradients = [weight.grad for weight in weights if weight.grad is not None and not weight.grad.is_sparse]
-        missing, known = self._missing()
-        self._recorder.step(
-            number,
-            hash_of(map(_bytes, weights)),
-            hash_of(map(_bytes, gradients)),
-            framework="torch",
-            wrapped=wrapped_by_us(),
-            sharded=any(hasattr(weight, "full_tensor") for weight in weights),
-            missing=missing,
-            known=known,
-            device=_device(weights),
-        )
+    module.register_module_forward_pre_hook(look)
 
-    def _missing(self) -> tuple[list[str], int]:
-        """Parameters of the model that have a gradient and no optimizer, and how many have one."""
-        model = self._model() if self._model is not None else None
-        if model is None:
-            return [], 0
-        optimizers = [found for each in self._optimizers if (found := each()) is not None]
-        known = {id(w) for each in optimizers for group in each.param_groups for w in group["params"]}
-        learns = [(name, id(w)) for name, w in model.named_parameters() if w.grad is not None]
-        return [name for name, number in learns if number not in known], sum(number in known for _, number in learns)
+
+def _step(optimizer: Any, recorder: Recorder) -> None:
+    if not recorder.mine:
+        return
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    gradients = [weight.grad for weight in weights if weight.grad is not None and not weight.grad.is_sparse]
+    missing, known = _missing(recorder)
+    recorder.step(
+        optimizer,
+        hash_of(map(_bytes, weights)),
+        hash_of(map(_bytes, gradients)),
+        framework="torch",
+        sharded=any(hasattr(weight, "full_tensor") for weight in weights),
+        missing=missing,
+        known=known,
+        device=_device(weights),
+    )
+
+
+def _missing(recorder: Recorder) -> tuple[list[str], int]:
+    """Parameters of the model that have a gradient and no optimizer, and how many have one."""
+    model = recorder.model()
+    if not hasattr(model, "named_parameters"):  # it is gone, or a layer of Keras
+        return [], 0
+    groups = [group for each in recorder.optimizers for group in getattr(each, "param_groups", ())]  # Keras' have none
+    known = {id(w) for group in groups for w in group["params"]}
+    learns = [(name, id(w)) for name, w in model.named_parameters() if w.grad is not None]
+    return [name for name, number in learns if number not in known], sum(number in known for _, number in learns)
 
 
 def _tensors(inputs: Iterable[Any]) -> Iterator[Any]:
@@ -162,14 +139,11 @@ def _watch_loaders(module: ModuleType, recorder: Recorder) -> None:
 
 def _watch_plateau(module: ModuleType, recorder: Recorder) -> None:
     """What the scheduler is given by which it chooses the rate."""
-    plain = module.ReduceLROnPlateau.step
 
-    @functools.wraps(plain)
-    def step(scheduler: Any, metrics: Any, *args: Any, **options: Any) -> Any:
+    def look(scheduler: Any, metrics: Any, *_: Any, **__: Any) -> None:
         recorder.write("metric", value=float(metrics))
-        return plain(scheduler, metrics, *args, **options)
 
-    module.ReduceLROnPlateau.step = step
+    before(module.ReduceLROnPlateau, "step", look)
 
 
 def _sampler(loader: Any) -> Any:
@@ -193,4 +167,4 @@ def _short(batches: Iterator[Any], recorder: Recorder) -> Iterator[Any]:
             return
 
 
-__all__ = ["TorchSteps", "watches"]
+__all__ = ["watches"]

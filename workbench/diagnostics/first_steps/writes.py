@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from workbench.common.user_line import stack_of, users_own
-from workbench.diagnostics.first_steps.imported import Watch
+from workbench.diagnostics.first_steps.imported import Watch, before
 from workbench.diagnostics.first_steps.recorder import Recorder
 
 # Where these stand between the script and the file, the script has asked for it. Other libraries see to their own.
@@ -87,27 +85,19 @@ def _writes(mode: Any, flags: Any) -> bool:
 
 
 def _watch_save(module: ModuleType, recorder: Recorder) -> None:
-    plain: Callable[..., Any] = module.save
-
-    @functools.wraps(plain)
-    def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
+    def look(obj: Any, f: Any, *_: Any, **__: Any) -> None:
         if _is_path(f):
             note(recorder, f, False)
-        return plain(obj, f, *args, **options)
 
-    vars(module)["save"] = save
+    before(module, "save", look)
 
 
 def _watch_h5(module: ModuleType, recorder: Recorder) -> None:
-    plain = module.File.__init__
-
-    @functools.wraps(plain)
-    def init(self: Any, name: Any, mode: Any = "r", *args: Any, **options: Any) -> None:
+    def look(self: Any, name: Any, mode: Any = "r", *_: Any, **__: Any) -> None:
         if _is_path(name) and mode != "r":
             note(recorder, name, False)
-        plain(self, name, mode, *args, **options)
 
-    module.File.__init__ = init
+    before(module.File, "__init__", look)
 
 
 __all__ = ["asked_by_script", "watch", "watches"]

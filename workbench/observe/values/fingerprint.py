@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from workbench import config
-from workbench.common.table import RankTable
+from workbench.common.table import RankTable, ShownAsTable
 from workbench.common.text import numbered
 from workbench.job import api
+from workbench.job.objects import allgather_object
 from workbench.observe.values.leaves import as_array, describe, digest, digest_all, largest_difference, leaves
 
 _NAME = "workbench.fingerprint"
@@ -50,7 +50,7 @@ class Own:
 
 
 @dataclass(frozen=True, repr=False)
-class Fingerprint:
+class Fingerprint(ShownAsTable):
     """The same on every rank. True if weights and optimizer state are the same bits everywhere.
 
     Random states may differ, and with dropout or augmentation often have to; what they do is in ``agreement``.
@@ -74,12 +74,6 @@ class Fingerprint:
 
     def __bool__(self) -> bool:
         return self.agree
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
 
 
 def fingerprint(model: Any, optimizer: Any = None) -> Fingerprint:
@@ -152,10 +146,7 @@ def _gather(own: Own) -> list[Own]:
     """What every rank has, by rank."""
     if not api.is_initialized() and config.launch().size == 1:
         return [own]
-    data = np.frombuffer(json.dumps(asdict(own)).encode(), np.uint8)
-    lengths = api.allgather(np.array([len(data)]), f"{_NAME}.length")
-    everything = api.allgather(data, _NAME)
-    return [Own(**json.loads(piece.tobytes())) for piece in np.split(everything, np.cumsum(lengths)[:-1])]
+    return allgather_object(own, _NAME)
 
 
 def _reference(states: Sequence[State]) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from workbench.collectives.ring import chunk_lengths, ring_allreduce, ring_reduce_scatter
-from workbench.collectives.traffic import Array, Link
+from workbench.collectives.ring import ring_allreduce
+from workbench.simulate import algorithms
 from workbench.simulate.levels import TwoLevels
 from workbench.simulate.machines import Machines, Wire
 from workbench.simulate.measured.fit import Fit
-from workbench.simulate.schedule import Algorithm, finish_times, record
+from workbench.simulate.schedule import timed
 
 
 @dataclass(frozen=True)
@@ -69,27 +68,18 @@ class Links:
 def reduction(machines: Machines) -> Callable[[float], float]:
     """How long a reduction of so many bytes takes: a ring, or two levels where several ranks share a host."""
     two = machines.hosts > 1 and machines.per_host > 1
-    return _timed(TwoLevels(machines.per_host) if two else ring_allreduce, machines)
+    return timed(TwoLevels(machines.per_host) if two else ring_allreduce, machines)
 
 
 def reduce_scatter(machines: Machines) -> Callable[[float], float]:
     """… a reduction of which each rank keeps a part: a ring of all ranks."""
-    return _timed(_ring_reduce_scatter, machines)
+    return timed(algorithms.reduce_scatter, machines)
 
 
 def gather(machines: Machines) -> Callable[[float], float]:
     """… gathering these parts: half of a reduction, or nothing where all ranks share memory."""
     both = reduction(machines)
     return lambda nbytes: both(nbytes) / 2 if machines.hosts > 1 else 0.0
-
-
-def _ring_reduce_scatter(link: Link, array: Array, combine: Any) -> None:
-    ring_reduce_scatter(link, array, chunk_lengths(len(array), link.size), combine)
-
-
-def _timed(algorithm: Algorithm, machines: Machines) -> Callable[[float], float]:
-    schedule = record(algorithm, machines.n)
-    return lambda nbytes: float(finish_times(schedule, nbytes, machines).max())
 
 
 __all__ = ["Links", "gather", "reduce_scatter", "reduction"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from workbench.common.table import RankTable
+from workbench.common.table import RankTable, ShownAsTable
 from workbench.errors import WorkbenchError
 from workbench.simulate.measured.prediction import Measured, predict
 from workbench.simulate.steps import MIB, Overlap, Policy
@@ -52,7 +52,7 @@ class SendMode:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(ShownAsTable):
     """How gradients are sent, and why.
 
     Args:
@@ -76,9 +76,6 @@ class Plan:
 
     def __repr__(self) -> str:
         return repr(self.table) if self.ways else self.why
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
 
 
 def choose(

@@ -16,20 +16,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from workbench.common.table import RankTable
+from workbench.common.table import RankTable, ShownAsTable
 from workbench.errors import WorkbenchError
 from workbench.simulate.machines import Wire
 from workbench.simulate.measured.contention import Contention, simulate_together
 from workbench.simulate.measured.fit import Constant, Fit
 from workbench.simulate.measured.links import Links, gather, reduce_scatter, reduction
 from workbench.simulate.steps import Policy, Span, TimedEvent
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ class PredictionRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction:
+class Prediction(ShownAsTable):
     """A training step on other numbers of ranks.
 
     Args:
@@ -136,12 +133,6 @@ class Prediction:
             for row in self.rows
         ]  # fmt: skip
         return RankTable(("ranks", "hosts", "step ms", "computing ms", "network ms", "efficiency"), lines)
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
 
 
 def predict(

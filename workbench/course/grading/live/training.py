@@ -14,11 +14,12 @@ from workbench.course.grading.apart.process import Confined, StartError
 from workbench.course.grading.apart.values import ProtocolError, receive, send
 from workbench.course.grading.live.engine import JudgeConnection
 from workbench.course.grading.live.process import VALUES
-from workbench.course.grading.live.replay import TrainingReplay, holds
+from workbench.course.grading.live.sent import holds
 from workbench.course.grading.live.served import ServedRank
 from workbench.course.grading.live.start import Start, secret, usual
 from workbench.course.training import behaviour
 from workbench.course.training.behaviour import Seen
+from workbench.course.training.replay import TrainingReplay
 from workbench.course.training.trial import TRAININGS
 from workbench.errors import PeerLostError
 from workbench.job.joining import run_threads
@@ -88,7 +89,8 @@ class JudgedTraining:
         if wrong := behaviour.each_sample_once(found[0], found):
             return wrong
         steps = [secrets.randbelow(len(found[0].batches)) for _ in range(_LOOKED_AT)]
-        replay = TrainingReplay(starts, found, steps)
+        digits, parts = [start.digits() for start in starts], [one.batches for one in found]
+        replay = TrainingReplay(training, parts, digits, starts[0].weights, look=steps)
         for rank, one in enumerate(found):
             if (far := behaviour.distance(one.end, replay.end)) > _EQUAL:
                 return (
