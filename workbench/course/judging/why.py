@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.course.judging.compare import compared
 from workbench.course.judging.ratio import CaseOutcome, named
-from workbench.course.judging.slips import spread
+from workbench.course.judging.recognise import spread
 from workbench.course.judging.task import CommTask
 from workbench.course.provenance.case import Case
 from workbench.course.provenance.explain import explanation

@@ -9,8 +9,7 @@ import numpy as np
 
 from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor
-from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
-from workbench.course.mistakes import averages
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 
@@ -250,26 +249,6 @@ TASKS = [
         shown=_counted(3, 0, 2, 4, length=10_000),
         weighed=_WEIGHED,
         factors=_FACTORS,
-        slips=averages.SLIPS["04.average_gradients"],
-        mistakes=(
-            Mistake(
-                ("should count", "by the number of ranks"),
-                "5, 5 and 2 samples: is the mean of the means the mean of the twelve? Divide once, by all samples.",
-            ),
-            Mistake(
-                ("no deadlock", "RuntimeWarning", "nan"),
-                "A rank without samples has nothing to add. But must it still call the collective? And by what does "
-                "it divide?",
-            ),
-            Mistake(("your result is None",), "reduce() gives the sum to the root only. Which ranks need it?"),
-            Mistake(
-                ("your result has shape",), "A gradient has one number for each weight. Over which axis do you add up?"
-            ),
-            Mistake(
-                ("bytes from the busiest",),
-                "How long is one gradient, and how often does it travel from a rank? allreduce adds up on the way.",
-            ),
-        ),
     ),
     CommTask(
         "04.sgd_step",
@@ -290,31 +269,6 @@ TASKS = [
         weighed=_STEP_WEIGHED,
         factors=_STEP_FACTORS,
         start=lambda case: case.inputs[0][0],
-        slips=averages.SLIPS["04.sgd_step"],
-        mistakes=(
-            Mistake(("counts -",), "Is what you return the weights after the step, or the gradient?"),
-            Mistake(
-                ("should count", "by the number of ranks"),
-                "5, 5 and 2 samples: is the mean of the means the mean of the twelve? Divide once, by all samples.",
-            ),
-            Mistake(
-                ("no deadlock",), "A rank without samples has nothing to add. But must it still call the collective?"
-            ),
-            Mistake(
-                ("other bits",),
-                "Let one rank's sum go to all, as allreduce does. Sums in another order have other bits.",
-            ),
-            Mistake(
-                ("that is the number of samples",),
-                "The loss is a mean. By what is the sum of all gradients to be divided?",
-            ),
-            Mistake(("the half takes",), "What is the derivative of (x @ w - y)² / 2? Do it for one number."),
-            Mistake(("1/lr",), "The gradient gives the direction of the step. Which number gives its length?"),
-            Mistake(
-                ("goes down",),
-                "The gradient points in the direction in which the loss grows. In which direction must the step go?",
-            ),
-        ),
         points=2,
     ),
     PlainTask(
@@ -328,39 +282,7 @@ TASKS = [
             "got = dict.fromkeys(order, 0); for update, worker in enumerate(order): append update - got[worker]; then "
             "got[worker] = update + 1",
         ),
-        slips=averages.SLIPS["04.stale"],
         probes=lambda: [(one,) for one in (*_TELLING, [0, 0, 0], [1, 2, 3, 3])],
-        mistakes=(
-            Mistake(
-                ("A list is asked for",), "Each gradient is stale by a number of its own. Give all of them, in order."
-            ),
-            Mistake(
-                ("own gradient is counted",),
-                "A worker gets the weights after its own gradient. Which changes come after that?",
-            ),
-            Mistake(
-                ("one too large",),
-                "Gradient number i comes when the weights have changed i times. And when its worker got them?",
-            ),
-            Mistake(
-                ("a worker's first gradient",),
-                "All workers begin with the first weights. How many changes are there before a late first gradient?",
-            ),
-            Mistake(
-                ("your function counts workers",),
-                "Number the weights: they get a new number after each gradient. Which number did its worker get, and "
-                "which is the number now?",
-            ),
-            Mistake(
-                ("number of other workers",),
-                "Count for one gradient by hand: which changes came since its worker got the weights?",
-            ),
-            Mistake(
-                ("list index out of range",),
-                "What are the workers' numbers here? A dict has a place for each, whatever it is.",
-                "a worker's number is used as an index of a list, but it may be any number",
-            ),
-        ),
         properties=[alone, in_turn, unknown_workers, any_order],
     ),
 ]

@@ -12,8 +12,7 @@ from workbench.course import drawing
 from workbench.course.judging import generators
 from workbench.course.judging.likely import named
 from workbench.course.judging.ratio import Factor
-from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
-from workbench.course.mistakes import averages
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 from workbench.observe.figure import Figure
@@ -314,31 +313,6 @@ TASKS = [
         ),
         properties=[_equal_lengths, _complete, _again, _reshuffled, _seeds, _padded],
         draw=_drawn,
-        mistakes=(
-            Mistake(
-                ("Do all ranks deal from the same order?", "sees "),
-                "Put the ranks' lists side by side. Is each sample there once? The rank does not belong in the seed.",
-            ),
-            Mistake(
-                ("which samples does the padding repeat",),
-                "Pad the order before you deal it out, not each rank's part afterwards. Repeat its first samples.",
-            ),
-            Mistake(("Is it shuffled anew?",), "What is different in the second epoch? The epoch belongs in the seed."),
-            Mistake(
-                ("samples, expected", "sample, expected"),
-                "How many samples must each rank have, so that no rank makes more steps than another?",
-            ),
-            Mistake(("One number made of both",), "default_rng takes a list of numbers. Which two belong in it?"),
-            Mistake(
-                ("the padding must repeat",),
-                "Which samples do you repeat? Look at the order of this epoch, and repeat its beginning.",
-            ),
-            Mistake(
-                ("'s own generator",),
-                "np.random.seed, random.seed and torch.manual_seed change the random numbers of all other code. "
-                "default_rng(…) gives you a generator of your own.",
-            ),
-        ),
         points=2,
     ),
     CommTask(
@@ -358,24 +332,5 @@ TASKS = [
         shown=_uneven(3, 0, 5, 2),
         weighed=_WEIGHED,
         factors=_FACTORS,
-        slips=averages.SLIPS["05.weighted_mean"],
-        mistakes=(
-            Mistake(
-                ("should count", "by the number of ranks"),
-                "Two values on one rank, one on another: is the mean of the two means the mean of the three?",
-            ),
-            Mistake(
-                ("no deadlock",), "A rank without values has nothing to add. But must it still call the collective?"
-            ),
-            Mistake(
-                ("bytes; the limit",),
-                "Which two numbers of each rank does the mean need? They are as long as two numbers.",
-            ),
-            Mistake(
-                ("too many values to unpack",),
-                "What is (1, 2) + (3, 4) in Python? And the sum of two arrays?",
-                "comm.allreduce adds with +, and two tuples become one longer tuple: put both numbers into an array",
-            ),
-        ),
     ),
 ]

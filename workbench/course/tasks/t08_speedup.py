@@ -13,8 +13,7 @@ import numpy as np
 from workbench.collectives import ring
 from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor, of_numbers
-from workbench.course.judging.task import Mistake, PlainTask
-from workbench.course.mistakes import formulas
+from workbench.course.judging.task import PlainTask
 from workbench.course.simulator import simulate
 
 
@@ -280,23 +279,7 @@ TASKS = [
             "A message is an n-th of the array: nbytes / n bytes, so a step takes alpha_s + beta_s * nbytes / n.",
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)",
         ),
-        slips=formulas.SLIPS["08.ring_time"],
         probes=lambda: [(3, 1000, 0.5, 0.25), (1, 1000, 0.1, 0.1), *_TELLING[::2]],
-        mistakes=(
-            Mistake(("not milliseconds",), "In which unit are alpha_s and beta_s? The result is in the same one."),
-            Mistake(
-                ("need not be a whole number",),
-                "// rounds down. How long does a message of a third of 1,000 bytes take in this model?",
-            ),
-            Mistake(
-                ("Without latency, each rank sends",),
-                "Each of the 2(n - 1) messages is a chunk. How many bytes has a chunk?",
-            ),
-            Mistake(
-                ("Without a byte, latency is left", "One rank has nobody to wait for"),
-                "Count the messages that follow each other: n - 1 to add up, and how many to send the sums around?",
-            ),
-        ),
         properties=[one_rank_sends_nothing, latency, bandwidth, as_simulated],
     ),
     PlainTask(
@@ -310,26 +293,6 @@ TASKS = [
             "ratios = [max(one) / max(many) for one, many in zip(alone, together)]; middle = "
             "statistics.median(ratios); return middle, middle / len(together[0])",
         ),
-        mistakes=(
-            Mistake(
-                ("The slowest rank counts",),
-                "Who is the slowest, and who waits for it? A round is over when its slowest rank is.",
-            ),
-            Mistake(
-                ("A busy moment counts on both sides",),
-                "The two of a round were measured one after the other. Divide first, then take the middle.",
-            ),
-            Mistake(("ratio is inverted",), "Twice as fast is a speed-up of 2. Which time is the larger one?"),
-            Mistake(
-                ("Two numbers are asked for", "the speed-up comes first"),
-                "Return both: first how many times as fast n ranks are, then how much of that each rank brings.",
-            ),
-            Mistake(("no percentage",), "Four ranks that are four times as fast have an efficiency of 1."),
-            Mistake(
-                ("the efficiency",), "Four ranks that are twice as fast together: how much does each of them bring?"
-            ),
-            Mistake(("of an even number",), "statistics.median knows what to do with an even number of rounds."),
-        ),
         properties=[one_round, slowest_counts, each_round_for_itself, outlier, any_rounds],
         points=2,
     ),
@@ -342,17 +305,7 @@ TASKS = [
             "G - G/n = C(n), so G (n - 1)/n = C(n). C(n) is your ring_time.",
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n) * n / (n - 1)",
         ),
-        slips=formulas.SLIPS["08.break_even"],
         probes=lambda: _TELLING,
-        mistakes=(
-            Mistake(("C(n) alone",), "C(n) is the cost of n ranks. How much of G do they save?"),
-            Mistake(("n C(n)",), "n ranks still compute G/n. How much is saved, then?"),
-            Mistake(
-                ("latencies are left out", "bytes are left out"),
-                "C(n) has two parts. Which one is missing in your result?",
-            ),
-            Mistake(("With this G",), "Put your G into G/n + C(n), and compare with G."),
-        ),
         properties=[just_as_long, on_both_sides],
     ),
 ]

@@ -11,8 +11,7 @@ import numpy as np
 
 from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor, of_numbers
-from workbench.course.judging.task import Mistake, PlainTask
-from workbench.course.mistakes import averages
+from workbench.course.judging.task import PlainTask
 
 _DROPS = (30, 60, 80)
 
@@ -217,28 +216,7 @@ TASKS = [
             "warmup_steps = warmup_epochs * steps_per_epoch; if step < warmup_steps: return base * (1 + (n - 1) * "
             "step / warmup_steps); return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)",
         ),
-        slips=averages.SLIPS["09.learning_rate"],
         probes=lambda: _TELLING,
-        mistakes=(
-            Mistake(
-                ("each drop comes", "it falls once", "one drop too many", "the last drop", "end of the warm-up"),
-                "Which epochs of drops have begun in this step? Each of them counts once.",
-            ),
-            Mistake(("square root of n",), "What does linear scaling say: n times, or the square root of n times?"),
-            Mistake(
-                ("not multiplied by the number of ranks", "by the number of ranks twice"),
-                "How many images does one step see, with 8 ranks? By which factor may its step be longer?",
-            ),
-            Mistake(
-                ("the warm-up begins at 0", "grows with each epoch"),
-                "What is the rate in step 0, and in the first step after the warm-up? A line through these two points.",
-            ),
-            Mistake(
-                ("division by zero",),
-                "How many steps has a warm-up of 0 epochs? Which case of your function is that?",
-                "a warm-up of 0 epochs has 0 steps, and your function divides by them",
-            ),
-        ),
         properties=[scaled, grows, falls, no_warmup, any_schedule],
         points=2,
     ),
@@ -252,23 +230,7 @@ TASKS = [
             "sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]; weights = [size / "
             "global_batch for size in sizes]",
         ),
-        slips=averages.SLIPS["09.local_batches"],
         probes=lambda: _CASES,
-        mistakes=(
-            Mistake(
-                ("The weighted sum of the ranks",),
-                "Each sample of the whole batch has the same weight. How many of them does a rank have?",
-            ),
-            Mistake(
-                ("The sum of your sizes",),
-                "global_batch // n for everybody: how many samples are left, and who takes them?",
-            ),
-            Mistake(
-                ("first ranks have the larger", "one sample more"),
-                "The first ranks take one more each, until nothing is left.",
-            ),
-            Mistake(("Two lists are asked for",), "Return both: the sizes, and the weights."),
-        ),
         properties=[divisible, remainder, same_gradient],
     ),
 ]

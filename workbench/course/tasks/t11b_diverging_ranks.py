@@ -15,7 +15,6 @@ from workbench.course.judging.card import CommCard, PlainCard
 from workbench.course.judging.judge import about
 from workbench.course.judging.rank_threads import as_ranks_do, on_ranks
 from workbench.course.judging.task import Case
-from workbench.course.mistakes.cards import MISTAKES
 
 # --- 5 ------------------------------------------------------------------------------------------------
 
@@ -101,7 +100,6 @@ RESTORE = PlainCard(
         "The weights are float32 on all ranks until rank 0 reads its file.",
         "np.array(…, dtype=np.float32)",
     ),
-    mistakes=MISTAKES["11.restore"],
     broken=_restore,
     causes=(
         (
@@ -209,7 +207,6 @@ START = PlainCard(
         "All ranks add the same average to their weights. So a difference at the start never disappears.",
         'w = hvd.broadcast(w, root_rank=0, name="w"), before the first step. The verb returns; it changes nothing.',
     ),
-    mistakes=MISTAKES["11.start"],
     broken=_start,
     causes=(
         (
@@ -292,7 +289,6 @@ CLIP = CommCard(
         "Clipping is no sum: the average of clipped gradients is not the clipped average.",
         "First the allreduce, then length and clipping.",
     ),
-    mistakes=MISTAKES["11.clip"],
     broken=_clip,
     causes=(
         ("allreduce adds, and the sum must not be divided.", "The loss is a mean over all samples. So are gradients."),

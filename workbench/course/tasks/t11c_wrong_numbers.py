@@ -12,7 +12,6 @@ from workbench.common.text import count
 from workbench.course.drawing import coverage, space_time
 from workbench.course.judging.card import CommCard, PlainCard
 from workbench.course.judging.task import Case
-from workbench.course.mistakes.cards import MISTAKES
 from workbench.course.simulator import Run, simulate
 from workbench.course.simulator.communicator import Array
 from workbench.observe.figure import Figure
@@ -87,7 +86,6 @@ SHARDS = PlainCard(
         "order[0::2] and order[1::2] are everything, each once, if order is the same on both ranks. Is it?",
         "All ranks need one order in each epoch: np.random.default_rng(epoch).",
     ),
-    mistakes=MISTAKES["11.shards"],
     broken=_shards,
     causes=(
         ("n cannot be divided by the number of ranks.", "4 samples on 2 ranks go wrong as well."),
@@ -192,7 +190,6 @@ SECONDS = PlainCard(
         "The job has ended when its slowest rank has. Every rank knows its own time only.",
         "comm.allreduce(comm.now - begin, max)",
     ),
-    mistakes=MISTAKES["11.seconds"],
     broken=_seconds,
     causes=(
         (
@@ -270,7 +267,6 @@ ACCURACY = CommCard(
         "A rank with one sample must not count as much as a rank with three. Weight by the number of samples.",
         "Two sums over the ranks: of right answers, and of samples. Then divide.",
     ),
-    mistakes=MISTAKES["11.accuracy"],
     broken=_accuracy,
     causes=(
         ("True and False cannot be added up.", "They count as 1 and 0. The first cases are right."),

@@ -12,7 +12,6 @@ from workbench.course.drawing import space_time
 from workbench.course.judging.card import CommCard, PlainCard
 from workbench.course.judging.compare import about, difference
 from workbench.course.judging.task import Bound, Case
-from workbench.course.mistakes.cards import MISTAKES
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import Array, Communicator, Pending
 from workbench.course.simulator.deadlock import in_short
@@ -118,7 +117,6 @@ PIPELINE = PlainCard(
         "All messages share one array, `row`, and it gets new numbers while the last message may still be sending.",
         "Every message needs memory of its own: row = 2 * rows[i] makes a new array.",
     ),
-    mistakes=MISTAKES["11.pipeline"],
     broken=_pipeline,
     causes=(
         ("Messages overtake each other.", "Messages between two ranks with one tag arrive in the order of sending."),
@@ -201,7 +199,6 @@ RING = CommCard(
         "A small message is sent although no rank waits for it, a large one only when its receiver is ready.",
         "x = comm.sendrecv(x, dest=right, source=left)",
     ),
-    mistakes=MISTAKES["11.ring"],
     broken=_ring,
     causes=(
         ("One rank makes a step less than the others.", "All make n - 1 steps. In which step does it hang?"),

@@ -10,8 +10,6 @@ import numpy as np
 
 from workbench.course.judging.likely import named
 from workbench.course.judging.task import PlainTask
-from workbench.course.mistakes import formulas
-from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.simulate.machines import Wire
 from workbench.simulate.steps import Policy, Span, simulate
 
@@ -301,9 +299,7 @@ TASKS = [
             "per_byte_s = max(0, (slow - quick) / (many - few)) * ranks / steps with steps = 2 * (ranks - 1), and "
             "medians for quick and slow; latency_s = max(0, quick / steps - per_byte_s * few / ranks).",
         ),
-        slips=formulas.SLIPS["16.fit_link"],
         probes=lambda: _PROBES,
-        mistakes=MISTAKES["16.fit_link"],
         properties=[_links_exact, _links_disturbed, _links_positive],
         points=2,
     ),
@@ -319,9 +315,7 @@ TASKS = [
             "for layer in reversed(layers): now += layer.backward_s; if layer.values: free = max(free, now) + "
             "reduce_s(4 * layer.values). At the end max(now, free).",
         ),
-        slips=formulas.SLIPS["16.step_time"],
         probes=lambda: [(layers, reduce_s) for _, layers, reduce_s in list(models())[:10]],
-        mistakes=MISTAKES["16.step_time"],
         properties=[_simulated],
         points=2,
     ),

@@ -11,8 +11,6 @@ import numpy as np
 from workbench.course.judging.likely import named
 from workbench.course.judging.rank_threads import on_ranks
 from workbench.course.judging.task import PlainTask
-from workbench.course.mistakes import formulas
-from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.course.schedules.bound import least_step
 from workbench.course.schedules.messages import BYTES, Messages, in_turn, mistake
 from workbench.course.schedules.on_ranks import Sender
@@ -270,9 +268,7 @@ TASKS = [
             "reduce_s(4 * sum(each.values for each in layers[: i + 1])) + sum(each.forward_s + each.backward_s for "
             "each in layers[i:]), and no message where there are no values. max() over i.",
         ),
-        slips=formulas.SLIPS["16.lower_bound"],
         probes=lambda: [(layers, reduce_s) for _, layers, reduce_s in [*list(models())[:5], *list(models())[6::20]]],
-        mistakes=MISTAKES["16.lower_bound"],
         properties=[_no_rival_is_faster, _no_bound_is_larger],
         points=2,
     ),
@@ -288,7 +284,6 @@ TASKS = [
             "Write a function cut(largest, together) that does this for a largest piece and a largest message of "
             "small ones. Try some twenty pairs of sizes with play(layers, messages, reduce_s).step_s, keep the best.",
         ),
-        mistakes=MISTAKES["16.schedule"],
         properties=[_each_once, _same_on_all_ranks, _near_the_bound, _on_real_ranks],
         points=4,
     ),

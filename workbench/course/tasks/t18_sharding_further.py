@@ -10,8 +10,6 @@ import numpy as np
 
 from workbench.common import text
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
-from workbench.course.mistakes import collectives, cut_models
-from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -343,7 +341,6 @@ TASKS = [
             "first, last = max(low, start), min(high, start + size); if first < last: (number, first - start, last - "
             "start)",
         ),
-        slips=cut_models.SLIPS["18.owners"],
         probes=lambda: [
             ([3, 2], 1),
             ([4, 4], 2),
@@ -354,7 +351,6 @@ TASKS = [
             ([1, 1], 4),
             ([4, 2, 6, 7, 3], 3),
         ],
-        mistakes=MISTAKES["18.owners"],
         properties=[one_rank, even, across, uneven, few_elements, any_sizes],
         points=2,
     ),
@@ -370,8 +366,6 @@ TASKS = [
             "for step in range(n - 1): chunks[(rank - step - 2) % n] += comm.sendrecv(chunks[(rank - step - 1) % n], "
             "dest=(rank + 1) % n, source=(rank - 1) % n)",
         ),
-        slips=collectives.SLIPS["18.reduce_scatter_step"],
-        mistakes=MISTAKES["18.reduce_scatter_step"],
         cases=lambda: [_stepped(n, length) for n in (1, 2, 3, 4, 7) for length in sorted({1, n - 1, n, 1000} - {0})],
         expected=_new_shards,
         likely=_other_steps,
@@ -391,8 +385,6 @@ TASKS = [
             "parts = {rank: rows}; for step in range(n - 1): parts[(rank - step - 1) % n] = comm.sendrecv(parts[(rank "
             "- step) % n], dest=(rank + 1) % n, source=(rank - 1) % n); then np.concatenate them by rank",
         ),
-        slips=collectives.SLIPS["18.gather_parameters"],
-        mistakes=MISTAKES["18.gather_parameters"],
         cases=lambda: [_layers(n, widths) for n in (1, 2, 3, 4) for widths in ([4, 4], [3, 5, 2], [8, 8, 8, 8])],
         expected=_outputs,
         likely=_other_outputs,

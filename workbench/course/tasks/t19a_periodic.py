@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
-from workbench.course.mistakes import averages
-from workbench.course.mistakes.low_communication import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -181,8 +179,6 @@ TASKS = [
             "for step, (x, y) in enumerate(batches, 1): w = w - lr * x.T @ (x @ w - y) / len(y); if step % every == 0 "
             "or step == len(batches): w = comm.allreduce(w) / comm.size",
         ),
-        slips=averages.SLIPS["19.local_sgd"],
-        mistakes=MISTAKES["19.local_sgd"],
         cases=lambda: [
             _regression(n, steps, every)
             for steps, every in ((1, 1), (4, 2), (7, 3), (5, 1), (3, 8))
@@ -205,8 +201,6 @@ TASKS = [
             "change = comm.allreduce(start - w) / comm.size; velocity = momentum * velocity + change; "
             "return start - lr * (change + momentum * velocity), velocity",
         ),
-        slips=averages.SLIPS["19.outer_step"],
-        mistakes=MISTAKES["19.outer_step"],
         cases=lambda: [_round(n, length) for length in (1, 5) for n in (1, 2, 3, 4)],
         expected=_outer,
         names=("w", "the velocity"),

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
-from workbench.course.mistakes import cut_models
-from workbench.course.mistakes.low_communication import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -126,8 +124,6 @@ TASKS = [
             "sent = gradient + error; p = np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0]; mine = sent.T @ p; "
             "q = comm.allreduce(mine) / comm.size; return p @ q.T, sent - p @ mine.T",
         ),
-        slips=cut_models.SLIPS["19.powersgd"],
-        mistakes=MISTAKES["19.powersgd"],
         cases=lambda: [
             *(_matrices(n, (4, 3), 1, errors=False) for n in (1, 2)),
             *(_matrices(n, shape, rank) for shape, rank in (((4, 3), 1), ((6, 5), 2)) for n in (1, 2, 3, 4)),

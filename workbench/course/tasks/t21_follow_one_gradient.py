@@ -8,8 +8,6 @@ from typing import Any
 from workbench.course.followed.records import from_ranks, made_up
 from workbench.course.judging.judge import unlike
 from workbench.course.judging.task import PlainTask
-from workbench.course.mistakes import formulas
-from workbench.course.mistakes.engines import MISTAKES
 from workbench.runtime.trace.recorder import Snapshot
 
 Function = Callable[..., Any]
@@ -202,9 +200,7 @@ TASKS = [
             'events.append((one["submitted"][0], "submitted", rank)); events += [(one[what], what, rank) for what in '
             '("announced", "arrived", "begun", "done")]; and of rank 0 the largest answer time up to its "arrived".',
         ),
-        slips=formulas.SLIPS["21.order"],
         probes=lambda: [(made_up(n, steps), name) for n, steps in ((2, 1), (2, 3), (3, 2)) for name in _TENSORS],
-        mistakes=MISTAKES["21.order"],
         properties=[_order_made_up, _order_recorded],
         points=2,
     ),
@@ -218,9 +214,7 @@ TASKS = [
             "times = [mine[index] for mine in dicts]; last = times.index(max(times)); waits = [(max(times) - at) / "
             "1000 for at in times]",
         ),
-        slips=formulas.SLIPS["21.late"],
         probes=lambda: [(made_up(n, steps),) for n, steps in ((2, 1), (2, 3), (3, 2), (4, 3))],
-        mistakes=MISTAKES["21.late"],
         properties=[_late_made_up, _late_recorded],
         points=2,
     ),

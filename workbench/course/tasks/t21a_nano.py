@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from workbench.course.judging.judge import unlike
-from workbench.course.judging.task import Mistake, PlainTask
-from workbench.course.mistakes import formulas
+from workbench.course.judging.task import PlainTask
 
 Function = Callable[..., Any]
 Announcements = list[tuple[int, str]]
@@ -248,18 +247,7 @@ TASKS = [
             "ranks = announced_by.setdefault(name, set()); ranks.add(rank); if len(ranks) == size: del "
             "announced_by[name]; names.append(name)",
         ),
-        slips=formulas.SLIPS["21.ready"],
         probes=lambda: [(size, _some_announcements(random.Random(size), size, "bac", 2)) for size in range(1, 6)],
-        mistakes=(
-            Mistake(
-                ("here it counts once",), "What does your dict keep of a name after it was ready? The name comes again."
-            ),
-            Mistake(("first announced",), "Append a name when its last rank has announced it, not its first."),
-            Mistake(("wait for a rank", "does not make a tensor ready"), "How many ranks have announced it so far?"),
-            Mistake(("what rank 0 has announced",), "Rank 0 is one of the ranks. Which others must have announced it?"),
-            Mistake(("order of the alphabet",), "Nothing is to be sorted: time decides."),
-            Mistake(("Is there a return",), "The list that you have filled is to be returned."),
-        ),
         properties=[_ready_small, _ready_steps, _ready_many],
         points=1,
     ),
@@ -273,20 +261,7 @@ TASKS = [
             "missing = [rank for rank in range(size) if rank not in announced_by[name]]; leave out a name of which no "
             "rank is missing.",
         ),
-        slips=formulas.SLIPS["21.culprits"],
         probes=lambda: _CULPRIT_PROBES,
-        mistakes=(
-            Mistake(("and wait",), "The ranks that have not announced it are missing."),
-            Mistake(("waited for so long yet",), "Compare now with the time of the first announcement."),
-            Mistake(
-                ("and not with the last",),
-                "The rank that announced it first waits longest. Which time does your dict keep?",
-            ),
-            Mistake(("that is ready is not late",), "A name of which no rank is missing is ready. It is not late."),
-            Mistake(("one rank for each",), "Several ranks may be missing. Go through all of range(size)."),
-            Mistake(("exactly deadline_s ago",), "At the deadline it is over: >=, not >."),
-            Mistake(("Is there a return",), "The dict is to be returned."),
-        ),
         properties=[_culprits_small, _culprits_at_the_deadline, _culprits_many],
         points=1,
     ),

@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.course import six_steps as steps
 from workbench.course.judging.likely import look_again
-from workbench.course.judging.task import Mistake, PlainTask
+from workbench.course.judging.task import PlainTask
 
 SCRIPT = """\
 import torch
@@ -366,19 +366,6 @@ TASKS = [
             "step 4. Step 5 broadcasts, and step 6 wraps the optimizer.",
             "return {1: 10, 2: 17, 3: 14, 4: 18, 5: 22, 6: 24}",
         ),
-        mistakes=(
-            Mistake(
-                ("takes step",), "Two lines are exchanged. What does each of the two change: data, device, weights?"
-            ),
-            Mistake(
-                ("takes none of the six steps",),
-                "Delete that line in your mind. Would the ranks still train together? Then it is none of the steps.",
-            ),
-            Mistake(
-                ("is not in your result",), "The keys are the numbers 1 to 6 of the steps, the values numbers of lines."
-            ),
-            Mistake(("the script has the lines", "Return the number"), "The numbers on the left of the script count."),
-        ),
         properties=list(_properties()),
     ),
     PlainTask(
@@ -391,22 +378,6 @@ TASKS = [
             "later = lambda ranks: statistics.median([max(each) for each in zip(*ranks)][1:]); return later(alone) / "
             "later(together)",
         ),
-        mistakes=(
-            Mistake(("first epoch",), "In which epoch does TensorFlow trace its graph, and does each rank connect?"),
-            Mistake(
-                ("slowest rank", "rank 0 alone"), "When is an epoch over, if ranks wait for each other in each step?"
-            ),
-            Mistake(
-                ("turn the fraction over",), "Twice as fast means half the seconds. Which number is above the line?"
-            ),
-            Mistake(
-                ("the mean", "sums of"), "statistics.median of the epochs but the first: one slow epoch is no matter."
-            ),
-            Mistake(("efficiency", "multiplied"), "The speed-up compares two times. The number of ranks is not in it."),
-            Mistake(
-                ("last epoch", "difference of seconds"), "Take the median of all epochs but the first, and divide."
-            ),
-        ),
         properties=[two_ranks, any_ranks],
     ),
     PlainTask(
@@ -418,25 +389,6 @@ TASKS = [
             "-N 2 and --gpus-per-node 4 give 8 GPUs. How many processes may a node start? --ntasks-per-node says it.",
             '#!/bin/sh -l, then the #SBATCH lines with --ntasks-per-node 4 among them, then eval "$(workbench env)", '
             "then mpirun -n 8 python test_horovod.py",
-        ),
-        mistakes=(
-            Mistake(("typographic dash",), "A text program has made a dash of a hyphen. Type the hyphens anew."),
-            Mistake(("plain text",), "A text program has written a character that looks like another. Type it anew."),
-            Mistake(
-                ("names the shell",), "The first line of a batch script says which program reads it: #!/bin/sh -l."
-            ),
-            Mistake(("behind the first command",), "Slurm stops to read options at the first line that is a command."),
-            Mistake(
-                ("how many processes", "each node has 4"), "-c 6 gives a process six cores. Which option counts them?"
-            ),
-            Mistake(
-                ("starts", "how many ranks"), "GPUs of a node times nodes: how many ranks are that, one for each GPU?"
-            ),
-            Mistake(
-                ("makes the shell ready",), "A node starts with a shell of its own. What did you type before mpirun?"
-            ),
-            Mistake(("--nodes", "--gpus-per-node", "time limit"), "The slide asked for 2 nodes, 4 GPUs, 120 minutes."),
-            Mistake(("is not started", "no line starts"), "What should the ranks run? python test_horovod.py"),
         ),
         properties=[
             plain_dashes,
