@@ -10,7 +10,6 @@ import pytest
 
 from workbench.course.judging import judge
 from workbench.course.judging.compare import difference
-from workbench.course.judging.likely import look_again
 from workbench.course.judging.mistake import GENERAL, Mistake
 from workbench.course.judging.task import Bound, CommTask, PlainTask
 from workbench.course.provenance.case import Case
@@ -145,17 +144,6 @@ def test_an_exception_of_pythons_comes_behind_what_it_means(kind: str) -> None:
     assert (
         "it ends the whole process (SystemExit: 3); a function ends by return" in first(task, lambda c, x: exit(3))[1]
     )
-
-
-def test_a_mistake_has_to_explain_all_answers() -> None:
-    """One that fits a single case is not told, nor one of a function that raises in another."""
-
-    def mistakes(n: int) -> list[tuple[float, str]]:
-        return [(n + 2, "added"), (n * n, "squared")]
-
-    assert look_again(lambda n: n * n, [(2,), (3,)], mistakes) == ". Look again: squared"
-    assert look_again(lambda n: 4, [(2,), (3,)], mistakes) == ""
-    assert look_again(lambda n: [4][n - 2], [(2,), (3,)], mistakes) == ""
 
 
 def test_the_exercises_own_hint_comes_before_a_general_one() -> None:

@@ -254,7 +254,7 @@ def only_rank_0_knows(comm, train):
 # --- 11.accuracy ----------------------------------------------------------------------------------------
 @wrong(
     "11.accuracy",
-    "0 of 1 and 3 of 3 right: that is a mean of means, without the ranks that have no samples: count samp",
+    "✗ right: that is a mean of means, without the ranks that have no samples: count samples",
 )
 def skips_empty_ranks(comm, right):
     share = np.mean(right) if len(right) else 0.0
@@ -326,7 +326,7 @@ def sends_small_pieces(comm, x):
         total = total + x
     return total
 @wrong(
-    "11.ring", "length 10: the sum so far is passed on, so some x are counted several times: pass on the x that came"
+    "11.ring", "✗ right: the sum so far is passed on, so some x are counted several times: pass on the x that came"
 )
 def passes_the_total_on(comm, x):
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

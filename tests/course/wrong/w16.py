@@ -27,7 +27,7 @@ def link_forgets_the_latency_of_the_long_one(ranks, short, long):
     return median(short[1]) / steps, median(long[1]) / long[0] * ranks / steps
 @wrong("16.fit_link", "the latency is left out: two unknowns need both sizes")
 def link_without_latency(ranks, short, long): return 0.0, median(long[1]) / long[0] * ranks / (2 * (ranks - 1))
-@wrong("16.fit_link", "a ring passes n - 1 chunks twice")
+@wrong("16.fit_link", "the ring goes around twice: 2 (ranks - 1) steps, to add up, and to pass on")
 def link_passes_once(ranks, short, long):
     steps, quick, slow = ranks - 1, median(short[1]), median(long[1])
     per_byte_s = max(0.0, (slow - quick) / (long[0] - short[0])) * ranks / steps
@@ -58,11 +58,11 @@ def step_computes_only(layers, reduce_s): return sum(layer.forward_s + layer.bac
 def step_without_overlap(layers, reduce_s):
     sent = sum(reduce_s(4 * layer.values) for layer in layers if layer.values)
     return step_computes_only(layers, reduce_s) + sent
-@wrong("16.step_time", "that sends all gradients at the end, together")
+@wrong("16.step_time", "all gradients are sent at the end, together: each layer's message begins")
 @wrong("16.lower_bound", "that is without overlap, and no bound")
 def step_all_at_the_end(layers, reduce_s):
     return step_computes_only(layers, reduce_s) + reduce_s(4 * sum(layer.values for layer in layers))
-@wrong("16.step_time", "the network has nothing to send before the last layer's backward has ended")
+@wrong("16.step_time", "the network begins with forward: no gradient is ready before backward")
 def step_overlaps_everything(layers, reduce_s):
     sent = sum(reduce_s(4 * layer.values) for layer in layers if layer.values)
     return max(step_computes_only(layers, reduce_s), sent)
@@ -71,7 +71,7 @@ def step_overlaps_all_of_backward(layers, reduce_s):
     forward = sum(layer.forward_s for layer in layers)
     sent = sum(reduce_s(4 * layer.values) for layer in layers if layer.values)
     return forward + max(sum(layer.backward_s for layer in layers), sent)
-@wrong("16.step_time", "two messages cannot be on the network at once")
+@wrong("16.step_time", "messages overlap each other: the network carries one at a time")
 def step_network_for_each_layer(layers, reduce_s):
     now = end = sum(layer.forward_s for layer in layers)
     for layer in reversed(layers):
@@ -85,7 +85,7 @@ def step_sends_nothing_with_latency(layers, reduce_s):
         now += layer.backward_s
         free = max(free, now) + reduce_s(4 * layer.values)
     return max(now, free)
-@wrong("16.step_time", "a gradient has 4 bytes")
+@wrong("16.step_time", "each of the values has 4 bytes")
 def step_counts_numbers(layers, reduce_s):
     now, free = sum(layer.forward_s for layer in layers), 0.0
     for layer in reversed(layers):
@@ -99,7 +99,7 @@ def step_backward_from_the_front(layers, reduce_s):
         now += layer.backward_s
         free = max(free, now) + reduce_s(4 * layer.values) if layer.values else free
     return max(now, free)
-@wrong("16.step_time", "that is when the last message has arrived: backward may end later")
+@wrong("16.step_time", "that is when the network is done: backward may end later")
 def step_ends_with_the_network(layers, reduce_s):
     now, free = sum(one.forward_s for one in layers), 0.0
     for one in reversed(layers):

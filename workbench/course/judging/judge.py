@@ -15,7 +15,7 @@ from workbench.course.judging.compare import about, compared, described, differe
 from workbench.course.judging.plain import PlainResults
 from workbench.course.judging.recognise import matches, recognised, spread
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
-from workbench.course.judging.why import likely, why
+from workbench.course.judging.why import why
 from workbench.course.provenance.explain import explanation
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import copied
@@ -178,9 +178,7 @@ def _why_wrong(task: CommTask, function: Callable[..., Any], case: Case, run: Ru
     found = why(task, function, case, run)
     if known and not task.coded:
         found = []  # the same once more, by its factor or by its weights
-    if not known and (guess := likely(task, function, case, run)):
-        wrong = f"{guess}; {wrong}"
-    elif not known and not found:
+    if not known and not found:
         wrong += _what_is_right(task, run.results, task.expected(case))
     text = f"{about(case)}: {wrong}"
     return known + "\n".join([*found, text if known or found else honest(text)])

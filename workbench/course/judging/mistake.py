@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 _EDIT = re.compile(r"((?:^-.*\n)+)((?:^\+.*\n)+)", re.MULTILINE)
-_BLOCK = re.compile(r"\? .+\n(~ .+\n)*(! .+\n((-.*\n)+(\+.*\n)+)*)*")
+_BLOCK = re.compile(r"\? .+\n(?=[~!])(~ .+\n)*(! .+\n((-.*\n)+(\+.*\n)+)*)*")
 
 
 @dataclass(frozen=True)

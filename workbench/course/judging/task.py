@@ -12,7 +12,6 @@ from typing import Any
 
 from workbench.course.judging.cause import ERROR, UNKNOWN
 from workbench.course.judging.mistake import GENERAL, Mistake
-from workbench.course.judging.ratio import Factor
 from workbench.course.provenance.case import Case
 from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.weights import Weighed
@@ -158,12 +157,10 @@ class CommTask(Task):
         expected: of a case, by rank; the obvious slow way.
         bounds: of the run of a case.
         scored: the case whose bounds are shown.
-        likely: of a case, what else one may return (by rank), each with its reason: it is told to who does.
         shown: the case that ``show()`` draws.
         real: does it make sense on real ranks?
         coded: how it is run with inputs that tell where a number comes from.
         weighed: how the samples of a mean are weighed.
-        factors: by which a wrong number may differ from the right one, besides 2, n and their like.
         names: of the result, or of its items if it is several: ``the weights``. A wrong number is told with its name.
         start: of a case, what its results are a step away from; a wrong step is compared, then.
     """
@@ -172,12 +169,10 @@ class CommTask(Task):
     expected: Callable[[Case], Sequence[Any]] = field(kw_only=True)
     bounds: Callable[[Case, Run], Sequence[Bound]] | None = field(default=None, kw_only=True)
     scored: Case | None = field(default=None, kw_only=True)
-    likely: Callable[[Case], Iterable[tuple[Sequence[Any], str]]] | None = field(default=None, kw_only=True)
     shown: Case | None = field(default=None, kw_only=True)
     real: bool = field(default=True, kw_only=True)
     coded: Coded | None = field(default=None, kw_only=True)
     weighed: Weighed | None = field(default=None, kw_only=True)
-    factors: Sequence[Factor] = field(default=(), kw_only=True)
     names: Sequence[str] = field(default=(), kw_only=True)
     start: Callable[[Case], Any] | None = field(default=None, kw_only=True)
 

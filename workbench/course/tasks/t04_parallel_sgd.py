@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.likely import look_again
-from workbench.course.judging.ratio import Factor
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
@@ -63,18 +61,6 @@ _WEIGHED = Weighed(
         for one, (total, count) in enumerate(case.inputs)
     ],
 )
-_FACTORS = (
-    Factor(
-        "{k} times",
-        lambda case: sum(count for _, count in case.inputs),
-        "that is the number of samples; the sum was not divided by it",
-    ),
-    Factor(
-        "{k} times",
-        lambda case: sum(count for _, count in case.inputs) / case.n,
-        "the sum was divided by the number of ranks, not by that of all samples",
-    ),
-)
 
 
 def sgd_step(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
@@ -119,21 +105,6 @@ def _ones(case: Case, rank: int) -> list[tuple[Any, ...]]:
 
 _STEP_WEIGHED = Weighed(
     counts=lambda case: [len(y) for _, _, y, _ in case.inputs], ones=_ones, read=lambda result: -result
-)
-_STEP_FACTORS = (
-    Factor("{k} times", lambda case: 1 / case.inputs[0][3], "that is 1/lr; the step was not multiplied by lr"),
-    Factor(
-        "{k} times",
-        lambda case: sum(len(y) for _, _, y, _ in case.inputs),
-        "that is the number of samples; the sum of their gradients was not divided by it",
-    ),
-    Factor(
-        "{k} times",
-        lambda case: sum(len(y) for _, _, y, _ in case.inputs) / case.n,
-        "the sum was divided by the number of ranks, not by that of all samples",
-    ),
-    Factor("twice", lambda case: 2.0, "the loss is (x @ w - y)² / 2: the half takes the 2 of the derivative away"),
-    Factor("minus", lambda case: -1.0, "it goes up the gradient; w - lr * gradient goes down"),
 )
 
 
@@ -184,28 +155,10 @@ def _told(function: Callable[..., Any], order: list[int]) -> str:
     yours = [int(one) for one in yours]
     if yours == wanted:
         return ""
-    why = look_again(function, [(one,) for one in _TELLING], _stale_mistakes)
-    return f"order {order}: your result is {yours}, expected {wanted}{why}"
+    return f"order {order}: your result is {yours}, expected {wanted}"
 
 
 _TELLING = [[0, 0], [0, 1, 0, 1], [1, 0, 0, 1, 1, 0], [0, 1, 1, 1, 2, 0], [2, 0, 1, 2, 2, 1, 0, 0]]
-
-
-def _stale_mistakes(order: Sequence[int]) -> Iterator[tuple[list[int], str]]:
-    """What else one may return."""
-    right, own, fresh, others = [], [], [], []
-    for i, worker in enumerate(order):
-        before = [j for j in range(i) if order[j] == worker]
-        since = before[-1] if before else -1
-        right.append(i - since - 1)
-        own.append(i - since if before else i)
-        fresh.append(i - since - 1 if before else 0)
-        others.append(len(set(order[since + 1 : i])))
-    yield own, "a worker's own gradient is counted, too: it gets the weights after that"
-    yield [one + 1 for one in right], "each number is one too large: a gradient's own change comes after it"
-    yield fresh, "a worker's first gradient may be stale as well: it belongs to the first weights"
-    yield others, "each change counts, also several of one worker; your function counts workers"
-    yield [len(set(order)) - 1] * len(order), "that is the number of other workers, and does not count their changes"
 
 
 def alone(function: Callable[..., Any]) -> str:
@@ -248,7 +201,6 @@ TASKS = [
         scored=_counted(3, 0, 2, 4, length=10_000),
         shown=_counted(3, 0, 2, 4, length=10_000),
         weighed=_WEIGHED,
-        factors=_FACTORS,
     ),
     CommTask(
         "04.sgd_step",
@@ -267,7 +219,6 @@ TASKS = [
         scored=_samples(3, 3, 3, 3, 3, 3, 3),
         shown=_samples(5, 0, 3, 1),
         weighed=_STEP_WEIGHED,
-        factors=_STEP_FACTORS,
         start=lambda case: case.inputs[0][0],
         points=2,
     ),

@@ -11,7 +11,6 @@ from workbench.common.text import count
 from workbench.course import drawing
 from workbench.course.judging import generators
 from workbench.course.judging.likely import named
-from workbench.course.judging.ratio import Factor
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
@@ -271,18 +270,6 @@ _WEIGHED = Weighed(
     counts=lambda case: [len(values) for (values,) in case.inputs],
     ones=lambda case, rank: [(np.full_like(values, float(one == rank)),) for one, (values,) in enumerate(case.inputs)],
 )
-_FACTORS = (
-    Factor(
-        "{k} times",
-        lambda case: sum(len(values) for (values,) in case.inputs),
-        "that is the number of values; the sum was not divided by it",
-    ),
-    Factor(
-        "{k} times",
-        lambda case: sum(len(values) for (values,) in case.inputs) / case.n,
-        "the sum was divided by the number of ranks, not by that of all values",
-    ),
-)
 
 
 def _little(case: Case, run: Run) -> Sequence[Bound]:
@@ -331,6 +318,5 @@ TASKS = [
         scored=_uneven(10_000, 0, 9_000, 20_000),
         shown=_uneven(3, 0, 5, 2),
         weighed=_WEIGHED,
-        factors=_FACTORS,
     ),
 ]

@@ -74,23 +74,6 @@ def _averages(case: Case) -> list[Any]:
     return [means, means]
 
 
-def _usual_slips(case: Case) -> list[tuple[list[Any], str]]:
-    """What else one may return, and why it is not the averages."""
-    own, other = ([gradient for _, gradient in inputs[0]] for inputs in case.inputs)
-
-    def on_both(of: Callable[[Any, Any], Any]) -> list[Any]:
-        return [[of(a, b) for a, b in zip(*pair, strict=True)] for pair in ((own, other), (other, own))]
-
-    backwards = [list(reversed(means)) for means in _averages(case)]
-    return [
-        (on_both(lambda mine, theirs: mine + theirs / 2), "only the other rank's gradient is halved: (a + b) / 2"),
-        (on_both(lambda mine, theirs: mine / 2 + theirs), "only the own gradient is halved: (a + b) / 2"),
-        (on_both(lambda mine, theirs: mine), "each rank returns its own gradients"),
-        (on_both(lambda mine, theirs: theirs), "each rank returns the other's gradients"),
-        (backwards, "the averages in reverse order"),
-    ]
-
-
 def _hidden(case: Case, run: Run) -> Sequence[Bound]:
     layers: Layers = case.inputs[0][0]
     ready = np.cumsum([seconds for seconds, _ in layers])
@@ -264,7 +247,6 @@ TASKS = [
             _case("six layers", [1.0, 0.8, 0.8, 0.6, 0.6, 0.4], [2_000, 100_000, 90_000, 60_000, 30_000, 300]),
         ],
         expected=_averages,
-        likely=_usual_slips,
         bounds=_hidden,
         scored=_case("five layers", [1.0, 1.0, 1.0, 1.0, 1.0], [20_000, 100_000, 150_000, 100_000, 50_000]),
         shown=_case("five layers", [1.0, 1.0, 1.0, 1.0, 1.0], [20_000, 100_000, 150_000, 100_000, 50_000]),

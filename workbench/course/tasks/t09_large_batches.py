@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor, of_numbers
 from workbench.course.judging.task import PlainTask
 
@@ -72,7 +71,7 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
             told = f"{mine:.6g}" if isinstance(mine, (int, float, np.number)) else repr(mine)
             answers = [(one[2], function(*one), learning_rate(*one)) for one in cases]
             factor = ". Is there a return?" if mine is None else of_numbers(answers, _FACTORS)
-            factor = factor or look_again(function, _TELLING, _rate_mistakes) or _drop(mine, wanted)
+            factor = factor or _drop(mine, wanted)
             return f"{about}: your result is {told}, expected {wanted:.6g}{factor}"
     return ""
 
@@ -80,25 +79,6 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
 _TELLING = [
     (step, 0.1, n, 7, 5, _DROPS) for n in (4, 2) for step in (0, 1, 20, 34, 35, 209, 210, 211, 217, 245, 420, 630)
 ]
-
-
-def _rate_mistakes(
-    step: int, base: float, n: int, steps_per_epoch: int, warmup_epochs: int, drops: Sequence[int]
-) -> Iterator[tuple[float, str]]:
-    """What else one may return."""
-    warmup, epoch = warmup_epochs * steps_per_epoch, step // steps_per_epoch
-    fallen = 0.1 ** sum(epoch >= drop for drop in drops)
-    warm = 1 + (n - 1) * step / warmup if step < warmup else n
-    yield base * (n * step / warmup if step < warmup else n) * fallen, "the warm-up begins at 0: it begins at base"
-    by_epoch = 1 + (n - 1) * epoch / warmup_epochs if step < warmup else n
-    yield base * by_epoch * fallen, "the warm-up grows with each epoch: it grows with each step"
-    late = 0.1 ** sum(step > drop * steps_per_epoch for drop in drops)
-    yield base * warm * late, "each drop comes one step too late: the epoch's first step has it already"
-    yield base * warm * (0.1 if fallen < 1 else 1.0), "it falls once: each epoch in drops makes it a tenth again"
-    after = 0.1 ** sum(step - warmup >= drop * steps_per_epoch for drop in drops)
-    yield base * warm * after, "the epochs in drops are counted from the end of the warm-up: count from the beginning"
-    yield base * n**0.5, "that is base times the square root of n, at all times"
-    yield base * warm, "it never falls"
 
 
 def _drop(mine: Any, wanted: float) -> str:

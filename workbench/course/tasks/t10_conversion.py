@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -107,21 +107,6 @@ def _saved(case: Case) -> Sequence[Any]:
     return [(mean, [step, mean, weights] if rank == 0 else None) for rank in range(case.n)]
 
 
-def _other_means(case: Case) -> Iterator[tuple[list[Any], str]]:
-    """What else one may return."""
-    step, _, _, weights = case.inputs[0]
-    mean = sum(loss for _, loss, _, _ in case.inputs) / case.n
-    told = "that is the mean of the ranks' means: a rank with more samples counts for more"
-    yield [(mean, [step, mean, weights] if rank == 0 else None) for rank in range(case.n)], told
-    right = _saved(case)
-    yield [(one[0], right[0][1]) for one in right], "each rank has something to save, and only rank 0 is to save"
-    yield (
-        [one if rank == 0 else (None, None) for rank, one in enumerate(right)],
-        "rank 0 alone has the mean: all need it",
-    )
-    yield [one[1] for one in right], "what is saved is returned alone, without the mean"
-
-
 def _few_bytes(case: Case, run: Run) -> Sequence[Bound]:
     best = 2 * (case.n - 1)
     return [
@@ -150,7 +135,6 @@ TASKS = [
         cases=lambda: [_checkpoint(n, length) for length in (3, 1000) for n in (1, 2, 3, 4, 7)],
         expected=_saved,
         names=("the mean loss", "what is saved"),
-        likely=_other_means,
         bounds=_few_bytes,
         scored=_checkpoint(4, 100_000),
         shown=_checkpoint(4, 1000),

@@ -169,27 +169,6 @@ def _messages(case: Case, run: Run) -> Sequence[Bound]:
     return [Bound("messages per rank", most, case.n - 1, case.n - 1, "Each x goes once around: n - 1 steps")]
 
 
-def _other_sums(case: Case) -> list[tuple[list[Any], str]]:
-    """What else one may return."""
-    xs, n = [x for (x,) in case.inputs], case.n
-    totals = xs
-    for _ in range(n - 1):
-        totals = [mine + totals[rank - 1] for rank, mine in enumerate(totals)]
-    return [
-        (totals, "the sum so far is passed on, so some x are counted several times: pass on the x that came last"),
-        ([sum(xs) + x for x in xs], "one step too many: this rank's own x comes back and is added once more"),
-        ([sum(xs) - x for x in xs], "this rank's own x is missing: begin with it"),
-        ([sum(xs) - xs[(rank + 1) % n] for rank in range(n)], "one step is missing: n - 1 steps bring all other x"),
-        (
-            [x + xs[rank - 1] * (n - 1) for rank, x in enumerate(xs)],
-            "every step sends this rank's own x: pass on what came",
-        ),
-        ([xs[(rank + 1) % n] for rank in range(n)], "that is the x that came last, and not the sum"),
-        (xs, "each rank returns its own x"),
-        ([sum(xs) / n] * n, "that is the mean, and the sum is asked for"),
-    ]
-
-
 RING = CommCard(
     "11.ring",
     "right in every test, hangs with the real model",
@@ -219,7 +198,6 @@ RING = CommCard(
     cases=lambda: [_arrays(n, length) for length in (10, 100_000) for n in (1, 2, 3, 4)],
     expected=lambda case: [sum(x for (x,) in case.inputs)] * case.n,
     names=("the sum",),
-    likely=_other_sums,
     bounds=_messages,
     scored=_arrays(4, 100_000),
     shown=_arrays(4, 100_000),

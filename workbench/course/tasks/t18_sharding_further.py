@@ -158,29 +158,6 @@ def _new_shards(case: Case) -> list[Array]:
     return [shard - lr * chunk for chunk, (_, shard, lr) in pairs]
 
 
-def _other_steps(case: Case) -> Iterator[tuple[list[Array], str]]:
-    """What else one may return."""
-    n, right = case.n, _new_shards(case)
-    chunks = [np.array_split(grad, n) for grad, _, _ in case.inputs]
-    shards, lr = [shard for _, shard, _ in case.inputs], case.inputs[0][2]
-
-    def steps(along: Callable[[int], Array]) -> list[Array]:
-        return [shard - lr * along(rank) for rank, shard in enumerate(shards)]
-
-    own = "chunk number rank has this rank's own values only. Lesson 03's ring ends with chunk rank + 1 on each rank"
-    yield steps(lambda rank: chunks[rank][rank] / n), own
-    yield steps(lambda rank: chunks[rank][rank]), "that is a step along this rank's own gradient: nothing was added up"
-    yield (
-        steps(lambda rank: np.sum([one[rank] for one in chunks], axis=0)),
-        "that is a step along the sum: the mean is asked for",
-    )
-    yield (
-        steps(lambda rank: chunks[(rank + 1) % n][rank] / n),
-        "the received chunk has replaced this rank's own values: add it to them",
-    )
-    yield [2 * shard - new for shard, new in zip(shards, right, strict=True)], "a step goes against the gradient"
-
-
 def _half(case: Case, run: Run) -> Sequence[Bound]:
     nbytes, sent = case.inputs[0][0].nbytes, run.sent()
     best = (case.n - 1) / case.n * nbytes
@@ -234,24 +211,6 @@ def _outputs(case: Case) -> list[Array]:
             x = np.tanh(weights @ x)
         found.append(x)
     return found
-
-
-def _other_outputs(case: Case) -> Iterator[tuple[list[Array], str]]:
-    """What else one may return."""
-    n = case.n
-    layers = list(zip(*(shards for shards, _ in case.inputs), strict=True))  # of each, the ranks' rows
-    xs, linear, together = ([x for _, x in case.inputs] for _ in range(3))
-    for rows in layers:
-        came = [np.concatenate([rows[(rank - i) % n] for i in range(n)]) for rank in range(n)]
-        xs = [np.tanh(whole @ x) for whole, x in zip(came, xs, strict=True)]
-        linear = [np.concatenate(rows) @ x for x in linear]
-        together = [np.concatenate([np.tanh(mine @ x) for mine, x in zip(rows, together, strict=True)])] * n
-    yield xs, "the rows of W are in the order in which they arrived: put rank 0's first, then rank 1's, and so on"
-    yield linear, "np.tanh is missing"
-    yield together, "the ranks' results were gathered, but each rank has an x of its own: gather the rows of W"
-    if len(layers) == 1:
-        alone = [np.tanh(shards[0] @ x) for shards, x in case.inputs]
-        yield alone, "only this rank's rows of W were used: gather the others' first"
 
 
 def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
@@ -368,7 +327,6 @@ TASKS = [
         ),
         cases=lambda: [_stepped(n, length) for n in (1, 2, 3, 4, 7) for length in sorted({1, n - 1, n, 1000} - {0})],
         expected=_new_shards,
-        likely=_other_steps,
         bounds=_half,
         scored=_stepped(4, 100_000),
         shown=_stepped(4, 100_000),
@@ -387,7 +345,6 @@ TASKS = [
         ),
         cases=lambda: [_layers(n, widths) for n in (1, 2, 3, 4) for widths in ([4, 4], [3, 5, 2], [8, 8, 8, 8])],
         expected=_outputs,
-        likely=_other_outputs,
         bounds=_one_at_a_time,
         scored=_layers(4, [64, 64, 64, 64]),
         shown=_layers(4, [64, 64, 64, 64]),
