@@ -49,11 +49,11 @@ def _late(snapshots, of = lambda one: one["announced"], scale = 1000):
         row = [mine[index] for mine in times]
         found.append((index, row.index(max(row)), [(max(row) - at) / scale for at in row]))
     return found
-@wrong("21.late", "that is in ns, and µs are asked for")
+@wrong("21.late", "times are in ns, and µs are asked for")
 def in_nanoseconds(snapshots): return _late(snapshots, scale=1)
-@wrong("21.late", "that is by “submitted”")
+@wrong("21.late", "compared by “submitted”: a rank was ready when it “announced”")
 def by_submitted(snapshots): return _late(snapshots, lambda one: one["submitted"][0])
-@wrong("21.late", "that is by “done”")
+@wrong("21.late", "compared by “done”: a rank was ready when it “announced”")
 def by_done(snapshots): return _late(snapshots, lambda one: one["done"])
 @wrong("21.late", "collectives were compared by their place in the list")
 def by_place_in_the_list(snapshots):
@@ -75,7 +75,7 @@ def all_that_rank_0_remembers(snapshots):
     return found
 @wrong("21.late", "your result is None. Is there a return?")
 def prints_it(snapshots): _late(snapshots)
-@wrong("21.ready", "and here it counts once")
+@wrong("21.ready", "each name once only: it is ready in every step")
 def never_forgets(size, announcements):
     ranks: dict[str, set[int]] = {}
     names = []
