@@ -40,7 +40,7 @@ class Proxy:
         return self._asked(lane, fields)
 
     def _asked(self, lane: Lane, fields: dict[str, Any]) -> Any:
-        fields["flying"], fields["changed"] = list(lane.flying), _changed(lane.flying)
+        fields["flying"], fields["changed"] = list(lane.flying), lane.changed()
         got = lane.ask("do", **fields)
         for number, array in got.get("changed", {}).items():
             if number in lane.flying:
@@ -197,16 +197,6 @@ def flying(value: Any) -> tuple[int, Array] | None:
 def _land(lane: Lane, numbers: Any) -> None:
     for number in numbers:
         lane.flying.pop(number, None)
-
-
-def _changed(under_way: dict[int, Any]) -> dict[int, Array]:
-    """The arrays under way that the caller has changed since the judge has seen them."""
-    found = {}
-    for number, one in under_way.items():
-        array, seen = one
-        if array.tobytes() != seen.tobytes():
-            found[number] = one[1] = array.copy()
-    return found
 
 
 KINDS: dict[str, type[Proxy]] = {

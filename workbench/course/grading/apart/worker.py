@@ -239,7 +239,7 @@ class NotebookWorker:
         self.used.add(f"{kind}.{verb}")
         done = getattr(value, verb) if verb != "__call__" else value
         result = done(*args, **options) if callable(done) else done
-        return {"value": result, "changed": _changes(lane)}
+        return {"value": result, "changed": lane.changed()}
 
     @staticmethod
     def _fly(lane: Lane, under_way: Any, changed: Any) -> None:
@@ -365,15 +365,6 @@ def _is_pure(value: Any) -> bool:
 
 def _frozen(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen  # type: ignore[attr-defined]
-
-
-def _changes(lane: Lane) -> dict[int, Any]:
-    found = {}
-    for number, one in lane.flying.items():
-        array, seen = one
-        if array.tobytes() != seen.tobytes():
-            found[number] = one[1] = array.copy()
-    return found
 
 
 def _become(old: Any, new: Any) -> None:
