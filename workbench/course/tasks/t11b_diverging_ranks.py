@@ -46,17 +46,14 @@ class File:
         self.text = text
 
     def read_text(self) -> str:
-        """As a Path's."""
         if self.text is None:
             raise FileNotFoundError("weights.txt is on rank 0 only")
         return self.text
 
     def exists(self) -> bool:
-        """As a Path's."""
         return self.text is not None
 
     def open(self, mode: str = "r") -> IO[Any]:
-        """As a Path's."""
         return Path(self).open(mode)
 
     def __fspath__(self) -> str:

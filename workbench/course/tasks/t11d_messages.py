@@ -58,17 +58,14 @@ class WatchedCommunicator(Communicator):
         self.sent: list[Any] = []
 
     def post_send(self, data: Any, dest: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
         request = self.comm.post_send(data, dest, tag, verb)
         self.sent.append(request)
         return request  # type: ignore[no-any-return]
 
     def post_recv(self, buffer: Array | None, source: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
         return self.comm.post_recv(buffer, source, tag, verb)  # type: ignore[no-any-return]
 
     def finish(self, pending: Sequence[Pending], verb: str) -> list[Any]:
-        """See :class:`Communicator`."""
         return self.comm.finish(pending, verb)  # type: ignore[no-any-return]
 
 

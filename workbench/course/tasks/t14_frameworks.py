@@ -71,7 +71,6 @@ class _OwnMachine:
         self._hvd, self._open = hvd, False
 
     def init(self) -> None:
-        """Meet the other ranks."""
         self._open = True
 
     def __getattr__(self, name: str) -> Any:
@@ -88,7 +87,6 @@ class _Seen:
     returned: Any = None
 
     def gradient(self, weights: Any, x: Any, y: Any) -> Any:
-        """Watched."""
         self.calls.append(([np.array(each) for each in weights], np.array(x)))
         return _gradient(weights, x, y)
 

@@ -66,7 +66,6 @@ class RemoteFunction(Proxy):
     """A function of the judge's."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call it there."""
         return self._do("__call__", args, options)
 
 
@@ -105,7 +104,6 @@ class RemoteGiven(RemoteModule):
         return str(path)
 
     def open(self, mode: str = "r") -> IO[Any]:
-        """As a Path's."""
         return Path(self).open(mode)
 
 
@@ -166,14 +164,12 @@ class RemoteRequest(Proxy):
     """What ``isend`` and ``irecv`` return."""
 
     def wait(self) -> Any:
-        """As the simulator's."""
         try:
             return self._do("wait", (), {})
         finally:
             _land(self._lane_of(), self.__dict__.get("_arrays", ()))
 
     def test(self) -> Any:
-        """As the simulator's."""
         done, value = self._do("test", (), {})
         if done:
             _land(self._lane_of(), self.__dict__.get("_arrays", ()))

@@ -274,7 +274,6 @@ class LearnersFunction:
         self.__signature__ = inspect.Signature(with_names)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call it where it is."""
         return self.owner.call(self.number, args, options)
 
     @property
@@ -298,7 +297,6 @@ class OnRanks:
         self._drawing = threading.Lock()
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call it where this rank is."""
         return self._both[self._side(args)](*args, **options)
 
     @property
