@@ -18,6 +18,7 @@ from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 from workbench.observe.figure import Figure
 
+_VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
 BLANK = "raise NotImplementedError  # your code here"
 """What stands where the learner's code is to go."""
@@ -54,6 +55,27 @@ class Bound:
     def busiest(cls, run: Run, best: float, limit: float, cause: str) -> Bound:
         """Of the bytes that the busiest rank sends."""
         return cls("bytes from the busiest rank", max(size for _, size in run.sent()), best, limit, cause)
+
+    @classmethod
+    def per_rank(cls, run: Run, messages: int, nbytes: float, cause: str) -> list[Bound]:
+        """Of what the ranks of a ring send each: so many messages, and so many bytes."""
+        counts, sizes = zip(*run.sent(), strict=True)
+        return [
+            cls("messages per rank", max(counts), messages, messages),
+            cls("bytes per rank", max(sizes), nbytes, nbytes * 1.02, cause),
+        ]
+
+    @classmethod
+    def none(cls, what: str, yours: float, cause: str = "") -> Bound:
+        """Of what there must be none of."""
+        return cls(what, yours, 0, 0, cause)
+
+    @classmethod
+    def by_hand(cls, run: Run, cause: str) -> Bound:
+        """A collective is built from messages, and not taken ready-made."""
+        return cls.none(
+            "messages of ready-made collectives", sum(one.verb not in _VERBS for one in run.messages), cause
+        )
 
 
 @dataclass(frozen=True)

@@ -70,27 +70,16 @@ def _scattered(case: Case) -> list[Any]:
     return [sum(chunks[(rank + 1) % case.n] for (chunks,) in case.inputs) for rank in range(case.n)]
 
 
+_AN_NTH = "In each step one n-th of the array goes to the right"
+
+
 def _half(case: Case, run: Run) -> Sequence[Bound]:
     total = sum(chunk.nbytes for chunk in case.inputs[0][0])
-    return _traffic(run, case.n - 1, (case.n - 1) / case.n * total)
+    return Bound.per_rank(run, case.n - 1, (case.n - 1) / case.n * total, _AN_NTH)
 
 
 def _both(case: Case, run: Run) -> Sequence[Bound]:
-    return _traffic(run, 2 * (case.n - 1), 2 * (case.n - 1) / case.n * case.inputs[0][0].nbytes)
-
-
-def _traffic(run: Run, messages: int, nbytes: float) -> Sequence[Bound]:
-    sent = run.sent()
-    return [
-        Bound("messages per rank", max(count for count, _ in sent), messages, messages),
-        Bound(
-            "bytes per rank",
-            max(size for _, size in sent),
-            nbytes,
-            nbytes * 1.02,
-            "In each step one n-th of the array goes to the right",
-        ),
-    ]
+    return Bound.per_rank(run, 2 * (case.n - 1), 2 * (case.n - 1) / case.n * case.inputs[0][0].nbytes, _AN_NTH)
 
 
 _HALF = Coded(

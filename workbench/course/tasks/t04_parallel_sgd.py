@@ -111,15 +111,8 @@ _STEP_WEIGHED = Weighed(
 def _same_bits(case: Case, run: Run) -> Sequence[Bound]:
     first = np.asarray(run.results[0]).tobytes()
     others = sum(np.asarray(one).tobytes() != first for one in run.results)
-    return [
-        Bound(
-            "ranks with other bits than rank 0 (sums in another order)",
-            others,
-            0,
-            0,
-            "Let all take the result of one sum",
-        )
-    ]
+    what = "ranks with other bits than rank 0 (sums in another order)"
+    return [Bound.none(what, others, "Let all take the result of one sum")]
 
 
 def stale(order: Any) -> Any:

@@ -85,8 +85,8 @@ def _hidden(case: Case, run: Run) -> Sequence[Bound]:
     # The two reasons for being late: a rank that is in time may have a little of either.
     excused = 0 if run.time_s > good * 1.001 else math.inf
     return [
-        Bound("ms of the backward pass left out", max(0.0, 1e3 * round(ready[-1] - min(computed), 9)), 0, 0),
-        Bound("gradients sent before they were ready", _too_early(run, ready, nbytes), 0, 0),
+        Bound.none("ms of the backward pass left out", max(0.0, 1e3 * round(ready[-1] - min(computed), 9))),
+        Bound.none("gradients sent before they were ready", _too_early(run, ready, nbytes)),
         Bound(
             "ms in which backward waits for a message",
             1e3 * _paused(run),

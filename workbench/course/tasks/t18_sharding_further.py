@@ -13,7 +13,6 @@ from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
-_VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
 
 
 def owners(sizes: Any, n: Any) -> Any:
@@ -159,18 +158,8 @@ def _new_shards(case: Case) -> list[Array]:
 
 
 def _half(case: Case, run: Run) -> Sequence[Bound]:
-    nbytes, sent = case.inputs[0][0].nbytes, run.sent()
-    best = (case.n - 1) / case.n * nbytes
-    return [
-        Bound("messages per rank", max(count for count, _ in sent), case.n - 1, case.n - 1),
-        Bound(
-            "bytes per rank",
-            max(size for _, size in sent),
-            best,
-            best * 1.02,
-            "A rank needs its own chunk of the sum, and no other",
-        ),
-    ]
+    best = (case.n - 1) / case.n * case.inputs[0][0].nbytes
+    return Bound.per_rank(run, case.n - 1, best, "A rank needs its own chunk of the sum, and no other")
 
 
 def gather_parameters(comm: Any, shards: Any, x: Any) -> Any:
@@ -222,13 +211,7 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     sent = max(size for _, size in run.sent())
     told = [
         Bound.calls(min(uses), max(uses), len(shards)),
-        Bound(
-            "messages of ready-made collectives",
-            sum(one.verb not in _VERBS for one in run.messages),
-            0,
-            0,
-            "Build the ring from messages: send and recv",
-        ),
+        Bound.by_hand(run, "Build the ring from messages: send and recv"),
         Bound.busiest(run, best, best * 1.02, "In a ring each rank's rows pass once"),
     ]
     if sent > best * 1.02:  # then bytes do not tell which layers have come
@@ -236,11 +219,9 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     held = max((_held(case, run, rank) for rank in range(case.n)), default=1)
     return [
         *told,
-        Bound(
+        Bound.none(
             "calls of comm.compute before the layer's W was there",
             max((_too_early(case, run, rank) for rank in range(case.n)), default=0),
-            0,
-            0,
             "First gather W, then call comm.compute(0.001), which stands for using it",
         ),
         Bound(
