@@ -36,15 +36,18 @@ def _broadcast(n: int, length: int, root: int) -> Case:
     return Case(n, f"length {length}, root {root}", [(array, root) for array in arrays])
 
 
-def _rounds(case: Case, run: Run) -> Sequence[Bound]:
+def _rounds(run: Run) -> int:
+    """How many messages follow each other; none of who has guessed the value."""
+    return round(run.time_s / (run.messages[0].end - run.messages[0].begin)) if run.messages else 0
+
+
+def _as_a_tree(case: Case, run: Run) -> Sequence[Bound]:
     best = (case.n - 1).bit_length()
-    one = run.messages[0].end - run.messages[0].begin
-    rounds = round(run.time_s / one)
     return [
         Bound(
             "messages", len(run.messages), case.n - 1, case.n - 1, "Every rank but the root receives the value, once"
         ),
-        Bound("rounds", rounds, best, best, "In each round, all ranks that have the value can send it"),
+        Bound("rounds", _rounds(run), best, best, "In each round, all ranks that have the value can send it"),
         Bound.by_hand(run, "Build it from messages: send and recv"),
     ]
 
@@ -72,8 +75,7 @@ def _shift(n: int, length: int) -> Case:
 
 
 def _one_step(case: Case, run: Run) -> Sequence[Bound]:
-    one = run.messages[0].end - run.messages[0].begin
-    return [Bound("rounds", round(run.time_s / one), 1, 2, "Even ranks can send while odd ones receive: that is two")]
+    return [Bound("rounds", _rounds(run), 1, 2, "Even ranks can send while odd ones receive: that is two")]
 
 
 _SHIFT = Coded(
@@ -102,7 +104,7 @@ TASKS = [
             _broadcast(n, length, root) for length in (1, 2000) for n in _SIZES for root in {0, n - 1, n // 2}
         ],
         expected=lambda case: [case.inputs[case.inputs[0][1]][0]] * case.n,
-        bounds=_rounds,
+        bounds=_as_a_tree,
         scored=_broadcast(8, 100_000, 5),
         shown=_broadcast(8, 100_000, 0),
         coded=_BROADCAST,
