@@ -16,13 +16,13 @@ ALWAYS = {"02.tree_broadcast", "03.ring_allreduce", "04.sgd_step", "05.weighted_
 ALWAYS |= {"08.ring_time", "10.rank_zero", "11.epoch", "12.local_ranks", "14.six_steps", "17.discover", "18.owners"}
 ALWAYS |= {"20.two_layers", "21.late", "22.batch_script", "23.choose"}
 # What tells an exercise's mistakes. Judge and simulator, which all have in common, are held by exercises of every kind.
-NEAR = ("workbench.course.mistakes.", "workbench.course.training.", "workbench.course.pipelines.")
+NEAR = ("workbench.course.training.", "workbench.course.pipelines.")
 
 
 def near(name: str) -> set[Path]:
-    """The files of ``NEAR`` that an exercise's task imports."""
+    """The files of ``NEAR`` that an exercise's task imports, and its mistakes."""
     own = file_of(task(name).reference.__module__)
-    found = [file_of(one) for one in imports(own) if one.startswith(NEAR)] if own else []
+    found = [own.with_suffix(".txt"), *(file_of(one) for one in imports(own) if one.startswith(NEAR))] if own else []
     return {path for path in found if path}
 
 

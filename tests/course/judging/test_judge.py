@@ -12,7 +12,9 @@ from judged import exercises
 from thorough import once_more
 
 from workbench.course.judging.judge import judge
-from workbench.course.tasks import task
+from workbench.course.judging.recognise import same
+from workbench.course.judging.task import CommTask
+from workbench.course.tasks import names, task
 
 VALUES = (math.nan, 0.0)
 MORE = (math.inf, -math.inf)
@@ -57,3 +59,16 @@ def test_no_exercise_takes_any_number(name: str, values: tuple[float, ...]) -> N
         if all(stage.passed is not False for stage in judge(one, answer))
     ]
     assert passed == []
+
+
+@pytest.mark.parametrize("name", [name for name in names() if isinstance(task(name), CommTask)])
+def test_who_knows_the_result_and_sends_nothing_gets_a_verdict(name: str) -> None:
+    """Bounds are counted of a run without a message, too: it ends in no exception of the judge's."""
+    one = task(name)
+    cases = [*one.cases(), *filter(None, [one.scored])]
+
+    def knows(comm: Any, *given: Any) -> Any:
+        case = next(case for case in cases if case.n == comm.size and same(case.inputs[comm.rank], given))
+        return one.expected(case)[comm.rank]
+
+    assert list(judge(one, knows))

@@ -152,12 +152,3 @@ def half_on_the_way(comm, x):
 @wrong("03.ring_allreduce", "it ends the whole process (SystemExit: done); a function ends by return")
 def leaves_the_process(comm, x):
     raise SystemExit("done")
-@wrong("03.ring_allreduce", "✗ right: all chunks have len(x) // n elements, so the last len(x) % n")
-def leaves_out_the_rest(comm, x):
-    n, rank, k, x = comm.size, comm.rank, len(x) // comm.size, x.copy()
-    right, left = (rank + 1) % n, (rank - 1) % n
-    for step in range(2 * n - 2):
-        i, j = (rank - step) % n, (rank - step - 1) % n
-        got = comm.sendrecv(x[i * k : (i + 1) * k], dest=right, source=left)
-        x[j * k : (j + 1) * k] = got + x[j * k : (j + 1) * k] if step < n - 1 else got
-    return x

@@ -40,30 +40,10 @@ def one_number_for_all(comm, total, count): return comm.allreduce(total.sum()) /
 def returns_the_gradient(comm, w, x, y, lr): return comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
 @wrong("04.sgd_step", "✗ right: each rank uses its own samples only")
 def own_samples_only(comm, w, x, y, lr): return w - lr * x.T @ (x @ w - y) / max(len(y), 1)
-@wrong(
-    "04.sgd_step", "✗ right: the sum of all gradients was not divided by the number of samples: the loss is their mean"
-)
-def adds_instead_of_averaging(comm, w, x, y, lr): return w - lr * comm.allreduce(x.T @ (x @ w - y))
-@wrong(
-    "04.sgd_step", "✗ right: that is the mean of the ranks' means: a sample on a rank with few samples counts for more"
-)
-def averages_the_averages(comm, w, x, y, lr):
-    return w - lr * comm.allreduce(x.T @ (x @ w - y) / max(len(y), 1)) / comm.size
-@wrong(
-    "04.sgd_step", "✗ right: that is the mean of the ranks' means: a sample on a rank with few samples counts for more"
-)
-def averages_the_weights(comm, w, x, y, lr):
-    return comm.allreduce(w - lr * x.T @ (x @ w - y) / max(len(y), 1)) / comm.size
-@wrong("04.sgd_step", "✗ right: the gradient was taken twice: the half in the loss takes the 2 of the derivative away")
-def forgets_the_half(comm, w, x, y, lr): return w - lr * 2 * comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
-@wrong("04.sgd_step", "✗ right: the learning rate is missing: the step is lr times the mean gradient")
-def forgets_the_rate(comm, w, x, y, lr): return w - comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
 @wrong("04.sgd_step", "n = 1, samples 4: rank 0 changes its own w, which belongs to the caller")
 def changes_the_weights_in_place(comm, w, x, y, lr):
     w -= lr * comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
     return w
-@wrong("04.sgd_step", "✗ right: the step goes up the gradient; w - lr * gradient goes down")
-def uphill(comm, w, x, y, lr): return w + lr * comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
 @wrong("04.sgd_step", "ranks with other bits than rank 0 (sums in another order); there must be none")
 def own_gradient_first(comm, w, x, y, lr):
     total = passed = x.T @ (x @ w - y)
@@ -90,23 +70,6 @@ def counts_its_own(order):
     for update, worker in enumerate(order):
         found.append(update - got[worker])
         got[worker] = update
-    return found
-@wrong("04.stale", "that is the number of other workers")
-def all_the_others(order): return [len(set(order)) - 1] * len(order)
-@wrong("04.stale", "a worker's first gradient may be stale as well")
-def fresh_at_first(order):
-    got: dict[int, int] = {}
-    found = []
-    for update, worker in enumerate(order):
-        found.append(update - got.get(worker, update))
-        got[worker] = update + 1
-    return found
-@wrong("04.stale", "each change counts, also several of one worker")
-def different_workers_between(order):
-    found = []
-    for i, worker in enumerate(order):
-        before = [j for j in range(i) if order[j] == worker]
-        found.append(len(set(order[before[-1] + 1 if before else 0 : i])))
     return found
 @wrong(
     "04.stale", "is never stale: order []: your result is -1. A list is asked for, with one number for each gradient"

@@ -121,16 +121,6 @@ def seeds_python_itself(samples, epoch, seed, n, rank):
 def seeds_torch_itself(samples, epoch, seed, n, rank):
     torch.manual_seed(hash((seed, epoch)))
     return np.resize(torch.randperm(samples).numpy(), -(-samples // n) * n)[rank::n]
-@wrong("05.weighted_mean", "✗ right: only rank 0 has the mean over all ranks")
-def rank_0_alone_knows_it(comm, values):
-    total, count = comm.reduce(values.sum(), root=0), comm.reduce(len(values), root=0)
-    if comm.rank == 0:
-        return total / count
-    return values.mean() if len(values) else 0.0
-@wrong("05.weighted_mean", "✗ right: the sum was divided by n times this rank's own number of values")
-def n_times_my_number(comm, values):
-    total = comm.allreduce(values.sum())
-    return total / (len(values) * comm.size) if len(values) else 0.0
 @wrong("05.shard", "seed 1 in epoch 0 and seed 0 in epoch 1000000 give the same order")
 def one_number_of_millions(samples, epoch, seed, n, rank):
     order = np.random.default_rng(seed * 1_000_000 + epoch).permutation(samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from statistics import geometric_mean, mean, median
+from statistics import median
 
 from wrong_answers import Answers
 
@@ -27,7 +27,7 @@ def only_the_reduce_scatter(n, nbytes, alpha_s, beta_s): return (n - 1) * (alpha
 def whole_bytes_only(n, nbytes, alpha_s, beta_s): return 2 * (n - 1) * (alpha_s + beta_s * (nbytes // n))
 @wrong("08.ring_time", "1,000 times the right number: seconds are asked for, not milliseconds")
 def in_milliseconds(n, nbytes, alpha_s, beta_s): return 2e3 * (n - 1) * (alpha_s + beta_s * nbytes / n)
-@wrong("08.speedup", "your result is (1.5, 75), expected (1.5, 0.75). Look again: the efficiency is a fraction")
+@wrong("08.speedup", "the efficiency is a fraction, 1 where the speed-up is n, and no percentage")
 def in_per_cent(alone, together):
     middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
     return middle, 100 * middle / len(together[0])
@@ -42,34 +42,10 @@ def speed_up_alone(alone, together):
 def of_rank_0(alone, together):
     middle = median(one[0] / many[0] for one, many in zip(alone, together, strict=True))
     return middle, middle / len(together[0])
-@wrong("08.speedup", "a round lasts as long as its slowest rank, not as the average")
-def of_the_average_rank(alone, together):
-    middle = median(mean(one) / mean(many) for one, many in zip(alone, together, strict=True))
-    return middle, middle / len(together[0])
-@wrong("08.speedup", "the medians were divided")
-def quotient_of_medians(alone, together):
-    ratio = median(max(one) for one in alone) / median(max(many) for many in together)
-    return ratio, ratio / len(together[0])
-@wrong("08.speedup", "that is the mean of the rounds' ratios")
-def mean_of_ratios(alone, together):
-    ratio = mean(max(one) / max(many) for one, many in zip(alone, together, strict=True))
-    return ratio, ratio / len(together[0])
-@wrong("08.speedup", "those are the fastest rounds")
-def best_round(alone, together):
-    ratio = min(max(one) for one in alone) / min(max(many) for many in together)
-    return ratio, ratio / len(together[0])
 @wrong("08.speedup", "the ratio is inverted")
 def upside_down(alone, together):
     middle = median(max(many) / max(one) for one, many in zip(alone, together, strict=True))
     return middle, middle / len(together[0])
-@wrong("08.speedup", "of an even number of rounds the median is between the two middle ones")
-def upper_of_the_two_middle_ones(alone, together):
-    ratios = sorted(max(one) / max(many) for one, many in zip(alone, together, strict=True))
-    return ratios[len(ratios) // 2], ratios[len(ratios) // 2] / len(together[0])
-@wrong("08.speedup", "the efficiency is per rank, and there are n of them")
-def per_other_rank(alone, together):
-    middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
-    return middle, middle / max(1, len(together[0]) - 1)
 @wrong("08.break_even", "That is (n - 1)/n of the right number: that is C(n) alone")
 def communication_alone(n, nbytes, alpha_s, beta_s): return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)
 @wrong("08.break_even", "That is n - 1 times the right number: that is n C(n)")
@@ -84,15 +60,3 @@ def latency_by_n(n, nbytes, alpha_s, beta_s): return 2 * (n - 1) * (alpha_s + be
 def time_of_a_tree(n, nbytes, alpha_s, beta_s): return 2 * math.ceil(math.log2(n)) * (alpha_s + beta_s * nbytes)
 @wrong("08.ring_time", "beta_s is the seconds that a byte takes: multiply the bytes by it")
 def beta_as_bytes_per_second(n, nbytes, alpha_s, beta_s): return 2 * (n - 1) * (alpha_s + nbytes / (n * beta_s))
-@wrong("08.speedup", "that is the geometric mean of the rounds' ratios")
-def geometric_mean_of_ratios(alone, together):
-    speedup = geometric_mean([one[0] / max(many) for one, many in zip(alone, together, strict=True)])
-    return speedup, speedup / len(together[0])
-@wrong("08.speedup", "the seconds of all rounds were added up: divide within each round first")
-def of_all_seconds(alone, together):
-    speedup = sum(one[0] for one in alone) / sum(max(many) for many in together)
-    return speedup, speedup / len(together[0])
-@wrong("08.speedup", "the efficiency is per rank, and not per round")
-def per_round(alone, together):
-    speedup = median(one[0] / max(many) for one, many in zip(alone, together, strict=True))
-    return speedup, speedup / len(together)

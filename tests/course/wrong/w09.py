@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 from wrong_answers import Answers
 
 wrong = Answers()
@@ -29,25 +26,6 @@ def warms_up_by_epochs(step, base, n, steps_per_epoch, warmup_epochs, drops):
 def divides_by_zero(step, base, n, steps_per_epoch, warmup_epochs, drops):
     factor = min(n, 1 + (n - 1) * step / (warmup_epochs * steps_per_epoch))
     return base * factor * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)
-@wrong("09.learning_rate", "each drop comes one step too late")
-def drops_one_step_late(step, base, n, steps_per_epoch, warmup_epochs, drops):
-    warmup_steps = warmup_epochs * steps_per_epoch
-    if step < warmup_steps: return base * (1 + (n - 1) * step / warmup_steps)
-    return base * n * 0.1 ** sum(step > epoch * steps_per_epoch for epoch in drops)
-@wrong("09.learning_rate", "it falls once")
-def drops_once(step, base, n, steps_per_epoch, warmup_epochs, drops):
-    warmup_steps = warmup_epochs * steps_per_epoch
-    if step < warmup_steps: return base * (1 + (n - 1) * step / warmup_steps)
-    return base * n * (0.1 if any(step >= epoch * steps_per_epoch for epoch in drops) else 1.0)
-@wrong("09.learning_rate", "the epochs in drops are counted from the end of the warm-up")
-def counts_epochs_after_the_warmup(
-    step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any
-) -> Any:
-    warmup_steps = warmup_epochs * steps_per_epoch
-    if step < warmup_steps: return base * (1 + (n - 1) * step / warmup_steps)
-    return base * n * 0.1 ** sum(step - warmup_steps >= epoch * steps_per_epoch for epoch in drops)
-@wrong("09.learning_rate", "base times the square root of n")
-def scales_by_the_root(step, base, n, steps_per_epoch, warmup_epochs, drops): return base * math.sqrt(n)
 @wrong("09.learning_rate", "n times the right number: the rate was multiplied by the number of ranks twice")
 def scaled_twice(step, base, n, steps_per_epoch, warmup_epochs, drops): return n * n * base
 @wrong("09.learning_rate", "That is a tenth: one drop too many. Drops are epochs")

@@ -147,10 +147,6 @@ def without_counts(comm, step, loss, count, weights):
 def counts_once(comm, step, loss, count, weights):
     total, samples = comm.allreduce(np.array([loss, count]))
     return total / samples, [step, total / samples, weights] if comm.rank == 0 else None
-@wrong("10.rank_zero", "✗ right: every rank has something to save: only rank 0 is to save")
-def saves_everywhere(comm, step, loss, count, weights):
-    total, samples = comm.allreduce(np.array([loss * count, count]))
-    return float(total / samples), [step, float(total / samples), weights]
 @wrong("10.rank_zero", "what is saved: your result is None")
 def the_last_rank_saves(comm, step, loss, count, weights):
     total, samples = comm.allreduce(np.array([loss * count, count]))
@@ -163,9 +159,4 @@ def gathers_the_weights(comm, step, loss, count, weights):
     if comm.rank == 0: mean = sum(a * b for a, b, _ in everything) / sum(b for _, b, _ in everything)
     mean = comm.bcast(mean)
     return mean, [step, mean, weights] if comm.rank == 0 else None
-@wrong("10.rank_zero", "✗ right: rank 0 alone has the mean: all ranks return it")
-def only_rank_zero_knows(comm, step, loss, count, weights):
-    total = comm.reduce(np.array([loss * count, count]))
-    if comm.rank == 0: return float(total[0] / total[1]), [step, float(total[0] / total[1]), weights]
-    return None, None
 wrong("10.rank_zero", "what is saved is returned alone, without the mean")(checkpoint_hangs)

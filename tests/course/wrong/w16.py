@@ -21,17 +21,6 @@ def link_sends_the_whole_array_each_step(ranks, short, long):
     steps, quick, slow = 2 * (ranks - 1), median(short[1]), median(long[1])
     per_byte_s = max(0.0, (slow - quick) / (long[0] - short[0])) / steps
     return max(0.0, quick / steps - per_byte_s * short[0]), per_byte_s
-@wrong("16.fit_link", "the long array pays the latencies as well: subtract them")
-def link_forgets_the_latency_of_the_long_one(ranks, short, long):
-    steps = 2 * (ranks - 1)
-    return median(short[1]) / steps, median(long[1]) / long[0] * ranks / steps
-@wrong("16.fit_link", "the latency is left out: two unknowns need both sizes")
-def link_without_latency(ranks, short, long): return 0.0, median(long[1]) / long[0] * ranks / (2 * (ranks - 1))
-@wrong("16.fit_link", "a ring passes n - 1 chunks twice")
-def link_passes_once(ranks, short, long):
-    steps, quick, slow = ranks - 1, median(short[1]), median(long[1])
-    per_byte_s = max(0.0, (slow - quick) / (long[0] - short[0])) * ranks / steps
-    return max(0.0, quick / steps - per_byte_s * short[0] / ranks), per_byte_s
 @wrong("16.fit_link", "Every slow repetition changes a mean")
 def link_by_the_mean(ranks, short, long):
     steps, quick, slow = 2 * (ranks - 1), mean(short[1]), mean(long[1])
@@ -58,68 +47,6 @@ def step_computes_only(layers, reduce_s): return sum(layer.forward_s + layer.bac
 def step_without_overlap(layers, reduce_s):
     sent = sum(reduce_s(4 * layer.values) for layer in layers if layer.values)
     return step_computes_only(layers, reduce_s) + sent
-@wrong("16.step_time", "that sends all gradients at the end, together")
-@wrong("16.lower_bound", "that is without overlap, and no bound")
-def step_all_at_the_end(layers, reduce_s):
-    return step_computes_only(layers, reduce_s) + reduce_s(4 * sum(layer.values for layer in layers))
-@wrong("16.step_time", "the network has nothing to send before the last layer's backward has ended")
-def step_overlaps_everything(layers, reduce_s):
-    sent = sum(reduce_s(4 * layer.values) for layer in layers if layer.values)
-    return max(step_computes_only(layers, reduce_s), sent)
-@wrong("16.step_time", "no gradient is ready at the beginning of backward")
-def step_overlaps_all_of_backward(layers, reduce_s):
-    forward = sum(layer.forward_s for layer in layers)
-    sent = sum(reduce_s(4 * layer.values) for layer in layers if layer.values)
-    return forward + max(sum(layer.backward_s for layer in layers), sent)
-@wrong("16.step_time", "two messages cannot be on the network at once")
-def step_network_for_each_layer(layers, reduce_s):
-    now = end = sum(layer.forward_s for layer in layers)
-    for layer in reversed(layers):
-        now += layer.backward_s
-        end = max(end, now + (reduce_s(4 * layer.values) if layer.values else 0.0))
-    return end
-@wrong("16.step_time", "a layer without gradients sends nothing, and pays no latency")
-def step_sends_nothing_with_latency(layers, reduce_s):
-    now, free = sum(layer.forward_s for layer in layers), 0.0
-    for layer in reversed(layers):
-        now += layer.backward_s
-        free = max(free, now) + reduce_s(4 * layer.values)
-    return max(now, free)
-@wrong("16.step_time", "a gradient has 4 bytes")
-def step_counts_numbers(layers, reduce_s):
-    now, free = sum(layer.forward_s for layer in layers), 0.0
-    for layer in reversed(layers):
-        now += layer.backward_s
-        free = max(free, now) + reduce_s(layer.values) if layer.values else free
-    return max(now, free)
-@wrong("16.step_time", "backward begins with the last layer")
-def step_backward_from_the_front(layers, reduce_s):
-    now, free = sum(layer.forward_s for layer in layers), 0.0
-    for layer in layers:
-        now += layer.backward_s
-        free = max(free, now) + reduce_s(4 * layer.values) if layer.values else free
-    return max(now, free)
-@wrong("16.step_time", "that is when the last message has arrived: backward may end later")
-def step_ends_with_the_network(layers, reduce_s):
-    now, free = sum(one.forward_s for one in layers), 0.0
-    for one in reversed(layers):
-        now += one.backward_s
-        free = max(free, now) + reduce_s(4 * one.values) if one.values else free
-    return free
-@wrong("16.lower_bound", "true, but not the largest: some computing never overlaps with some bytes")
-def bound_of_either(layers, reduce_s):
-    return max(step_computes_only(layers, reduce_s), reduce_s(4 * sum(layer.values for layer in layers)))
-@wrong("16.lower_bound", "that is the bound of the last layer alone")
-def bound_of_the_last_layer(layers, reduce_s):
-    last = layers[-1]
-    return reduce_s(4 * sum(layer.values for layer in layers)) + last.forward_s + last.backward_s
-@wrong("16.lower_bound", "the gradients of all layers up to i must be sent, not only those of layer i")
-def bound_of_each_layer_alone(layers, reduce_s):
-    return max(step_computes_only(layers[i:], reduce_s) + reduce_s(4 * each.values) for i, each in enumerate(layers))
-@wrong("16.lower_bound", "the next forward of layer i and of the later layers belongs to the step as well")
-def bound_without_forward(layers, reduce_s):
-    values = [sum(each.values for each in layers[: i + 1]) for i in range(len(layers))]
-    return max(reduce_s(4 * v) + sum(each.backward_s for each in layers[i:]) for i, v in enumerate(values))
 @wrong("16.schedule", "messages pay")
 def front_first(layers, reduce_s): return [[(i, 0, layer.values)] for i, layer in enumerate(layers) if layer.values]
 @wrong("16.schedule", "which are sent late, with")
@@ -169,11 +96,6 @@ def turns_the_sign(ranks, short, long):
     (few, quick), (many, slow) = (short[0], median(short[1])), (long[0], median(long[1]))
     per_byte_s = abs((slow - quick) / (many - few)) * ranks / steps
     return abs(quick / steps - per_byte_s * few / ranks), per_byte_s
-@wrong("16.fit_link", "both constants are 2 (ranks - 1) times too large")
-def the_time_of_all_steps(ranks, short, long):
-    (few, quick), (many, slow) = ((nbytes / ranks, median(times)) for nbytes, times in (short, long))
-    per_byte_s = max(0.0, (slow - quick) / (many - few))
-    return max(0.0, quick - per_byte_s * few), per_byte_s
 @wrong("16.lower_bound", "computing is counted from layer i + 1 on: layer i itself belongs to it")
 def from_the_next_layer_on(layers, reduce_s):
     return max(

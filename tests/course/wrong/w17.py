@@ -106,21 +106,6 @@ def slurm_before_mpiexec(env):
     ):
         if names[0] in env: return tuple(int(env[name]) for name in names)
     return 0, 1, 0
-@wrong("17.recovery", "the survivors keep their processes, but the lost rank needs a new one")
-def no_process_is_started(n, failed_at, engine, commit_every, checkpoint_every):
-    if engine == "elastic" and n > 1: return 0, failed_at % commit_every + 1
-    return n, (failed_at % checkpoint_every if checkpoint_every else failed_at) + 1
-@wrong("17.recovery", "step failed_at was not completed: a commit or checkpoint that is due after it")
-def commit_of_the_step_itself(n, failed_at, engine, commit_every, checkpoint_every):
-    if engine == "elastic" and n > 1: return 1, (failed_at + 1) % commit_every + 1
-    return n, ((failed_at + 1) % checkpoint_every if checkpoint_every else failed_at) + 1
-@wrong("17.recovery", "a job that is started again goes on from its last checkpoint: step 0 is only")
-def restart_from_step_0(n, failed_at, engine, commit_every, checkpoint_every):
-    return (1, failed_at % commit_every + 1) if engine == "elastic" and n > 1 else (n, failed_at + 1)
-@wrong("17.recovery", "checkpoint_every may be 0: then there is no checkpoint, and the job begins at step 0")
-def always_a_checkpoint(n, failed_at, engine, commit_every, checkpoint_every):
-    if engine == "elastic" and n > 1: return 1, failed_at % commit_every + 1
-    return n, failed_at % checkpoint_every + 1
 wrong("17.table", "mpijob: 'agent by srun'. Look again: which command does the")(
     _table("mpijob", "starts", "agent by srun")
 )

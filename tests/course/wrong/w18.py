@@ -87,18 +87,6 @@ def chunk_of_lesson_03(comm, grad, shard, lr):
     return shard - lr * chunks[rank] / n
 @wrong("18.reduce_scatter_step", "✗ right: the step goes along the sum: divide by n for the mean")
 def sum_for_mean(comm, grad, shard, lr): return shard - lr * comm.size * (shard - _right(comm, grad, shard, 1.0))
-@wrong("18.reduce_scatter_step", "that is a step along this rank's own gradient: nothing was added up")
-def own_gradient(comm, grad, shard, lr): return shard - lr * np.array_split(grad, comm.size)[comm.rank]
-@wrong("18.reduce_scatter_step", "✗ right: the chunk that comes replaces this rank's own: add it")
-def puts_in_place(comm, grad, shard, lr):
-    n, rank = comm.size, comm.rank
-    chunks = np.array_split(grad.copy(), n)
-    for step in range(n - 1):
-        came = comm.sendrecv(chunks[(rank - step - 1) % n], dest=(rank + 1) % n, source=(rank - 1) % n)
-        chunks[(rank - step - 2) % n] = came
-    return shard - lr * chunks[rank] / n
-@wrong("18.reduce_scatter_step", "✗ right: the step goes up: w - lr * gradient goes down")
-def uphill(comm, grad, shard, lr): return shard + lr * (shard - _right(comm, grad, shard, 1.0))
 @wrong("18.reduce_scatter_step", "rank 0 changes its own shard, which belongs to the caller")
 def changes_the_shard(comm, grad, shard, lr):
     shard[...] = _right(comm, grad, shard, lr)
@@ -166,12 +154,6 @@ def by_allreduce(comm, shards, x):
 def forgets_to_compute(comm, shards, x):
     for rows in shards: x = np.tanh(_gathered(comm, rows) @ x)
     return x
-@wrong("18.gather_parameters", "the ranks' results were gathered, but each rank has an x of its own")
-def gathers_the_results(comm, shards, x):
-    for rows in shards:
-        comm.compute(0.001)
-        x = np.concatenate(comm.allgather(np.tanh(rows @ x)))
-    return x
 @wrong("18.gather_parameters", "calls of comm.compute before the layer's W was there")
 def uses_before_it_is_there(comm, shards, x):
     n, rank = comm.size, comm.rank
@@ -189,15 +171,4 @@ def by_broadcasts(comm, shards, x):
         whole = np.concatenate([comm.bcast(rows, root=root) for root in range(comm.size)])
         comm.compute(0.001)
         x = np.tanh(whole @ x)
-    return x
-@wrong("18.gather_parameters", "✗ right: np.tanh is missing after the last layer")
-def no_tanh_at_the_end(comm, shards, x):
-    n, rank = comm.size, comm.rank
-    for layer, rows in enumerate(shards, 1):
-        parts, last = [rows] * n, rows
-        for step in range(1, n):
-            parts[rank - step] = last = comm.sendrecv(last, dest=(rank + 1) % n, source=(rank - 1) % n)
-        comm.compute(0.001)
-        x = np.concatenate(parts) @ x
-        if layer < len(shards): x = np.tanh(x)
     return x

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from wrong_answers import Answers
 
-from workbench.course.tasks import task
-
 wrong = Answers()
 
 
@@ -14,16 +12,6 @@ wrong = Answers()
 def keeps_its_own_part(comm, x, w, b): return x @ w + b
 @wrong("20.row_split", "the bias was added on each rank, and summed")
 def adds_the_bias_on_every_rank(comm, x, w, b): return comm.allreduce(x @ w + b)
-@wrong("20.row_split", "the bias is missing")
-def forgets_the_bias(comm, x, w, b): return comm.allreduce(x @ w)
-@wrong("20.row_split", "that is the ranks' mean")
-def takes_the_mean(comm, x, w, b): return comm.allreduce(x @ w) / comm.size + b
-@wrong("20.row_split", "the ranks' outputs were put side by side")
-def puts_outputs_side_by_side(comm, x, w, b): return np.concatenate(comm.allgather(x @ w), axis=1) + b
-@wrong("20.row_split", "rank 0 alone has the sum")
-def only_rank_0_has_it(comm, x, w, b):
-    total = comm.reduce(x @ w)
-    return None if total is None else total + b
 @wrong("20.row_split", "✗ score: 114,688 bytes from the busiest rank; the limit is 768")
 def gathers_the_layer(comm, x, w, b):
     return np.concatenate(comm.allgather(x), axis=1) @ np.concatenate(comm.allgather(w)) + b
@@ -37,22 +25,6 @@ def dx_is_a_part(comm, x, w1, w2, dy):
     h = np.maximum(x @ w1, 0)
     dh = (dy @ w2.T) * (h > 0)
     return comm.allreduce(h @ w2), dh @ w1.T, x.T @ dh, h.T @ dy
-@wrong("20.two_layers", "all gradients are n times too large")
-def sums_dy_as_well(comm, x, w1, w2, dy):
-    h = np.maximum(x @ w1, 0)
-    dy = comm.allreduce(dy)
-    dh = (dy @ w2.T) * (h > 0)
-    return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
-@wrong("20.two_layers", "dw1 and dw2 were divided by n")
-def averages_the_weights_gradients(comm, x, w1, w2, dy):
-    h = np.maximum(x @ w1, 0)
-    dh = (dy @ w2.T) * (h > 0)
-    return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh / comm.size, h.T @ dy / comm.size
-@wrong("20.two_layers", "dh goes through max(…, 0) in backward")
-def forgets_the_relu_s_mask(comm, x, w1, w2, dy):
-    h = np.maximum(x @ w1, 0)
-    dh = dy @ w2.T
-    return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
 @wrong("20.two_layers", "✗ score: 1,050,880 bytes from the busiest rank; the limit is 9,216")
 def gathers_the_hidden_units(comm, x, w1, w2, dy):
     parts = comm.allgather(np.maximum(x @ w1, 0))
@@ -128,10 +100,6 @@ def _pipeline(comm, w, xs, ts, *, backwards = iter, mask = True):
 def answers_in_another_order(comm, w, xs, ts): return _pipeline(comm, w, xs, ts, backwards=reversed)
 @wrong("20.pipeline", "backward has to go through tanh")
 def forgets_tanh_in_backward(comm, w, xs, ts): return _pipeline(comm, w, xs, ts, mask=False)
-@wrong("20.pipeline", "that is the micro-batches' mean")
-def takes_the_mean_of_the_micro_batches(comm, w, xs, ts):
-    total = _pipeline(comm, w, xs, ts)
-    return total / comm.bcast(len(xs) if comm.rank == 0 else None)
 @wrong("20.pipeline", "✗ no deadlock: n = 2, 1 micro-batch: rank 0 waits in recv(source=1), and rank 1 has returned")
 def sends_no_gradient(comm, w, xs, ts):
     first, last = comm.rank == 0, comm.rank == comm.size - 1
@@ -159,20 +127,7 @@ def sends_the_whole_batch_to_everybody(comm, w, xs, ts):
     dh = hs[-1] - t
     for stage in range(comm.size - 1, comm.rank, -1): dh = (dh * (1 - hs[stage + 1] ** 2)) @ weights[stage].T
     return hs[comm.rank].T @ (dh * (1 - hs[comm.rank + 1] ** 2))
-@wrong("20.two_layers", "y and dx are the ranks' means, and their parts are to be added up")
 def takes_the_means(comm, x, w1, w2, dy):
     h = np.maximum(x @ w1, 0)
     dh = (dy @ w2.T) * (h > 0)
     return comm.allreduce(h @ w2) / comm.size, comm.allreduce(dh @ w1.T) / comm.size, x.T @ dh, h.T @ dy
-@wrong("20.two_layers", "dx is the ranks' mean, and their parts are to be added up")
-def takes_the_mean_of_dx(comm, x, w1, w2, dy):
-    y, dx, dw1, dw2 = takes_the_means(comm, x, w1, w2, dy)
-    return comm.size * y, dx, dw1, dw2
-@wrong("20.pipeline", "the stages' gradients were averaged: each stage has another w, keep its own")
-def averages_the_stages(comm, w, xs, ts):
-    return comm.allreduce(task("20.pipeline").reference(comm, w, xs, ts)) / comm.size
-@wrong("20.two_layers", "✗ right: dw1 was summed over the ranks: each rank has other columns of w1")
-def sums_dw1(comm, x, w1, w2, dy):
-    h = np.maximum(x @ w1, 0)
-    dh = dy @ w2.T * (h > 0)
-    return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), comm.allreduce(x.T @ dh), h.T @ dy

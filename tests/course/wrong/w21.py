@@ -6,8 +6,6 @@ from typing import Any
 
 from wrong_answers import Answers
 
-from workbench.course.tasks.t21_follow_one_gradient import order
-
 wrong = Answers()
 
 _WHAT = ("announced", "arrived", "begun", "done")
@@ -30,15 +28,6 @@ def forgets_to_sort(snapshots, name):
 @wrong("21.order", "the answer belongs to the next step")
 def takes_the_next_step_s_answer(snapshots, name):
     return [(what, rank) for _, what, rank in sorted(_events(snapshots, name))]
-@wrong("21.order", "that is the oldest collective with this tensor")
-def takes_the_oldest(snapshots, name):
-    return [(what, rank) for _, what, rank in sorted(_events(snapshots, name, 0, _until_arrived))]
-@wrong("21.order", "the answer belongs to an earlier step")
-def the_first_answer(snapshots, name):
-    return [(what, rank) for _, what, rank in sorted(_events(snapshots, name, answers=lambda heard, one: heard[0]))]
-@wrong("21.order", "the latest stands first")
-def latest_first(snapshots, name):
-    return [(what, rank) for _, what, rank in sorted(_events(snapshots, name, answers=_until_arrived), reverse=True)]
 @wrong("21.order", "nothing was found of this tensor: answers stand with rank 0 alone")
 def asks_every_rank_for_answers(snapshots, name):
     found = []
@@ -53,10 +42,6 @@ def only_tensors_that_travel_alone(snapshots, name):
         {**one, "collectives": [each for each in one["collectives"] if each["names"] == [name]]} for one in snapshots
     ]
     return [(what, rank) for _, what, rank in sorted(_events(alone, name, answers=_until_arrived))]
-@wrong("21.order", "“complete” is missing")
-def without_complete(snapshots, name):
-    events = sorted(_events(snapshots, name, answers=_until_arrived))
-    return [(what, rank) for _, what, rank in events if what != "complete"]
 def _late(snapshots, of = lambda one: one["announced"], scale = 1000):
     times = [{one["index"]: of(one) for one in each["collectives"]} for each in snapshots]
     found = []
@@ -64,11 +49,11 @@ def _late(snapshots, of = lambda one: one["announced"], scale = 1000):
         row = [mine[index] for mine in times]
         found.append((index, row.index(max(row)), [(max(row) - at) / scale for at in row]))
     return found
-@wrong("21.late", "that is in ns, and µs are asked for")
+@wrong("21.late", "times are in ns, and µs are asked for")
 def in_nanoseconds(snapshots): return _late(snapshots, scale=1)
-@wrong("21.late", "that is by “submitted”")
+@wrong("21.late", "compared by “submitted”: a rank was ready when it “announced”")
 def by_submitted(snapshots): return _late(snapshots, lambda one: one["submitted"][0])
-@wrong("21.late", "that is by “done”")
+@wrong("21.late", "compared by “done”: a rank was ready when it “announced”")
 def by_done(snapshots): return _late(snapshots, lambda one: one["done"])
 @wrong("21.late", "collectives were compared by their place in the list")
 def by_place_in_the_list(snapshots):
@@ -90,7 +75,7 @@ def all_that_rank_0_remembers(snapshots):
     return found
 @wrong("21.late", "your result is None. Is there a return?")
 def prints_it(snapshots): _late(snapshots)
-@wrong("21.ready", "and here it counts once")
+@wrong("21.ready", "each name once only: it is ready in every step")
 def never_forgets(size, announcements):
     ranks: dict[str, set[int]] = {}
     names = []
@@ -105,15 +90,6 @@ def in_the_order_of_the_first(size, announcements):
     return [name for name in ranks if len(ranks[name]) == size]
 @wrong("21.ready", "not all have announced them")
 def all_that_were_announced(size, announcements): return list(dict.fromkeys(name for _, name in announcements))
-@wrong("21.ready", "that is what rank 0 has announced")
-def rank_0_alone(size, announcements): return [name for rank, name in announcements if rank == 0]
-@wrong("21.ready", "one announcement does not make a tensor ready")
-def each_announcement(size, announcements): return [name for _, name in announcements]
-@wrong("21.ready", "that is the order of the alphabet")
-def by_the_alphabet(size, announcements):
-    times: dict[str, int] = {}
-    for _, name in announcements: times[name] = times.get(name, 0) + 1
-    return sorted(name for name in times for _ in range(times[name] // size))
 @wrong("21.ready", "your result is None. Is there a return?")
 def keeps_the_list(size, announcements): in_the_order_of_the_first(size, announcements)
 def _waits(
@@ -135,22 +111,6 @@ def who_waits(size, announcements, now, deadline_s):
 @wrong("21.culprits", "some of these have not waited for so long yet")
 def whoever_is_missing(size, announcements, now, deadline_s):
     return {name: left for name, (_, _, left) in _waits(size, announcements, now, deadline_s).items() if left}
-@wrong("21.culprits", "the clock starts with the first announcement")
-def since_the_last(size, announcements, now, deadline_s):
-    found = _waits(size, announcements, now, deadline_s)
-    return {name: left for name, (times, _, left) in found.items() if left and now - times[-1] >= deadline_s}
-@wrong("21.culprits", "a tensor that is ready is not late")
-def keeps_what_is_ready(size, announcements, now, deadline_s):
-    found = _waits(size, announcements, now, deadline_s)
-    return {name: left for name, (times, _, left) in found.items() if now - times[0] >= deadline_s}
-@wrong("21.culprits", "that is one rank for each tensor, and there may be more")
-def the_first_culprit_of_each(size, announcements, now, deadline_s):
-    found = _waits(size, announcements, now, deadline_s)
-    return {name: left[:1] for name, (times, _, left) in found.items() if left and now - times[0] >= deadline_s}
-@wrong("21.culprits", "a tensor that was first announced exactly deadline_s ago is late, too")
-def just_before_the_deadline(size, announcements, now, deadline_s):
-    found = _waits(size, announcements, now, deadline_s)
-    return {name: left for name, (times, _, left) in found.items() if left and now - times[0] > deadline_s}
 @wrong("21.culprits", "your result is None. Is there a return?")
 def keeps_the_dict(size, announcements, now, deadline_s): whoever_is_missing(size, announcements, now, deadline_s)
 @wrong("21.order", "the second of the pair “submitted” was taken: the first counts")
@@ -164,17 +124,3 @@ def second_of_the_pair(snapshots, name):
             heard = [at for tensor, _, at in snapshot["answers"] if tensor == name and at <= newest["arrived"]]
             events.append((max(heard), "complete", 0))
     return [(what, rank) for _, what, rank in sorted(events)]
-@wrong("21.order", "the events stand rank by rank, and not by their time")
-def each_rank_by_itself(snapshots, name):
-    found = order(snapshots, name)
-    return sorted(found, key=lambda one: one[1])
-@wrong("21.ready", "the announcements of all other tensors are forgotten, too")
-def forgets_all_names(size, announcements):
-    seen: dict[str, set[int]] = {}
-    found = []
-    for rank, name in announcements:
-        seen.setdefault(name, set()).add(rank)
-        if len(seen[name]) == size:
-            found.append(name)
-            seen = {}
-    return found

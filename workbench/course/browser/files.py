@@ -102,7 +102,6 @@ def _shorten(lock: Path) -> None:
 
 
 def _known(pyodide: Path) -> dict[str, Any]:
-    """Packages by name."""
     found: dict[str, Any] = json.loads((pyodide / "pyodide-lock.json").read_text(encoding="utf-8"))["packages"]
     return found
 

@@ -63,7 +63,6 @@ def _comm_class() -> Any:
 
 
 def _engines(line: str, cell: str | None = None) -> None:
-    """A cell of engines."""
     raise NotHereError.engines("%px" if cell is None else "%%px")
 
 

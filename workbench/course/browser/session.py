@@ -191,7 +191,6 @@ class Absent:
         raise NotHereError(f"{self._what} is not there{_ON_YOUR_COMPUTER}")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """As for its attributes."""
         return self.call
 
 
@@ -268,7 +267,6 @@ class _Output(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Send what is there."""
         if self._parts:
             self._send("text", "".join(self._parts))
             self._parts, self._length = [], 0

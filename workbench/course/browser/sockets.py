@@ -138,17 +138,14 @@ class Poll:
         self.waiting: Any = None
 
     def register(self, file: Any, events: int = select.POLLIN | select.POLLOUT) -> None:
-        """See ``select.poll``."""
         self._wanted[file if isinstance(file, int) else file.fileno()] = events
 
     modify = register
 
     def unregister(self, file: Any) -> None:
-        """See ``select.poll``."""
         del self._wanted[file if isinstance(file, int) else file.fileno()]
 
     def look(self) -> list[tuple[int, int]]:
-        """What there is."""
         return [
             (number, found)
             for number, events in list(self._wanted.items())
@@ -156,7 +153,6 @@ class Poll:
         ]
 
     def poll(self, timeout_ms: float | None = None) -> list[tuple[int, int]]:
-        """See ``select.poll``."""
         if found := self.look():
             return found
         if timeout_ms is not None and timeout_ms <= 0:
@@ -186,7 +182,6 @@ class Selector:
         self._poll, self._keys = Poll(), dict[int, selectors.SelectorKey]()
 
     def register(self, file: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """See ``selectors``."""
         key = selectors.SelectorKey(file, file.fileno(), events, data)
         reads, writes = events & selectors.EVENT_READ, events & selectors.EVENT_WRITE
         self._poll.register(key.fd, bool(reads) * select.POLLIN | bool(writes) * select.POLLOUT)
@@ -196,12 +191,10 @@ class Selector:
     modify = register
 
     def unregister(self, file: Any) -> selectors.SelectorKey:
-        """See ``selectors``."""
         self._poll.unregister(file.fileno())
         return self._keys.pop(file.fileno())
 
     def select(self, timeout_s: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """See ``selectors``."""
         found = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
         reads, writes = selectors.EVENT_READ, selectors.EVENT_WRITE
         return [

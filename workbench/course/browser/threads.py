@@ -292,7 +292,6 @@ class Semaphore:
                 self._waiting.remove(me)
 
     def release(self, n: int = 1) -> None:
-        """See ``threading.Semaphore``."""
         for _ in range(n):
             if self._waiting:
                 THREADS.wake(self._waiting.popleft())
@@ -313,13 +312,11 @@ class Lock(Semaphore):
         super().__init__(1)
 
     def release(self, n: int = 1) -> None:
-        """See ``threading.Lock``."""
         if self._passes:
             raise RuntimeError("release unlocked lock")
         super().release()
 
     def locked(self) -> bool:
-        """See ``threading.Lock``."""
         return not self._passes
 
     def _at_fork_reinit(self) -> None:

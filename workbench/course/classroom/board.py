@@ -56,7 +56,6 @@ class Learner:
     _known: dict[Path, tuple[int, int, dict[str, Any]]] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Read what has changed."""
         self.problem = ""
         if time.monotonic() > self._looked_at + _LOOK_AGAIN_S:
             self._files, self._looked_at = list(self._search()), time.monotonic()

@@ -241,7 +241,6 @@ class Rehearsal:
         return bool(self.why_fewer) or any(each.problems or each.hangs or each.given_up for each in self.learners)
 
     def report(self) -> Iterator[str]:
-        """Lines of text."""
         lessons = f"{self._notebooks[0].stem[:2]}-{self._notebooks[-1].stem[:2]}"
         yield (
             f"{count(len(self.learners), 'learner')} of {self._n}, lessons {lessons}, {count(paid_for(), 'core')}, "

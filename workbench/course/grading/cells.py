@@ -51,7 +51,6 @@ class Nothing:
         return self
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Nothing."""
         return self
 
     def __getitem__(self, key: Any) -> Any:

@@ -79,7 +79,6 @@ def _copied(function: Definition | None, task: Task) -> bool:
 
 
 def _body(function: Definition) -> list[ast.stmt]:
-    """Without the docstring."""
     first = function.body[0]
     says = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
     return function.body[says:]

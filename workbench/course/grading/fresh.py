@@ -63,7 +63,7 @@ def varied(task: CommTask) -> CommTask | None:
     scored = _varied(task, task.scored, secret) if task.scored is not None else None
     if not cases:
         return None
-    return replace(task, cases=lambda: cases, scored=scored, coded=None, likely=None)
+    return replace(task, cases=lambda: cases, scored=scored, coded=None)
 
 
 def _varied(task: CommTask, case: Case, secret: bytes) -> Case | None:

@@ -13,9 +13,9 @@ from workbench.course.figures import number
 from workbench.course.judging.cause import has_cause, honest, is_ours
 from workbench.course.judging.compare import about, compared, described, difference, unlike
 from workbench.course.judging.plain import PlainResults
-from workbench.course.judging.slips import matches, recognised, spread
+from workbench.course.judging.recognise import matches, recognised, spread
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
-from workbench.course.judging.why import likely, why
+from workbench.course.judging.why import why
 from workbench.course.provenance.explain import explanation
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import copied
@@ -83,9 +83,9 @@ def _with_cause(
     task: PlainTask, function: Callable[..., Any], wrong: str, holds: Callable[[Any], str], ours: bool
 ) -> str:
     """What is wrong, behind the known mistake that gives the same results; without one it must say why by itself."""
-    slip = recognised(task.slips, task.reference, function, list(task.probes()), together=False)
-    if slip:
-        return f"{slip.cause}\n{wrong}"
+    known = recognised(task.versions, task.reference, function, list(task.probes()), together=False)
+    if known:
+        return f"{known.cause}\n{wrong}"
     if narrow := getattr(function, "narrow", ""):
         too_short = (
             f"your result has dtype {narrow}, which keeps too few digits: compute with Python's floats, or float64"
@@ -120,7 +120,7 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
         except DeadlockError as error:
             if ran:
                 yield Stage("runs", True)
-            cause = _slip(task, function, case)
+            cause = _known(task, function, case)
             yield Stage("no deadlock", False, f"{cause}{about(case)}: {in_short(error.waits)}\n{error}", error)
             return
         except NotImplementedError:
@@ -133,10 +133,10 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
             where = f", rank {error.rank}" if hasattr(error, "rank") else ""
             # Chunks of one length may be added though they do not belong together; of others numpy complains.
             cause = explanation(function, task.coded, case.n) if task.coded is not None else ""
-            slip = _slip(task, function, case)
+            known = _known(task, function, case)
             raised = task.in_words(described(error))
-            said = f"{about(case)}{where}: {raised if slip or cause else honest(raised, is_ours(error))}"
-            told = f"{slip}{cause}\n{said}" if cause else f"{slip}{said}"
+            said = f"{about(case)}{where}: {raised if known or cause else honest(raised, is_ours(error))}"
+            told = f"{known}{cause}\n{said}" if cause else f"{known}{said}"
             yield Stage("right" if cause else "runs", False, told)
             return
         if changed := _changed(function, case, inputs):
@@ -161,12 +161,12 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
     yield _on_real_ranks(task, function, ranks)
 
 
-def _slip(task: CommTask, function: Callable[..., Any], case: Case) -> str:
+def _known(task: CommTask, function: Callable[..., Any], case: Case) -> str:
     """The known mistake that gives the same results, as a line of its own; else nothing."""
     inputs = list(spread(task.cases(), case))
-    slip = recognised(task.slips, task.reference, function, inputs, together=True)
-    if slip:
-        return f"{slip.cause}\n"
+    known = recognised(task.versions, task.reference, function, inputs, together=True)
+    if known:
+        return f"{known.cause}\n"
     broken = getattr(task, "broken", None)
     as_it_came = broken is not None and matches(broken, task.reference, function, inputs)
     return f"{STILL_THERE}\n" if as_it_came else ""
@@ -174,16 +174,14 @@ def _slip(task: CommTask, function: Callable[..., Any], case: Case) -> str:
 
 def _why_wrong(task: CommTask, function: Callable[..., Any], case: Case, run: Run, wrong: str) -> str:
     """What is wrong, with all that is known of why; if that is nothing, it says so."""
-    slip = _slip(task, function, case)
+    known = _known(task, function, case)
     found = why(task, function, case, run)
-    if slip and not task.coded:
+    if known and not task.coded:
         found = []  # the same once more, by its factor or by its weights
-    if not slip and (known := likely(task, function, case, run)):
-        wrong = f"{known}; {wrong}"
-    elif not slip and not found:
+    if not known and not found:
         wrong += _what_is_right(task, run.results, task.expected(case))
     text = f"{about(case)}: {wrong}"
-    return slip + "\n".join([*found, text if slip or found else honest(text)])
+    return known + "\n".join([*found, text if known or found else honest(text)])
 
 
 def _what_is_right(task: CommTask, results: Sequence[Any], expected: Sequence[Any]) -> str:

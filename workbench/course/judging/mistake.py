@@ -1,90 +1,111 @@
-"""A usual mistake: by which words of a verdict it is known, and the hint that helps then."""
+"""Usual mistakes, as data: a text beside each file of exercises, and ``general.txt`` for what may go wrong anywhere.
+
+Exercises have headings, and mistakes are in blocks, each with the hint that helps::
+
+    # 04.average_gradients
+
+    ? How many samples are there on all ranks together?
+    ~ divided by this rank's own count
+    ! the sum was divided by the number of ranks, not by that of all samples
+    - / comm.allreduce(count)
+    + / comm.size
+
+1. ``?`` is what ``hint()`` says.
+2. ``~`` are words of a verdict that the hint fits.
+3. ``!`` is what ``check()`` says first: of an answer with the results of a known wrong version of the solution, which
+   differs from it as the lines below tell, ``-`` old and ``+`` new; or, with no such lines, before an exception with
+   the words above, whose own text knows nothing of the lesson. A block may have several.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_EDIT = re.compile(r"((?:^-.*\n)+)((?:^\+.*\n)+)", re.MULTILINE)
+_BLOCK = re.compile(r"\? .+\n(?=[~!])(~ .+\n)*(! .+\n((-.*\n)+(\+.*\n)+)*)*")
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A usual mistake, and what helps then.
+    """A usual mistake, and what helps then. It is known by words of a verdict, or by the results of a wrong version.
 
     Args:
-        verdict: words of which one is in what ``check()`` says of it.
         hint: what ``hint()`` says first.
-        cause: what ``check()`` says before an exception of Python's or numpy's own, which knows nothing of the lesson.
+        words: of which one is in what ``check()`` says of it.
+        cause: what ``check()`` says first, in the lesson's words.
+        edits: how a wrong version differs from the solution: (old text, new text), each old one is in its source. A
+            learner's code may look quite different: results are compared, see ``recognise.py``.
+
+    Example:
+        >>> one = Mistake("What is 2 x?", cause="that is x itself", edits=(("2 * x", "x"),))
+        >>> one.version_of("def f(x): return 2 * x", {})(5)
+        5
     """
 
-    verdict: tuple[str, ...]
     hint: str
+    words: tuple[str, ...] = ()
     cause: str = ""
+    edits: tuple[tuple[str, str], ...] = ()
+
+    def version_of(self, source: str, names: dict[str, Any]) -> Callable[..., Any]:
+        """The solution with this mistake.
+
+        Args:
+            source: of the solution.
+            names: that it can see.
+
+        Raises:
+            ValueError: an old text is not in the source.
+        """
+        for old, new in self.edits:
+            if old not in source:
+                raise ValueError(f"{old!r} is not in the solution: {self.cause}")
+            source = source.replace(old, new)
+        space = dict(names)
+        exec(compile(source, "<mistake>", "exec"), space)  # the course's own text
+        made: Callable[..., Any] = space[source.partition("(")[0].removeprefix("def ").strip()]
+        return made
 
 
-GENERAL = (
-    Mistake(
-        ("belongs to the caller",),
-        "The caller still uses this object. Make a new one, or copy it before you change it.",
-    ),
-    Mistake(
-        ("Is there a return?", "your result is None"),
-        "A function without return gives None. On which ranks, and in which branch, does your function return nothing?",
-    ),
-    Mistake(
-        ("never waited for",),
-        "isend and irecv only begin a message. Keep what they return, and call wait() on each before the end.",
-    ),
-    Mistake(
-        ("that nobody received",), "For each send write down which rank receives it, and in which call. Which has none?"
-    ),
-    Mistake(
-        ("must not lie in the same memory",),
-        "One array is read while the other one is filled: receive into a second array, such as np.empty_like(x).",
-    ),
-    Mistake(
-        ("was changed before wait()",),
-        "Until wait() returns, the array belongs to the message. Give each message its own array.",
-    ),
-    Mistake(
-        ("your result is of type", "your result has shape"),
-        "Read in the task what is to be returned: one number, an array of which shape, or a list in which order?",
-    ),
-    Mistake(
-        ("has dtype", "bits: they were rounded"),
-        "Which dtype do the numbers have at the beginning? Which line changes it?",
-    ),
-    Mistake(("ends the whole process",), "return ends a function. exit() would end the kernel, or a rank of the job."),
-    Mistake(
-        ("waits for itself",),
-        "A rank that is its own neighbour must be ready to receive while it sends. Which number has the other rank?",
-    ),
-    Mistake(
-        ("wait for each other",),
-        "Write down in which call each rank waits. Which rank must do something else first, so that the others can go "
-        "on?",
-    ),
-    Mistake(
-        ("waits in", "is idle", "can never complete"),
-        "Which rank has returned, or is in another call, while this one waits? All must make that call.",
-    ),
-    Mistake(("n times the right",), "Something was added up over n ranks. Is the sum asked for, or the mean?"),
-    Mistake(("one n-th of the right", "half of the right"), "What was divided, and how often? Do it once on paper."),
-    Mistake(
-        ("should count",),
-        "How many samples has each rank? Count on paper how much one sample of each rank weighs in your result.",
-    ),
-    Mistake(("Look at what makes",), "Which lines does this result come from that the right ones do not come from?"),
-    Mistake(
-        ("the smaller cases were right",),
-        "What does your function do differently when an array is long? Does it test a length or a number of bytes?",
-    ),
-    Mistake(
-        ("'NoneType' object", "cannot unpack non-iterable NoneType", "and 'NoneType'", "'NoneType' and"),
-        "Which line gave None? A variable may have no other value yet; and reduce() and gather() give their result to "
-        "the root alone: all the others get None.",
-        "a value is None here: it has no other value yet, or it is what reduce() or gather() gives to all but the root",
-    ),
-    Mistake(("did not end within",), "Print the variables in the loop's condition. Does every iteration change them?"),
-)
+def read(path: Path) -> dict[str, tuple[Mistake, ...]]:
+    """The mistakes in a file, by exercise.
+
+    Raises:
+        ValueError: a block is in no such form.
+    """
+    found: dict[str, tuple[Mistake, ...]] = {}
+    for block in path.read_text(encoding="utf-8").rstrip().split("\n\n"):
+        if block.startswith("# "):
+            found[name := block[2:]] = ()
+        elif _BLOCK.fullmatch(f"{block}\n"):
+            found[name] += tuple(_in_block(f"{block}\n"))
+        else:
+            raise ValueError(f"{path.name}: a block is ?, then lines of ~, then ! with or without - and +:\n{block}")
+    return found
+
+
+def _in_block(block: str) -> Iterator[Mistake]:
+    told, *parts = re.split(r"^! ", block, flags=re.MULTILINE)
+    hint, *words = (line[2:] for line in told.splitlines())
+    causes = [(cause, edits) for cause, _, edits in (part.partition("\n") for part in parts)]
+    if words:
+        yield Mistake(hint, tuple(words), next((cause for cause, edits in causes if not edits), ""))
+    yield from (Mistake(hint, (), cause, _edits(edits)) for cause, edits in causes if edits)
+
+
+def _edits(lines: str) -> tuple[tuple[str, str], ...]:
+    return tuple((_unsigned(old), _unsigned(new)) for old, new in _EDIT.findall(lines))
+
+
+def _unsigned(lines: str) -> str:
+    return "\n".join(line[2:] for line in lines.splitlines())
+
+
+GENERAL = read(Path(__file__).with_name("general.txt"))["any exercise"]
 """What may go wrong in any exercise; looked at after the exercise's own."""
 
-__all__ = ["GENERAL", "Mistake"]
+__all__ = ["GENERAL", "Mistake", "read"]

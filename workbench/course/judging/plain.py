@@ -56,7 +56,6 @@ class PlainResults:
         self.__globals__ = getattr(function, "__globals__", {})
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call it."""
         found = self._function(*args, **options)
         kind = str(getattr(found, "dtype", "")).rpartition(".")[2]
         self.narrow = kind if kind in _NARROW else self.narrow

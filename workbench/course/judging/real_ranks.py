@@ -27,12 +27,10 @@ class PolledComm(Communicator):
         self._asked: list[tuple[int, int, list[Any]]] = []  # receives of objects that nothing has come for
 
     def post_send(self, data: Any, dest: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
         send = self.comm.Isend if verb[0].isupper() else self.comm.isend
         return _Polled(self, send(data, dest=dest, tag=tag).test, f"{verb}(dest={dest})")
 
     def post_recv(self, buffer: Array | None, source: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
         from mpi4py import MPI
 
         source, tag = (MPI.ANY_SOURCE if source < 0 else source), (MPI.ANY_TAG if tag < 0 else tag)
@@ -60,7 +58,6 @@ class PolledComm(Communicator):
         self._asked = left
 
     def finish(self, pending: Sequence[Pending], verb: str) -> list[Any]:
-        """See :class:`Communicator`."""
         return wait_all(self.rank, pending, self._deadline_s)
 
 
@@ -72,13 +69,11 @@ class _Polled(Pending):
         self._value: Any = None
 
     def test(self) -> tuple[bool, Any]:
-        """See :class:`Pending`."""
         if not self._done:
             self._done, self._value = self._ask()
         return self._done, self._value
 
     def wait(self) -> Any:
-        """See :class:`Pending`."""
         return self._comm.finish([self], "wait")[0]
 
     Wait, Test = wait, test

@@ -12,14 +12,13 @@ from typing import Any
 
 from workbench.course.judging.cause import ERROR, UNKNOWN
 from workbench.course.judging.mistake import GENERAL, Mistake
-from workbench.course.judging.ratio import Factor
-from workbench.course.judging.slips import Slip
 from workbench.course.provenance.case import Case
 from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 from workbench.observe.figure import Figure
 
+_VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
 BLANK = "raise NotImplementedError  # your code here"
 """What stands where the learner's code is to go."""
@@ -57,6 +56,27 @@ class Bound:
         """Of the bytes that the busiest rank sends."""
         return cls("bytes from the busiest rank", max(size for _, size in run.sent()), best, limit, cause)
 
+    @classmethod
+    def per_rank(cls, run: Run, messages: int, nbytes: float, cause: str) -> list[Bound]:
+        """Of what the ranks of a ring send each: so many messages, and so many bytes."""
+        counts, sizes = zip(*run.sent(), strict=True)
+        return [
+            cls("messages per rank", max(counts), messages, messages),
+            cls("bytes per rank", max(sizes), nbytes, nbytes * 1.02, cause),
+        ]
+
+    @classmethod
+    def none(cls, what: str, yours: float, cause: str = "") -> Bound:
+        """Of what there must be none of."""
+        return cls(what, yours, 0, 0, cause)
+
+    @classmethod
+    def by_hand(cls, run: Run, cause: str) -> Bound:
+        """A collective is built from messages, and not taken ready-made."""
+        return cls.none(
+            "messages of ready-made collectives", sum(one.verb not in _VERBS for one in run.messages), cause
+        )
+
 
 @dataclass(frozen=True)
 class Task:
@@ -68,8 +88,8 @@ class Task:
         reference: the solution, with the learner's part between ``### BEGIN SOLUTION`` and ``### END SOLUTION``.
         hints: three, each telling more.
         points: for grading.
-        mistakes: the usual ones, the first that fits a verdict counts; after them those of any exercise.
-        slips: known wrong versions of the solution: who has the results of one is told its cause, and its hint.
+        mistakes: the usual ones, from the text file beside the exercise's own; the first that fits counts, and after
+            them those of any exercise.
         asks_for: what a function must not take ready-made, such as ``comm.allreduce``: grading flags it.
         live: it is given models or optimizers, which cannot travel: its ranks are processes, see
             ``course/grading/live``.
@@ -81,7 +101,6 @@ class Task:
     hints: tuple[str, str, str]
     points: int = field(default=1, kw_only=True)
     mistakes: Sequence[Mistake] = field(default=(), kw_only=True)
-    slips: Sequence[Slip] = field(default=(), kw_only=True)
     asks_for: tuple[str, ...] = field(default=(), kw_only=True)
     live: bool = field(default=False, kw_only=True)
 
@@ -92,15 +111,20 @@ class Task:
         """Do several ranks call the function together?"""
         return next(iter(inspect.signature(self.reference).parameters), "") in ("comm", "hvd")
 
+    @property
+    def versions(self) -> list[Mistake]:
+        """Mistakes that are known by their results: wrong versions of the solution."""
+        return [one for one in self.mistakes if one.edits]
+
     def helps(self, verdict: str) -> str:
         """The hint that fits what check() has said; empty if none does."""
-        causes = {verdict.index(slip.cause): slip for slip in reversed(self.slips) if slip.cause in verdict}
+        causes = {verdict.index(one.cause): one for one in reversed(self.versions) if one.cause in verdict}
         if causes:  # the first line's counts: the others are in the text behind it
             return causes[min(causes)].hint
         for unknown in (UNKNOWN, ERROR):  # what the stage is called is no cause
             verdict = verdict.partition(unknown)[2] or verdict
         known = (*self.mistakes, *GENERAL)
-        fits = (one.hint for one in known if any(words in verdict for words in one.verdict))
+        fits = (one.hint for one in known if any(words in verdict for words in one.words))
         return next(fits, "")
 
     def in_words(self, error: str) -> str:
@@ -108,7 +132,7 @@ class Task:
         causes = (
             one.cause
             for one in (*self.mistakes, *(GENERAL if self.of_ranks else ()))
-            if one.cause and any(words in error for words in one.verdict)
+            if one.cause and any(words in error for words in one.words)
         )
         return f"{cause}; {error}" if (cause := next(causes, "")) else error
 
@@ -155,12 +179,10 @@ class CommTask(Task):
         expected: of a case, by rank; the obvious slow way.
         bounds: of the run of a case.
         scored: the case whose bounds are shown.
-        likely: of a case, what else one may return (by rank), each with its reason: it is told to who does.
         shown: the case that ``show()`` draws.
         real: does it make sense on real ranks?
         coded: how it is run with inputs that tell where a number comes from.
         weighed: how the samples of a mean are weighed.
-        factors: by which a wrong number may differ from the right one, besides 2, n and their like.
         names: of the result, or of its items if it is several: ``the weights``. A wrong number is told with its name.
         start: of a case, what its results are a step away from; a wrong step is compared, then.
     """
@@ -169,12 +191,10 @@ class CommTask(Task):
     expected: Callable[[Case], Sequence[Any]] = field(kw_only=True)
     bounds: Callable[[Case, Run], Sequence[Bound]] | None = field(default=None, kw_only=True)
     scored: Case | None = field(default=None, kw_only=True)
-    likely: Callable[[Case], Iterable[tuple[Sequence[Any], str]]] | None = field(default=None, kw_only=True)
     shown: Case | None = field(default=None, kw_only=True)
     real: bool = field(default=True, kw_only=True)
     coded: Coded | None = field(default=None, kw_only=True)
     weighed: Weighed | None = field(default=None, kw_only=True)
-    factors: Sequence[Factor] = field(default=(), kw_only=True)
     names: Sequence[str] = field(default=(), kw_only=True)
     start: Callable[[Case], Any] | None = field(default=None, kw_only=True)
 
@@ -186,7 +206,7 @@ class PlainTask(Task):
     Args:
         properties: each takes the learner's function and returns "" or what is wrong, with the smallest case first.
             Its docstring is what is shown when it holds.
-        probes: arguments with which slips are told from each other; the function is wrong for some of them.
+        probes: arguments with which wrong versions are told from each other; the function is wrong for some of them.
         deadline_s: of each property.
         draw: makes the picture of ``show()``.
     """
@@ -224,4 +244,4 @@ def is_blank(function: Callable[..., Any]) -> bool:
     return any(isinstance(one.value, ast.Constant) and one.value.value is Ellipsis for one in places)
 
 
-__all__ = ["BLANK", "Bound", "Case", "CommTask", "Mistake", "PlainTask", "Slip", "Task", "inserted", "is_blank"]
+__all__ = ["BLANK", "Bound", "Case", "CommTask", "PlainTask", "Task", "inserted", "is_blank"]

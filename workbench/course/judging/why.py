@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.compare import compared
 from workbench.course.judging.ratio import CaseOutcome, named
-from workbench.course.judging.slips import spread
 from workbench.course.judging.task import CommTask
 from workbench.course.provenance.case import Case
 from workbench.course.provenance.explain import explanation
@@ -40,27 +38,10 @@ def why(task: CommTask, function: Callable[..., Any], case: Case, run: Run) -> l
     return found
 
 
-def likely(task: CommTask, function: Callable[..., Any], case: Case, run: Run) -> str:
-    """The mistake by which one comes to these results, and to those of other cases, if it is a known one."""
-    if task.likely is None:
-        return ""
-    fitting = [words for results, words in task.likely(case) if not compared(run.results, results)]
-    for other in spread(task.cases()) if len(fitting) else ():
-        inputs = [tuple(map(copied, one)) for one in other.inputs]
-        try:
-            results = _results(function, inputs)
-        except Exception:  # noqa: BLE001 - the learner's: that case says nothing
-            continue
-        if compared(results, task.expected(other)):
-            there = [words for known, words in task.likely(other) if not compared(results, known)]
-            fitting = [words for words in fitting if words in there]
-    return fitting[0] if fitting else ""
-
-
 def _factor(task: CommTask, function: Callable[..., Any], case: Case, run: Run) -> str:
     """The factor that fits this case and some more, of other n."""
     outcomes = [_outcome(task, case, run.results)]
-    if not named(outcomes, task.factors):
+    if not named(outcomes):
         return ""
     others = [one for one in task.cases() if one.n > 1 and one.n != case.n]
     for other in others[:: max(1, len(others) // _MORE)][:_MORE]:
@@ -72,11 +53,11 @@ def _factor(task: CommTask, function: Callable[..., Any], case: Case, run: Run) 
         except Exception:  # noqa: BLE001 - the learner's: that case says nothing
             continue
         outcome = _outcome(task, other, results)
-        if named([*outcomes, outcome], task.factors):
+        if named([*outcomes, outcome]):
             outcomes.append(outcome)
         elif any(_tells(one) for one in outcome.expected):
             return ""
-    return named(outcomes, task.factors, "step" if task.start is not None else "number")
+    return named(outcomes, what="step" if task.start is not None else "number")
 
 
 def _results(function: Callable[..., Any], inputs: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -109,7 +109,6 @@ class Coded:
     length: int = 100_000
 
     def code(self, n: int, backwards: bool = False) -> Code:
-        """The code for n ranks."""
         return Code(n, n if self.chunked else 1, backwards)
 
     def right(self, rank: int, chunk: int, n: int) -> Content:

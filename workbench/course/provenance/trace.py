@@ -57,7 +57,6 @@ class Trace:
     changes: list[Change] = field(default_factory=list)
 
     def call(self, comm: Any, *args: Any) -> Any:
-        """Call the function on a rank."""
         code = getattr(self.function, "__code__", None)
         if code is None:
             return self.function(comm, *args)
@@ -103,7 +102,6 @@ class _Follower:
         self.line = 0
 
     def begin(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """See ``sys.settrace``."""
         if frame.f_code is not self.code:
             return None
         self.line = frame.f_lineno

@@ -45,7 +45,6 @@ class Comm(Communicator):
         return self._world.now(self._member)
 
     def compute(self, seconds: float, label: str = "") -> None:
-        """Spend virtual time."""
         self._world.compute(self._member, seconds, label)
 
     def shrink(self) -> Comm:
@@ -67,18 +66,14 @@ class Comm(Communicator):
         self.finish(pending, "sendrecv")
 
     def _begins(self, call: str) -> None:
-        """See :class:`Communicator`."""
         self._world.begins(self._member, self._epoch, call)
 
     def post_send(self, data: Any, dest: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
         return self._world.post_send(self._member, self._epoch, data, self.members[dest], tag, verb)
 
     def post_recv(self, buffer: Array | None, source: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
         peer = source if source < 0 else self.members[source]
         return self._world.post_recv(self._member, self._epoch, buffer, peer, tag, verb)
 
     def finish(self, pending: Sequence[Pending], verb: str) -> list[Any]:
-        """See :class:`Communicator`."""
         return [one.wait() for one in pending]

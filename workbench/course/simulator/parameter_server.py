@@ -66,7 +66,6 @@ class History:
     staleness: list[int] = field(default_factory=list)
 
     def add(self, comm: Communicator, weights: Array, worker: int = -1, staleness: int = 0) -> None:
-        """After an update."""
         self.weights.append(weights)
         self.times.append(clock(comm) - self.begun)
         self.workers.append(worker)

@@ -43,7 +43,6 @@ class Request(Pending):
         return self.verb[0] in "iI"
 
     def wait(self) -> Any:
-        """See :class:`Pending`."""
         self.waited = True
         data = self.world.wait(self)
         if self.array is None:
@@ -59,7 +58,6 @@ class Request(Pending):
         return None
 
     def test(self) -> tuple[bool, Any]:
-        """See :class:`Pending`."""
         if not self.world.poll(self):
             return False, None
         return True, self.wait()

@@ -124,7 +124,6 @@ class SimulatedWorld:
     # --- the token ----------------------------------------------------------------------------------
 
     def run(self, function: Callable[..., Any], args: Sequence[Any], deadline_s: float) -> Run:
-        """See :func:`simulate`."""
         self._turns = Turns([partial(self._rank, rank, function, args) for rank in range(self.size)])
         try:
             patience = Patience(deadline_s)
@@ -226,11 +225,9 @@ class SimulatedWorld:
     # --- who lives ------------------------------------------------------------------------------------
 
     def now(self, rank: int) -> float:
-        """See :meth:`Comm.now`."""
         return self.clocks[rank]
 
     def compute(self, rank: int, seconds: float, label: str) -> None:
-        """See :meth:`Comm.compute`."""
         self._turn(rank)
         if not 0 <= seconds < NEVER:
             raise ValueError(f"compute({seconds}): time does not run backwards, nor end.")

@@ -1,12 +1,18 @@
-"""All exercises by name. Each lesson's stand in a file of its own, ``t02_….py``, with the solutions."""
+"""All exercises by name. Each lesson's stand in a file of its own, ``t02_….py``, with the solutions.
+
+Beside it ``t02_….txt`` has their usual mistakes, in the form that ``judging/mistake.py`` reads.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from pkgutil import walk_packages
+from pathlib import Path
 
+from workbench.course.judging.mistake import read
 from workbench.course.judging.task import Task
 
 
@@ -50,7 +56,12 @@ def before(lesson: str) -> list[str]:
 
 @cache
 def _all() -> dict[str, Task]:
-    """By name, in the order of the files' names, in whichever folder they are."""
-    modules = [module.name for module in walk_packages(__path__, f"{__name__}.") if not module.ispkg]
-    found = [import_module(name).TASKS for name in sorted(modules, key=lambda name: name.rpartition(".")[2])]
-    return {one.name: one for tasks in found for one in tasks}
+    """By name, in the order of the files' names."""
+    files = sorted(Path(__file__).parent.glob("t[0-9]*.py"))
+    return {one.name: one for path in files for one in _in_file(path)}
+
+
+def _in_file(path: Path) -> Iterator[Task]:
+    mistakes = read(path.with_suffix(".txt"))
+    for one in import_module(f"{__name__}.{path.stem}").TASKS:
+        yield replace(one, mistakes=mistakes[one.name])

@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, Mistake
-from workbench.course.mistakes import collectives
+from workbench.course.judging.task import Bound, Case, CommTask
 from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 
 _SIZES = (1, 2, 3, 4, 7, 8)
-_VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
 
 
 def tree_broadcast(comm: Any, value: Any, root: Any) -> Any:
@@ -38,22 +36,19 @@ def _broadcast(n: int, length: int, root: int) -> Case:
     return Case(n, f"length {length}, root {root}", [(array, root) for array in arrays])
 
 
-def _rounds(case: Case, run: Run) -> Sequence[Bound]:
+def _rounds(run: Run) -> int:
+    """How many messages follow each other; none of who has guessed the value."""
+    return round(run.time_s / (run.messages[0].end - run.messages[0].begin)) if run.messages else 0
+
+
+def _as_a_tree(case: Case, run: Run) -> Sequence[Bound]:
     best = (case.n - 1).bit_length()
-    one = run.messages[0].end - run.messages[0].begin
-    rounds = round(run.time_s / one)
     return [
         Bound(
             "messages", len(run.messages), case.n - 1, case.n - 1, "Every rank but the root receives the value, once"
         ),
-        Bound("rounds", rounds, best, best, "In each round, all ranks that have the value can send it"),
-        Bound(
-            "messages of ready-made collectives",
-            sum(one.verb not in _VERBS for one in run.messages),
-            0,
-            0,
-            "Build it from messages: send and recv",
-        ),
+        Bound("rounds", _rounds(run), best, best, "In each round, all ranks that have the value can send it"),
+        Bound.by_hand(run, "Build it from messages: send and recv"),
     ]
 
 
@@ -80,8 +75,7 @@ def _shift(n: int, length: int) -> Case:
 
 
 def _one_step(case: Case, run: Run) -> Sequence[Bound]:
-    one = run.messages[0].end - run.messages[0].begin
-    return [Bound("rounds", round(run.time_s / one), 1, 2, "Even ranks can send while odd ones receive: that is two")]
+    return [Bound("rounds", _rounds(run), 1, 2, "Even ranks can send while odd ones receive: that is two")]
 
 
 _SHIFT = Coded(
@@ -110,37 +104,10 @@ TASKS = [
             _broadcast(n, length, root) for length in (1, 2000) for n in _SIZES for root in {0, n - 1, n // 2}
         ],
         expected=lambda case: [case.inputs[case.inputs[0][1]][0]] * case.n,
-        bounds=_rounds,
+        bounds=_as_a_tree,
         scored=_broadcast(8, 100_000, 5),
         shown=_broadcast(8, 100_000, 0),
         coded=_BROADCAST,
-        slips=collectives.SLIPS["02.tree_broadcast"],
-        mistakes=(
-            Mistake(
-                ("returns the value of rank 0", "In a ring: % comm.size"),
-                "Number the ranks from the root on: what is the place of rank 2 if rank 5 is the root? Does each rank "
-                "return the value that it receives?",
-            ),
-            Mistake(
-                ("that is itself",), "Places are counted from the root, ranks from 0. Does send get a rank, or a place?"
-            ),
-            Mistake(("times the value", "has shape"), "The value must not be changed. What do you send and return?"),
-            Mistake(
-                ("nobody received", "no deadlock: n = 3"),
-                "n need not be a power of two. Is there a rank at place + step? Which rank sends there, and which "
-                "rank waits?",
-            ),
-            Mistake(
-                ("messages; the limit",),
-                "The root has the value at the beginning. Which rank gets the value although it has it?",
-            ),
-            Mistake(
-                ("rounds; the limit",),
-                "While one rank sends, what do the other ranks do that already have the value? They can send it, too.",
-            ),
-            Mistake(("your result is None",), "The root has the value, too. What does it return?"),
-            Mistake(("ready-made",), "You are building bcast. Which messages does it consist of?"),
-        ),
         asks_for=("comm.bcast", "comm.Bcast", "workbench.broadcast", "workbench.torch.broadcast"),
     ),
     CommTask(
@@ -159,23 +126,5 @@ TASKS = [
         scored=_shift(4, 100_000),
         shown=_shift(4, 100_000),
         coded=_SHIFT,
-        slips=collectives.SLIPS["02.shift_right"],
-        mistakes=(
-            Mistake(("that is itself",), "A rank alone is its own neighbour. Is it ready to receive while it sends?"),
-            Mistake(("never waited",), "isend() returns a request. When do you call its wait()?"),
-            Mistake(
-                ("They wait in a circle",),
-                "When is a large message sent? Which rank is ready to receive it? One rank must receive first, or "
-                "send and receive at once.",
-            ),
-            Mistake(
-                ("In a ring: % comm.size",), "Which rank is to the right of the last rank? Count modulo comm.size."
-            ),
-            Mistake(
-                ("rounds; the limit",),
-                "If one rank receives first, which rank can send next, and when? Let every second rank receive first.",
-            ),
-            Mistake(("expected that of rank",), "Receive from the left neighbour, and send to the right one."),
-        ),
     ),
 ]

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, Mistake
-from workbench.course.mistakes import collectives
+from workbench.course.judging.task import Bound, Case, CommTask
 from workbench.course.provenance.coding import Coded, pieces
 from workbench.course.simulator import Run
 
@@ -71,27 +70,16 @@ def _scattered(case: Case) -> list[Any]:
     return [sum(chunks[(rank + 1) % case.n] for (chunks,) in case.inputs) for rank in range(case.n)]
 
 
+_AN_NTH = "In each step one n-th of the array goes to the right"
+
+
 def _half(case: Case, run: Run) -> Sequence[Bound]:
     total = sum(chunk.nbytes for chunk in case.inputs[0][0])
-    return _traffic(run, case.n - 1, (case.n - 1) / case.n * total)
+    return Bound.per_rank(run, case.n - 1, (case.n - 1) / case.n * total, _AN_NTH)
 
 
 def _both(case: Case, run: Run) -> Sequence[Bound]:
-    return _traffic(run, 2 * (case.n - 1), 2 * (case.n - 1) / case.n * case.inputs[0][0].nbytes)
-
-
-def _traffic(run: Run, messages: int, nbytes: float) -> Sequence[Bound]:
-    sent = run.sent()
-    return [
-        Bound("messages per rank", max(count for count, _ in sent), messages, messages),
-        Bound(
-            "bytes per rank",
-            max(size for _, size in sent),
-            nbytes,
-            nbytes * 1.02,
-            "In each step one n-th of the array goes to the right",
-        ),
-    ]
+    return Bound.per_rank(run, 2 * (case.n - 1), 2 * (case.n - 1) / case.n * case.inputs[0][0].nbytes, _AN_NTH)
 
 
 _HALF = Coded(
@@ -127,19 +115,6 @@ TASKS = [
         scored=_chunked(4, 100_000),
         shown=_chunked(4, 100_000),
         coded=_HALF,
-        slips=collectives.SLIPS["03.reduce_scatter"],
-        mistakes=(
-            Mistake(
-                ("is lost",),
-                "The chunk that you receive is a sum of other ranks' values. Add your own values; do not replace them.",
-            ),
-            Mistake(
-                ("comes into the place of chunk",),
-                "The left neighbour sends its chunk (r - 1) - s in step s. To which of your chunks must you add it?",
-            ),
-            Mistake(("no step brings",), "How many chunks must a rank receive until a sum of n is complete?"),
-            Mistake(("bytes per rank",), "How many chunks travel in one step, and how many steps are there?"),
-        ),
         asks_for=_READY_MADE,
     ),
     CommTask(
@@ -160,31 +135,6 @@ TASKS = [
         scored=_vectors(4, 100_000),
         shown=_vectors(4, 100_000),
         coded=_RING,
-        slips=collectives.SLIPS["03.ring_allreduce"],
-        mistakes=(
-            Mistake(
-                ("comes into the place of chunk",),
-                "Which chunk is complete after the first half? Write it down for rank 0. Rank 0 sends that one next.",
-            ),
-            Mistake(
-                ("a second time",),
-                "What does the number in the field count? Can it be more than n? The second half "
-                "replaces, and adds nothing.",
-            ),
-            Mistake(
-                ("cannot reshape", "could not broadcast"),
-                "Cut 5 numbers among 2 ranks. Which two arrays?",
-                "the chunks cannot all be equally long, unless n divides the length",
-            ),
-            Mistake(
-                ("is lost",), "In the first half you receive a sum of other ranks' values: add your own part to it."
-            ),
-            Mistake(("no step brings",), "How many steps has each half? A chunk must visit all other n - 1 ranks."),
-            Mistake(
-                ("bytes per rank",),
-                "Each rank sends one n-th of x in each of 2(n - 1) steps. What does your function send?",
-            ),
-        ),
         asks_for=_READY_MADE,
         points=3,
     ),

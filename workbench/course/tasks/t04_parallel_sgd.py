@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.likely import look_again
-from workbench.course.judging.ratio import Factor
-from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
-from workbench.course.mistakes import averages
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 
@@ -64,18 +61,6 @@ _WEIGHED = Weighed(
         for one, (total, count) in enumerate(case.inputs)
     ],
 )
-_FACTORS = (
-    Factor(
-        "{k} times",
-        lambda case: sum(count for _, count in case.inputs),
-        "that is the number of samples; the sum was not divided by it",
-    ),
-    Factor(
-        "{k} times",
-        lambda case: sum(count for _, count in case.inputs) / case.n,
-        "the sum was divided by the number of ranks, not by that of all samples",
-    ),
-)
 
 
 def sgd_step(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
@@ -121,35 +106,13 @@ def _ones(case: Case, rank: int) -> list[tuple[Any, ...]]:
 _STEP_WEIGHED = Weighed(
     counts=lambda case: [len(y) for _, _, y, _ in case.inputs], ones=_ones, read=lambda result: -result
 )
-_STEP_FACTORS = (
-    Factor("{k} times", lambda case: 1 / case.inputs[0][3], "that is 1/lr; the step was not multiplied by lr"),
-    Factor(
-        "{k} times",
-        lambda case: sum(len(y) for _, _, y, _ in case.inputs),
-        "that is the number of samples; the sum of their gradients was not divided by it",
-    ),
-    Factor(
-        "{k} times",
-        lambda case: sum(len(y) for _, _, y, _ in case.inputs) / case.n,
-        "the sum was divided by the number of ranks, not by that of all samples",
-    ),
-    Factor("twice", lambda case: 2.0, "the loss is (x @ w - y)² / 2: the half takes the 2 of the derivative away"),
-    Factor("minus", lambda case: -1.0, "it goes up the gradient; w - lr * gradient goes down"),
-)
 
 
 def _same_bits(case: Case, run: Run) -> Sequence[Bound]:
     first = np.asarray(run.results[0]).tobytes()
     others = sum(np.asarray(one).tobytes() != first for one in run.results)
-    return [
-        Bound(
-            "ranks with other bits than rank 0 (sums in another order)",
-            others,
-            0,
-            0,
-            "Let all take the result of one sum",
-        )
-    ]
+    what = "ranks with other bits than rank 0 (sums in another order)"
+    return [Bound.none(what, others, "Let all take the result of one sum")]
 
 
 def stale(order: Any) -> Any:
@@ -185,28 +148,10 @@ def _told(function: Callable[..., Any], order: list[int]) -> str:
     yours = [int(one) for one in yours]
     if yours == wanted:
         return ""
-    why = look_again(function, [(one,) for one in _TELLING], _stale_mistakes)
-    return f"order {order}: your result is {yours}, expected {wanted}{why}"
+    return f"order {order}: your result is {yours}, expected {wanted}"
 
 
 _TELLING = [[0, 0], [0, 1, 0, 1], [1, 0, 0, 1, 1, 0], [0, 1, 1, 1, 2, 0], [2, 0, 1, 2, 2, 1, 0, 0]]
-
-
-def _stale_mistakes(order: Sequence[int]) -> Iterator[tuple[list[int], str]]:
-    """What else one may return."""
-    right, own, fresh, others = [], [], [], []
-    for i, worker in enumerate(order):
-        before = [j for j in range(i) if order[j] == worker]
-        since = before[-1] if before else -1
-        right.append(i - since - 1)
-        own.append(i - since if before else i)
-        fresh.append(i - since - 1 if before else 0)
-        others.append(len(set(order[since + 1 : i])))
-    yield own, "a worker's own gradient is counted, too: it gets the weights after that"
-    yield [one + 1 for one in right], "each number is one too large: a gradient's own change comes after it"
-    yield fresh, "a worker's first gradient may be stale as well: it belongs to the first weights"
-    yield others, "each change counts, also several of one worker; your function counts workers"
-    yield [len(set(order)) - 1] * len(order), "that is the number of other workers, and does not count their changes"
 
 
 def alone(function: Callable[..., Any]) -> str:
@@ -249,27 +194,6 @@ TASKS = [
         scored=_counted(3, 0, 2, 4, length=10_000),
         shown=_counted(3, 0, 2, 4, length=10_000),
         weighed=_WEIGHED,
-        factors=_FACTORS,
-        slips=averages.SLIPS["04.average_gradients"],
-        mistakes=(
-            Mistake(
-                ("should count", "by the number of ranks"),
-                "5, 5 and 2 samples: is the mean of the means the mean of the twelve? Divide once, by all samples.",
-            ),
-            Mistake(
-                ("no deadlock", "RuntimeWarning", "nan"),
-                "A rank without samples has nothing to add. But must it still call the collective? And by what does "
-                "it divide?",
-            ),
-            Mistake(("your result is None",), "reduce() gives the sum to the root only. Which ranks need it?"),
-            Mistake(
-                ("your result has shape",), "A gradient has one number for each weight. Over which axis do you add up?"
-            ),
-            Mistake(
-                ("bytes from the busiest",),
-                "How long is one gradient, and how often does it travel from a rank? allreduce adds up on the way.",
-            ),
-        ),
     ),
     CommTask(
         "04.sgd_step",
@@ -288,33 +212,7 @@ TASKS = [
         scored=_samples(3, 3, 3, 3, 3, 3, 3),
         shown=_samples(5, 0, 3, 1),
         weighed=_STEP_WEIGHED,
-        factors=_STEP_FACTORS,
         start=lambda case: case.inputs[0][0],
-        slips=averages.SLIPS["04.sgd_step"],
-        mistakes=(
-            Mistake(("counts -",), "Is what you return the weights after the step, or the gradient?"),
-            Mistake(
-                ("should count", "by the number of ranks"),
-                "5, 5 and 2 samples: is the mean of the means the mean of the twelve? Divide once, by all samples.",
-            ),
-            Mistake(
-                ("no deadlock",), "A rank without samples has nothing to add. But must it still call the collective?"
-            ),
-            Mistake(
-                ("other bits",),
-                "Let one rank's sum go to all, as allreduce does. Sums in another order have other bits.",
-            ),
-            Mistake(
-                ("that is the number of samples",),
-                "The loss is a mean. By what is the sum of all gradients to be divided?",
-            ),
-            Mistake(("the half takes",), "What is the derivative of (x @ w - y)² / 2? Do it for one number."),
-            Mistake(("1/lr",), "The gradient gives the direction of the step. Which number gives its length?"),
-            Mistake(
-                ("goes down",),
-                "The gradient points in the direction in which the loss grows. In which direction must the step go?",
-            ),
-        ),
         points=2,
     ),
     PlainTask(
@@ -328,39 +226,7 @@ TASKS = [
             "got = dict.fromkeys(order, 0); for update, worker in enumerate(order): append update - got[worker]; then "
             "got[worker] = update + 1",
         ),
-        slips=averages.SLIPS["04.stale"],
         probes=lambda: [(one,) for one in (*_TELLING, [0, 0, 0], [1, 2, 3, 3])],
-        mistakes=(
-            Mistake(
-                ("A list is asked for",), "Each gradient is stale by a number of its own. Give all of them, in order."
-            ),
-            Mistake(
-                ("own gradient is counted",),
-                "A worker gets the weights after its own gradient. Which changes come after that?",
-            ),
-            Mistake(
-                ("one too large",),
-                "Gradient number i comes when the weights have changed i times. And when its worker got them?",
-            ),
-            Mistake(
-                ("a worker's first gradient",),
-                "All workers begin with the first weights. How many changes are there before a late first gradient?",
-            ),
-            Mistake(
-                ("your function counts workers",),
-                "Number the weights: they get a new number after each gradient. Which number did its worker get, and "
-                "which is the number now?",
-            ),
-            Mistake(
-                ("number of other workers",),
-                "Count for one gradient by hand: which changes came since its worker got the weights?",
-            ),
-            Mistake(
-                ("list index out of range",),
-                "What are the workers' numbers here? A dict has a place for each, whatever it is.",
-                "a worker's number is used as an index of a list, but it may be any number",
-            ),
-        ),
         properties=[alone, in_turn, unknown_workers, any_order],
     ),
 ]

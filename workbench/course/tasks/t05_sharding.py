@@ -11,9 +11,7 @@ from workbench.common.text import count
 from workbench.course import drawing
 from workbench.course.judging import generators
 from workbench.course.judging.likely import named
-from workbench.course.judging.ratio import Factor
-from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
-from workbench.course.mistakes import averages
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 from workbench.observe.figure import Figure
@@ -272,18 +270,6 @@ _WEIGHED = Weighed(
     counts=lambda case: [len(values) for (values,) in case.inputs],
     ones=lambda case, rank: [(np.full_like(values, float(one == rank)),) for one, (values,) in enumerate(case.inputs)],
 )
-_FACTORS = (
-    Factor(
-        "{k} times",
-        lambda case: sum(len(values) for (values,) in case.inputs),
-        "that is the number of values; the sum was not divided by it",
-    ),
-    Factor(
-        "{k} times",
-        lambda case: sum(len(values) for (values,) in case.inputs) / case.n,
-        "the sum was divided by the number of ranks, not by that of all values",
-    ),
-)
 
 
 def _little(case: Case, run: Run) -> Sequence[Bound]:
@@ -314,31 +300,6 @@ TASKS = [
         ),
         properties=[_equal_lengths, _complete, _again, _reshuffled, _seeds, _padded],
         draw=_drawn,
-        mistakes=(
-            Mistake(
-                ("Do all ranks deal from the same order?", "sees "),
-                "Put the ranks' lists side by side. Is each sample there once? The rank does not belong in the seed.",
-            ),
-            Mistake(
-                ("which samples does the padding repeat",),
-                "Pad the order before you deal it out, not each rank's part afterwards. Repeat its first samples.",
-            ),
-            Mistake(("Is it shuffled anew?",), "What is different in the second epoch? The epoch belongs in the seed."),
-            Mistake(
-                ("samples, expected", "sample, expected"),
-                "How many samples must each rank have, so that no rank makes more steps than another?",
-            ),
-            Mistake(("One number made of both",), "default_rng takes a list of numbers. Which two belong in it?"),
-            Mistake(
-                ("the padding must repeat",),
-                "Which samples do you repeat? Look at the order of this epoch, and repeat its beginning.",
-            ),
-            Mistake(
-                ("'s own generator",),
-                "np.random.seed, random.seed and torch.manual_seed change the random numbers of all other code. "
-                "default_rng(…) gives you a generator of your own.",
-            ),
-        ),
         points=2,
     ),
     CommTask(
@@ -357,25 +318,5 @@ TASKS = [
         scored=_uneven(10_000, 0, 9_000, 20_000),
         shown=_uneven(3, 0, 5, 2),
         weighed=_WEIGHED,
-        factors=_FACTORS,
-        slips=averages.SLIPS["05.weighted_mean"],
-        mistakes=(
-            Mistake(
-                ("should count", "by the number of ranks"),
-                "Two values on one rank, one on another: is the mean of the two means the mean of the three?",
-            ),
-            Mistake(
-                ("no deadlock",), "A rank without values has nothing to add. But must it still call the collective?"
-            ),
-            Mistake(
-                ("bytes; the limit",),
-                "Which two numbers of each rank does the mean need? They are as long as two numbers.",
-            ),
-            Mistake(
-                ("too many values to unpack",),
-                "What is (1, 2) + (3, 4) in Python? And the sum of two arrays?",
-                "comm.allreduce adds with +, and two tuples become one longer tuple: put both numbers into an array",
-            ),
-        ),
     ),
 ]

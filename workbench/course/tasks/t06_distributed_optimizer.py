@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
-from workbench.course.mistakes import averages
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.simulator import ALPHA_S, BETA_S, Run
 
 Layers = Sequence[tuple[float, Any]]
@@ -75,23 +74,6 @@ def _averages(case: Case) -> list[Any]:
     return [means, means]
 
 
-def _usual_slips(case: Case) -> list[tuple[list[Any], str]]:
-    """What else one may return, and why it is not the averages."""
-    own, other = ([gradient for _, gradient in inputs[0]] for inputs in case.inputs)
-
-    def on_both(of: Callable[[Any, Any], Any]) -> list[Any]:
-        return [[of(a, b) for a, b in zip(*pair, strict=True)] for pair in ((own, other), (other, own))]
-
-    backwards = [list(reversed(means)) for means in _averages(case)]
-    return [
-        (on_both(lambda mine, theirs: mine + theirs / 2), "only the other rank's gradient is halved: (a + b) / 2"),
-        (on_both(lambda mine, theirs: mine / 2 + theirs), "only the own gradient is halved: (a + b) / 2"),
-        (on_both(lambda mine, theirs: mine), "each rank returns its own gradients"),
-        (on_both(lambda mine, theirs: theirs), "each rank returns the other's gradients"),
-        (backwards, "the averages in reverse order"),
-    ]
-
-
 def _hidden(case: Case, run: Run) -> Sequence[Bound]:
     layers: Layers = case.inputs[0][0]
     ready = np.cumsum([seconds for seconds, _ in layers])
@@ -103,8 +85,8 @@ def _hidden(case: Case, run: Run) -> Sequence[Bound]:
     # The two reasons for being late: a rank that is in time may have a little of either.
     excused = 0 if run.time_s > good * 1.001 else math.inf
     return [
-        Bound("ms of the backward pass left out", max(0.0, 1e3 * round(ready[-1] - min(computed), 9)), 0, 0),
-        Bound("gradients sent before they were ready", _too_early(run, ready, nbytes), 0, 0),
+        Bound.none("ms of the backward pass left out", max(0.0, 1e3 * round(ready[-1] - min(computed), 9))),
+        Bound.none("gradients sent before they were ready", _too_early(run, ready, nbytes)),
         Bound(
             "ms in which backward waits for a message",
             1e3 * _paused(run),
@@ -256,39 +238,6 @@ TASKS = [
             "for seconds, mine in layers: comm.compute(seconds); requests.append((comm.isend(mine, dest=other), "
             "comm.irecv(source=other))). Afterwards: (mine + received.wait()) / 2, and sent.wait().",
         ),
-        slips=averages.SLIPS["06.overlap"],
-        mistakes=(
-            Mistake(
-                ("ms in which backward waits for a message",),
-                "A wait() between two layers stops the backward pass. Does any line need the message so early?",
-            ),
-            Mistake(
-                ("ms until all averages are there",),
-                "What could the network do while the next layer computes? If you wait in the loop, the network is "
-                "idle.",
-            ),
-            Mistake(
-                ("gradient is halved", "returns its own gradients", "returns the other's gradients"),
-                "What is the mean of 4 and 10? Do the same with the two gradients of a layer.",
-            ),
-            Mistake(
-                ("the averages in reverse order",),
-                "layers begins with the last layer. Which average comes first in a list in the order of layers?",
-            ),
-            Mistake(
-                ("sent before they were ready",),
-                "A gradient is ready after comm.compute(seconds). What does your loop do first?",
-            ),
-            Mistake(("no deadlock",), "Both send and neither receives. Which verbs return at once?"),
-            Mistake(
-                ("no layers, rank",), "layers may be an empty list. Which line after the loop needs at least one layer?"
-            ),
-            Mistake(
-                ("Request", "never waited"),
-                "isend and irecv return before the message is there. What does wait() of what they return give?",
-                "irecv returns a request, not the message: its wait() returns the message",
-            ),
-        ),
         cases=lambda: [
             _case("one layer of length 3", [1.0], [3]),
             _case("no layers", [], []),
@@ -298,7 +247,6 @@ TASKS = [
             _case("six layers", [1.0, 0.8, 0.8, 0.6, 0.6, 0.4], [2_000, 100_000, 90_000, 60_000, 30_000, 300]),
         ],
         expected=_averages,
-        likely=_usual_slips,
         bounds=_hidden,
         scored=_case("five layers", [1.0, 1.0, 1.0, 1.0, 1.0], [20_000, 100_000, 150_000, 100_000, 50_000]),
         shown=_case("five layers", [1.0, 1.0, 1.0, 1.0, 1.0], [20_000, 100_000, 150_000, 100_000, 50_000]),
@@ -315,26 +263,6 @@ TASKS = [
             "order; where can the other lines be?",
             "The forward pass comes before backward(). zero_grad() may stand anywhere but between backward() and "
             'step(): "DEBFAC" is one of three right orders.',
-        ),
-        mistakes=(
-            Mistake(
-                ("clipping (A) comes before synchronize() (F)",),
-                "Whose gradient is that before synchronize(): this rank's own, or the average of all ranks?",
-            ),
-            Mistake(
-                ("zero_grad() (D) stands",),
-                "Which lines need the gradients that zero_grad() throws away? It must not stand between them.",
-            ),
-            Mistake(("backward() needs this step's loss",), "Which line makes the loss?"),
-            Mistake(
-                ("synchronize() (F) comes before backward()",),
-                "When are the gradients sent, and when can you wait for them?",
-            ),
-            Mistake(
-                ("step() (C) comes before",),
-                "What does step() use? Everything that changes the gradients comes before it.",
-            ),
-            Mistake(("stands there once",), "Six letters, A to F, each once, as text without anything between."),
         ),
         properties=[_each_once, _averaged, _clipped, _zeroed],
     ),

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.common.text import count
-from workbench.course.judging.task import Mistake, PlainTask, is_blank
-from workbench.course.mistakes import formulas
+from workbench.course.judging.task import PlainTask, is_blank
 
 _SAME = 1e-9
 
@@ -255,21 +254,7 @@ TASKS = [
             "if buckets and sum(buckets[-1]) + size <= threshold: buckets[-1].append(size); else: "
             "buckets.append([size]).",
         ),
-        slips=formulas.SLIPS["07.plan_buckets"],
         probes=lambda: _PROBES,
-        mistakes=(
-            Mistake(
-                ("in another order", "was cut in pieces", "each size belongs", "last sizes are missing"),
-                "Write all your buckets one after the other. That is to be the list of sizes, as it was given.",
-            ),
-            Mistake(("together ",), "Ask before a tensor goes in: what would the sum be with it?"),
-            Mistake(
-                ("buckets, expected", " buckets, ["),
-                "A sum equal to the threshold is allowed. When is a new bucket needed?",
-            ),
-            Mistake(("with an empty bucket",), "When is a bucket made? Only when there is a tensor to put into it."),
-            Mistake(("changes the list",), "pop() takes from the caller's own list. Go through it with for."),
-        ),
         properties=[_all_in_order, _within, _few],
     ),
     PlainTask(
@@ -282,20 +267,6 @@ TASKS = [
             "Sizes are whole numbers, so all plans are found among the thresholds 0, 1, …, sum(sizes). With large "
             "sizes that is slow; the plan changes only at sums of neighbouring sizes.",
             "min(range(sum(sizes) + 1), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))",
-        ),
-        mistakes=(
-            Mistake(("A threshold is one number",), "A threshold is asked for, as a number of elements."),
-            Mistake(
-                ("All tensors ready at once",),
-                "Each message pays α. Which threshold puts all into one, and is it among those that you try?",
-            ),
-            Mistake(
-                ("Without latency",), "Messages cost nothing extra here. What does a large bucket have to wait for?"
-            ),
-            Mistake(
-                ("As early as with the best", "only some of the thresholds"),
-                "Which thresholds do you try? The plan changes at every sum of neighbouring sizes, not only at those.",
-            ),
         ),
         properties=[_ready_at_once, _no_latency, _any_setting, _one_threshold_alone],
         points=2,

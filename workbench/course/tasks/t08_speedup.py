@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from workbench.collectives import ring
-from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor, of_numbers
-from workbench.course.judging.task import Mistake, PlainTask
-from workbench.course.mistakes import formulas
+from workbench.course.judging.task import PlainTask
 from workbench.course.simulator import simulate
 
 
@@ -143,55 +141,14 @@ def _ratio(function: Callable[..., Any], alone: list[list[float]], together: lis
     pair = isinstance(mine, (tuple, list)) and len(mine) == 2
     if pair and all(map(_close, mine, wanted)):
         return ""
-    if pair:
-        again = look_again(function, [*_ROUNDS, (alone, together)], _ratio_mistakes)
-    else:
-        again = "" if mine is None else ". Two numbers are asked for"
-    return _wrong(f"alone = {alone}, together = {together}", mine, wanted) + again
+    asked = "" if pair or mine is None else ". Two numbers are asked for"
+    return _wrong(f"alone = {alone}, together = {together}", mine, wanted) + asked
 
 
-_ROUNDS = [([[6.0], [9.0], [60.0], [8.0]], [[4.0, 3.0, 2.0], [2.0, 5.0, 1.0], [4.0, 7.0, 3.0], [3.0, 4.0, 6.0]])]
-
-
-def _ratio_mistakes(alone: list[list[float]], together: list[list[float]]) -> Iterator[tuple[tuple[float, float], str]]:
-    """What else one may return."""
-    n, pairs = len(together[0]), list(zip(alone, together, strict=True))
-    ratios = sorted(max(one) / max(many) for one, many in pairs)
-    middle = median(ratios)
-    for value, why in (
-        (median(one[0] / many[0] for one, many in pairs), "that is rank 0's time; a round lasts until the slowest"),
-        (
-            median(max(one) / (sum(many) / n) for one, many in pairs),
-            "a round lasts as long as its slowest rank, not as the average",
-        ),
-        (
-            median(max(one) / min(many) for one, many in pairs),
-            "a round lasts as long as its slowest rank, not its fastest",
-        ),
-        (
-            median(map(max, alone)) / median(map(max, together)),
-            "the medians were divided: divide within each round first",
-        ),
-        (sum(ratios) / len(ratios), "that is the mean of the rounds' ratios, and their median is asked for"),
-        (ratios[-1], "that is the best round alone"),
-        (
-            sum(map(max, alone)) / sum(map(max, together)),
-            "the seconds of all rounds were added up: divide within each round first",
-        ),
-        (min(map(max, alone)) / min(map(max, together)), "those are the fastest rounds, maybe two different ones"),
-        (
-            median(max(many) / max(one) for one, many in pairs),
-            "the ratio is inverted: divide one rank's time by that of n ranks",
-        ),
-        (geometric_mean(ratios), "that is the geometric mean of the rounds' ratios, and their median is asked for"),
-        (ratios[len(ratios) // 2], "of an even number of rounds the median is between the two middle ones"),
-    ):
-        yield (value, value / n), why
-    yield (middle, middle / max(1, n - 1)), "the efficiency is per rank, and there are n of them"
-    yield (middle, middle), "the efficiency is the speed-up per rank"
-    yield (middle, middle / len(alone)), "the efficiency is per rank, and not per round"
-    yield (middle, 100 * middle / n), "the efficiency is a fraction, 1 where the speed-up is n, and no percentage"
-    yield (middle / n, middle), "the speed-up comes first, then the efficiency"
+_ROUNDS = [
+    ([[6.0], [9.0], [60.0], [8.0]], [[4.0, 3.0, 2.0], [2.0, 5.0, 1.0], [4.0, 7.0, 3.0], [3.0, 4.0, 6.0]]),
+    ([[7.0], [20.0], [9.0]], [[3.0, 2.0], [4.0, 5.0], [6.0, 7.0]]),
+]
 
 
 def one_round(function: Callable[..., Any]) -> str:
@@ -234,12 +191,6 @@ _LINKS = ((1e-5, 0.0), (0.0, 1e-9), (2e-5, 1e-9), (1e-3, 1e-10))
 _TELLING = [(n, nbytes, *link) for n in (2, 4) for nbytes in (1000, 100_000_000) for link in _LINKS]
 
 
-def _break_mistakes(n: int, nbytes: int, alpha_s: float, beta_s: float) -> Iterator[tuple[float, str]]:
-    """What else one may return."""
-    yield break_even(n, nbytes, 0.0, beta_s), "the latencies are left out: each of the 2(n - 1) steps pays alpha_s"
-    yield break_even(n, nbytes, alpha_s, 0.0), "the bytes are left out: each step sends nbytes / n of them"
-
-
 def just_as_long(function: Callable[..., Any]) -> str:
     """With this G, n ranks take as long as one."""
     for n, nbytes, (alpha_s, beta_s) in product((2, 3, 4, 64), (1000, 100_000_000), _LINKS):
@@ -254,7 +205,7 @@ def just_as_long(function: Callable[..., Any]) -> str:
             answers = [
                 (k, function(k, nbytes, *link), break_even(k, nbytes, *link)) for k in (2, 3, 4) for link in _LINKS
             ]
-            factor = of_numbers(answers, _BREAK_FACTORS) or look_again(function, _TELLING, _break_mistakes)
+            factor = of_numbers(answers, _BREAK_FACTORS)
             return f"{case}: with your G, {told}; expected G = {_short(wanted)}{factor}"
     return ""
 
@@ -280,23 +231,7 @@ TASKS = [
             "A message is an n-th of the array: nbytes / n bytes, so a step takes alpha_s + beta_s * nbytes / n.",
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)",
         ),
-        slips=formulas.SLIPS["08.ring_time"],
         probes=lambda: [(3, 1000, 0.5, 0.25), (1, 1000, 0.1, 0.1), *_TELLING[::2]],
-        mistakes=(
-            Mistake(("not milliseconds",), "In which unit are alpha_s and beta_s? The result is in the same one."),
-            Mistake(
-                ("need not be a whole number",),
-                "// rounds down. How long does a message of a third of 1,000 bytes take in this model?",
-            ),
-            Mistake(
-                ("Without latency, each rank sends",),
-                "Each of the 2(n - 1) messages is a chunk. How many bytes has a chunk?",
-            ),
-            Mistake(
-                ("Without a byte, latency is left", "One rank has nobody to wait for"),
-                "Count the messages that follow each other: n - 1 to add up, and how many to send the sums around?",
-            ),
-        ),
         properties=[one_rank_sends_nothing, latency, bandwidth, as_simulated],
     ),
     PlainTask(
@@ -310,26 +245,7 @@ TASKS = [
             "ratios = [max(one) / max(many) for one, many in zip(alone, together)]; middle = "
             "statistics.median(ratios); return middle, middle / len(together[0])",
         ),
-        mistakes=(
-            Mistake(
-                ("The slowest rank counts",),
-                "Who is the slowest, and who waits for it? A round is over when its slowest rank is.",
-            ),
-            Mistake(
-                ("A busy moment counts on both sides",),
-                "The two of a round were measured one after the other. Divide first, then take the middle.",
-            ),
-            Mistake(("ratio is inverted",), "Twice as fast is a speed-up of 2. Which time is the larger one?"),
-            Mistake(
-                ("Two numbers are asked for", "the speed-up comes first"),
-                "Return both: first how many times as fast n ranks are, then how much of that each rank brings.",
-            ),
-            Mistake(("no percentage",), "Four ranks that are four times as fast have an efficiency of 1."),
-            Mistake(
-                ("the efficiency",), "Four ranks that are twice as fast together: how much does each of them bring?"
-            ),
-            Mistake(("of an even number",), "statistics.median knows what to do with an even number of rounds."),
-        ),
+        probes=lambda: _ROUNDS,
         properties=[one_round, slowest_counts, each_round_for_itself, outlier, any_rounds],
         points=2,
     ),
@@ -342,17 +258,7 @@ TASKS = [
             "G - G/n = C(n), so G (n - 1)/n = C(n). C(n) is your ring_time.",
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n) * n / (n - 1)",
         ),
-        slips=formulas.SLIPS["08.break_even"],
         probes=lambda: _TELLING,
-        mistakes=(
-            Mistake(("C(n) alone",), "C(n) is the cost of n ranks. How much of G do they save?"),
-            Mistake(("n C(n)",), "n ranks still compute G/n. How much is saved, then?"),
-            Mistake(
-                ("latencies are left out", "bytes are left out"),
-                "C(n) has two parts. Which one is missing in your result?",
-            ),
-            Mistake(("With this G",), "Put your G into G/n + C(n), and compare with G."),
-        ),
         properties=[just_as_long, on_both_sides],
     ),
 ]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor, of_numbers
-from workbench.course.judging.task import Mistake, PlainTask
-from workbench.course.mistakes import averages
+from workbench.course.judging.task import PlainTask
 
 _DROPS = (30, 60, 80)
 
@@ -73,7 +71,7 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
             told = f"{mine:.6g}" if isinstance(mine, (int, float, np.number)) else repr(mine)
             answers = [(one[2], function(*one), learning_rate(*one)) for one in cases]
             factor = ". Is there a return?" if mine is None else of_numbers(answers, _FACTORS)
-            factor = factor or look_again(function, _TELLING, _rate_mistakes) or _drop(mine, wanted)
+            factor = factor or _drop(mine, wanted)
             return f"{about}: your result is {told}, expected {wanted:.6g}{factor}"
     return ""
 
@@ -81,25 +79,6 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
 _TELLING = [
     (step, 0.1, n, 7, 5, _DROPS) for n in (4, 2) for step in (0, 1, 20, 34, 35, 209, 210, 211, 217, 245, 420, 630)
 ]
-
-
-def _rate_mistakes(
-    step: int, base: float, n: int, steps_per_epoch: int, warmup_epochs: int, drops: Sequence[int]
-) -> Iterator[tuple[float, str]]:
-    """What else one may return."""
-    warmup, epoch = warmup_epochs * steps_per_epoch, step // steps_per_epoch
-    fallen = 0.1 ** sum(epoch >= drop for drop in drops)
-    warm = 1 + (n - 1) * step / warmup if step < warmup else n
-    yield base * (n * step / warmup if step < warmup else n) * fallen, "the warm-up begins at 0: it begins at base"
-    by_epoch = 1 + (n - 1) * epoch / warmup_epochs if step < warmup else n
-    yield base * by_epoch * fallen, "the warm-up grows with each epoch: it grows with each step"
-    late = 0.1 ** sum(step > drop * steps_per_epoch for drop in drops)
-    yield base * warm * late, "each drop comes one step too late: the epoch's first step has it already"
-    yield base * warm * (0.1 if fallen < 1 else 1.0), "it falls once: each epoch in drops makes it a tenth again"
-    after = 0.1 ** sum(step - warmup >= drop * steps_per_epoch for drop in drops)
-    yield base * warm * after, "the epochs in drops are counted from the end of the warm-up: count from the beginning"
-    yield base * n**0.5, "that is base times the square root of n, at all times"
-    yield base * warm, "it never falls"
 
 
 def _drop(mine: Any, wanted: float) -> str:
@@ -217,28 +196,7 @@ TASKS = [
             "warmup_steps = warmup_epochs * steps_per_epoch; if step < warmup_steps: return base * (1 + (n - 1) * "
             "step / warmup_steps); return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)",
         ),
-        slips=averages.SLIPS["09.learning_rate"],
         probes=lambda: _TELLING,
-        mistakes=(
-            Mistake(
-                ("each drop comes", "it falls once", "one drop too many", "the last drop", "end of the warm-up"),
-                "Which epochs of drops have begun in this step? Each of them counts once.",
-            ),
-            Mistake(("square root of n",), "What does linear scaling say: n times, or the square root of n times?"),
-            Mistake(
-                ("not multiplied by the number of ranks", "by the number of ranks twice"),
-                "How many images does one step see, with 8 ranks? By which factor may its step be longer?",
-            ),
-            Mistake(
-                ("the warm-up begins at 0", "grows with each epoch"),
-                "What is the rate in step 0, and in the first step after the warm-up? A line through these two points.",
-            ),
-            Mistake(
-                ("division by zero",),
-                "How many steps has a warm-up of 0 epochs? Which case of your function is that?",
-                "a warm-up of 0 epochs has 0 steps, and your function divides by them",
-            ),
-        ),
         properties=[scaled, grows, falls, no_warmup, any_schedule],
         points=2,
     ),
@@ -252,23 +210,7 @@ TASKS = [
             "sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]; weights = [size / "
             "global_batch for size in sizes]",
         ),
-        slips=averages.SLIPS["09.local_batches"],
         probes=lambda: _CASES,
-        mistakes=(
-            Mistake(
-                ("The weighted sum of the ranks",),
-                "Each sample of the whole batch has the same weight. How many of them does a rank have?",
-            ),
-            Mistake(
-                ("The sum of your sizes",),
-                "global_batch // n for everybody: how many samples are left, and who takes them?",
-            ),
-            Mistake(
-                ("first ranks have the larger", "one sample more"),
-                "The first ranks take one more each, until nothing is left.",
-            ),
-            Mistake(("Two lists are asked for",), "Return both: the sizes, and the weights."),
-        ),
         properties=[divisible, remainder, same_gradient],
     ),
 ]

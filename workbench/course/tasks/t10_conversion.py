@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
-from workbench.course.mistakes import averages
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.simulator import Run
 from workbench.course.training import behaviour
 from workbench.course.training.replay import led_to
@@ -109,21 +108,6 @@ def _saved(case: Case) -> Sequence[Any]:
     return [(mean, [step, mean, weights] if rank == 0 else None) for rank in range(case.n)]
 
 
-def _other_means(case: Case) -> Iterator[tuple[list[Any], str]]:
-    """What else one may return."""
-    step, _, _, weights = case.inputs[0]
-    mean = sum(loss for _, loss, _, _ in case.inputs) / case.n
-    told = "that is the mean of the ranks' means: a rank with more samples counts for more"
-    yield [(mean, [step, mean, weights] if rank == 0 else None) for rank in range(case.n)], told
-    right = _saved(case)
-    yield [(one[0], right[0][1]) for one in right], "each rank has something to save, and only rank 0 is to save"
-    yield (
-        [one if rank == 0 else (None, None) for rank, one in enumerate(right)],
-        "rank 0 alone has the mean: all need it",
-    )
-    yield [one[1] for one in right], "what is saved is returned alone, without the mean"
-
-
 def _few_bytes(case: Case, run: Run) -> Sequence[Bound]:
     best = 2 * (case.n - 1)
     return [
@@ -149,35 +133,9 @@ TASKS = [
             "total, samples = comm.allreduce(np.array([loss * count, count])); mean = float(total / samples); return "
             "mean, [step, mean, weights] if comm.rank == 0 else None",
         ),
-        slips=averages.SLIPS["10.rank_zero"],
-        mistakes=(
-            Mistake(
-                ("no deadlock",),
-                "Which other ranks call it? A collective inside if comm.rank == 0 waits for ranks that never call it.",
-            ),
-            Mistake(
-                ("saves", "expected None"),
-                "How many processes would write that file? Only rank 0 has something to save.",
-            ),
-            Mistake(
-                ("the mean loss: your result is None",),
-                "Every rank returns the mean, not only rank 0. Which collective gives its result to all ranks?",
-            ),
-            Mistake(
-                ("what is saved: your result is None",),
-                "Rank 0 is the one that saves. Which rank saves in your function?",
-            ),
-            Mistake(
-                ("expected 1.13",),
-                "Ranks have different numbers of samples. Which sums give the mean over all of them?",
-            ),
-            Mistake(("returned alone",), "The pair (mean, saved) is asked for, on every rank."),
-            Mistake(("bytes; the limit",), "Which numbers differ from rank to rank? Only those must be sent."),
-        ),
         cases=lambda: [_checkpoint(n, length) for length in (3, 1000) for n in (1, 2, 3, 4, 7)],
         expected=_saved,
         names=("the mean loss", "what is saved"),
-        likely=_other_means,
         bounds=_few_bytes,
         scored=_checkpoint(4, 100_000),
         shown=_checkpoint(4, 1000),
@@ -197,58 +155,6 @@ TASKS = [
             "hvd.DistributedOptimizer(job.optimizer, named_parameters=job.model.named_parameters()); in the end right, "
             "seen = hvd.allreduce(torch.tensor([right, seen]), op=hvd.Sum).tolist(), and save and log if hvd.rank() "
             "== 0.",
-        ),
-        mistakes=(
-            Mistake(
-                ("save; rank 0 alone", "print; rank 0 alone"), "How many processes open that file, and write that line?"
-            ),
-            Mistake(
-                ("but its machine has only GPU 0",),
-                "Rank 1 is on the second machine. What is the number of its GPU there?",
-            ),
-            Mistake(
-                ("other weights than rank 0",),
-                "The gradients are the same everywhere. Are the weights they are added to?",
-            ),
-            Mistake(
-                ("samples on all ranks",), "job.batch is the batch of all ranks together. How much of it is one rank's?"
-            ),
-            Mistake(("init() makes them meet", "before hvd.init()"), "Which call comes before all others?"),
-            Mistake(
-                ("took no device",), "Which of the nine steps gives a rank its GPU? job.pin(number) stands for it."
-            ),
-            Mistake(
-                ("set_epoch(epoch)",),
-                "Which object shuffles the samples in each epoch, and how does it know the epoch?",
-            ),
-            Mistake(
-                ("Each sample once per epoch",),
-                "Which object decides which samples a rank takes? Ranks that shuffle for themselves overlap.",
-            ),
-            Mistake(
-                ("same optimizer state",),
-                "Rank 0 has read a checkpoint. What does its optimizer have that the others do not have?",
-            ),
-            Mistake(
-                ("a sum, not an average",),
-                "By what number is the loss of the whole batch divided? op= says how gradients are combined.",
-            ),
-            Mistake(("Every step takes the average",), "What averages the ranks' gradients before step()?"),
-            Mistake(
-                ("the job's own optimizer",), "The nine steps leave the optimizer, its rate and the loss as they are."
-            ),
-            Mistake(("not a number",), "What does the function return, and on which ranks?"),
-            Mistake(
-                ("All ranks report the accuracy",),
-                "Counts can be added up over the ranks. Can shares, where ranks have different numbers of samples?",
-            ),
-            Mistake(
-                ("those of one process",),
-                "The global batch is as before. Is anything else changed: the rate, the loss, the order?",
-            ),
-            Mistake(
-                ("It runs",), "Which rank waits in which call? Look for a collective that only one of them reaches."
-            ),
         ),
         live=True,  # models and optimizers
         properties=[_TRIAL.runs, *map(_TRIAL.sees, _LIGHTS)],

@@ -15,7 +15,6 @@ from workbench import data
 from workbench.course.judging.card import PlainCard
 from workbench.course.judging.rank_threads import as_ranks_do
 from workbench.course.judging.task import Case
-from workbench.course.mistakes.cards import MISTAKES
 
 # --- 1 ------------------------------------------------------------------------------------------------
 
@@ -104,7 +103,6 @@ EPOCH = PlainCard(
         "The name of the tensor is that of the training step. Count on paper how often each rank submits it.",
         "The ranks have to agree on the number of steps before the first one: an allreduce of len(batches) with Min.",
     ),
-    mistakes=MISTAKES["11.epoch"],
     broken=_epoch,
     causes=(
         ("The ranks give their gradients different names.", "The error has one name. How often did each rank use it?"),
@@ -186,7 +184,6 @@ VALIDATE = PlainCard(
         "A collective ends only when every rank has called it. Is there an `if` around it?",
         "Call the allreduce on all ranks, before the `if`; what only rank 0 does is to write the log.",
     ),
-    mistakes=MISTAKES["11.validate"],
     broken=_validate,
     causes=(
         (
@@ -258,7 +255,6 @@ GRADIENTS = PlainCard(
         "Each rank waits for its first gradient to be complete before it submits its second. Which is its first?",
         "Wait in one order on all ranks: sorted(found.items()). Or submit all with allreduce_async, then wait.",
     ),
-    mistakes=MISTAKES["11.gradients"],
     broken=_gradients,
     causes=(
         ("Two gradients have the same name.", "Then it would be a DuplicateNameError, and on one rank already."),
@@ -345,7 +341,6 @@ TWO_HEADS = PlainCard(
         "The rank whose gradient is None goes on to the next name. The others wait for it.",
         "Submit zeros in the place of None: np.zeros_like(weights[name]).",
     ),
-    mistakes=MISTAKES["11.two_heads"],
     broken=_two_heads,
     causes=(
         ("The ranks submit in different orders.", "The names are sorted. Does every rank submit all of them?"),

@@ -15,7 +15,6 @@ from workbench.course.judging.card import CommCard, PlainCard
 from workbench.course.judging.judge import about
 from workbench.course.judging.rank_threads import as_ranks_do, on_ranks
 from workbench.course.judging.task import Case
-from workbench.course.mistakes.cards import MISTAKES
 
 # --- 5 ------------------------------------------------------------------------------------------------
 
@@ -47,17 +46,14 @@ class File:
         self.text = text
 
     def read_text(self) -> str:
-        """As a Path's."""
         if self.text is None:
             raise FileNotFoundError("weights.txt is on rank 0 only")
         return self.text
 
     def exists(self) -> bool:
-        """As a Path's."""
         return self.text is not None
 
     def open(self, mode: str = "r") -> IO[Any]:
-        """As a Path's."""
         return Path(self).open(mode)
 
     def __fspath__(self) -> str:
@@ -101,7 +97,6 @@ RESTORE = PlainCard(
         "The weights are float32 on all ranks until rank 0 reads its file.",
         "np.array(…, dtype=np.float32)",
     ),
-    mistakes=MISTAKES["11.restore"],
     broken=_restore,
     causes=(
         (
@@ -209,7 +204,6 @@ START = PlainCard(
         "All ranks add the same average to their weights. So a difference at the start never disappears.",
         'w = hvd.broadcast(w, root_rank=0, name="w"), before the first step. The verb returns; it changes nothing.',
     ),
-    mistakes=MISTAKES["11.start"],
     broken=_start,
     causes=(
         (
@@ -267,22 +261,6 @@ def _clipped(case: Case) -> list[Any]:
     return [w - mean * min(1.0, longest / np.linalg.norm(mean))] * case.n
 
 
-def _other_clips(case: Case) -> Iterator[tuple[list[Any], str]]:
-    """What else one may return. That each rank clips its own is the card's cause, and is not told."""
-    found = [one for _, one, _ in case.inputs]
-    longest, mean = case.inputs[0][2], np.mean(found, axis=0)
-    yield [-mean] * case.n, "the average is longer than the limit, and was not clipped"
-    total = mean * case.n
-    yield [-total * min(1.0, longest / np.linalg.norm(total)) / case.n] * case.n, "the length of the sum was limited"
-    yield [-total * min(1.0, longest / np.linalg.norm(total))] * case.n, "the gradients were added up, not averaged"
-    yield [-np.clip(mean, -longest, longest)] * case.n, "each number was limited, and not the gradient's length"
-    told = "a short gradient was made longer: only one that is longer than the limit is clipped"
-    yield [-mean * longest / np.linalg.norm(mean)] * case.n, told
-    average = float(np.mean([np.linalg.norm(one) for one in found]))
-    told = "the limit was held against the average of the ranks' lengths, and not against that of the average"
-    yield [-mean * min(1.0, longest / average)] * case.n, told
-
-
 CLIP = CommCard(
     "11.clip",
     "no error, but four ranks do not train as one does",
@@ -292,7 +270,6 @@ CLIP = CommCard(
         "Clipping is no sum: the average of clipped gradients is not the clipped average.",
         "First the allreduce, then length and clipping.",
     ),
-    mistakes=MISTAKES["11.clip"],
     broken=_clip,
     causes=(
         ("allreduce adds, and the sum must not be divided.", "The loss is a mean over all samples. So are gradients."),
@@ -317,7 +294,6 @@ CLIP = CommCard(
     ],
     expected=_clipped,
     names=("the weights",),
-    likely=_other_clips,
     shown=_lengths((9.0, 0.5, 0.25, 3.0), (0.0, 1.0, 2.0, 3.0)),
 )
 

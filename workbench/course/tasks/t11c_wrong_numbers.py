@@ -12,7 +12,6 @@ from workbench.common.text import count
 from workbench.course.drawing import coverage, space_time
 from workbench.course.judging.card import CommCard, PlainCard
 from workbench.course.judging.task import Case
-from workbench.course.mistakes.cards import MISTAKES
 from workbench.course.simulator import Run, simulate
 from workbench.course.simulator.communicator import Array
 from workbench.observe.figure import Figure
@@ -87,7 +86,6 @@ SHARDS = PlainCard(
         "order[0::2] and order[1::2] are everything, each once, if order is the same on both ranks. Is it?",
         "All ranks need one order in each epoch: np.random.default_rng(epoch).",
     ),
-    mistakes=MISTAKES["11.shards"],
     broken=_shards,
     causes=(
         ("n cannot be divided by the number of ranks.", "4 samples on 2 ranks go wrong as well."),
@@ -192,7 +190,6 @@ SECONDS = PlainCard(
         "The job has ended when its slowest rank has. Every rank knows its own time only.",
         "comm.allreduce(comm.now - begin, max)",
     ),
-    mistakes=MISTAKES["11.seconds"],
     broken=_seconds,
     causes=(
         (
@@ -235,32 +232,6 @@ def _shares(counts: Sequence[tuple[int, int]]) -> Case:
     return Case(len(counts), label, [(np.arange(count) < good,) for good, count in counts])
 
 
-def _other_shares(case: Case) -> list[tuple[list[float], str]]:
-    """What else one may return. The mean of means is the card's own mistake, and is not told."""
-    own = [float(np.mean(right)) if len(right) else 0.0 for (right,) in case.inputs]
-    good, count = sum(right.sum() for (right,) in case.inputs), sum(len(right) for (right,) in case.inputs)
-    zeroth = len(case.inputs[0][0]) * case.n
-    first = float(good / zeroth) if zeroth else float("inf")
-    there = max(1, sum(len(right) > 0 for (right,) in case.inputs))
-    mine = [float(good / case.n / max(1, len(right))) for (right,) in case.inputs]
-    return [
-        (mine, "each rank took its own number of samples for that of every rank"),
-        ([float(good / count), *own[1:]], "rank 0 has the share over all ranks, and the others their own"),
-        (own, "each rank returns the share of its own samples"),
-        ([float(1 - good / count)] * case.n, "that is the share of the wrong answers"),
-        (
-            [sum(own) / case.n] * case.n,
-            "a rank without samples counts as 0 now, and the program's own mistake is still there: which of the four "
-            "causes fits?",
-        ),
-        ([first] * case.n, "rank 0's number of samples was taken for that of every rank"),
-        ([sum(own) / there] * case.n, "that is a mean of means, without the ranks that have no samples: count samples"),
-        ([float(good)] * case.n, "that is the number of right answers, and not their share"),
-        ([sum(own)] * case.n, "the ranks' shares were added up: count right answers and samples"),
-        ([good / case.n] * case.n, "the number of right answers was divided by that of ranks, not of samples"),
-    ]
-
-
 ACCURACY = CommCard(
     "11.accuracy",
     "no error, but the accuracy changes with the number of ranks",
@@ -270,7 +241,6 @@ ACCURACY = CommCard(
         "A rank with one sample must not count as much as a rank with three. Weight by the number of samples.",
         "Two sums over the ranks: of right answers, and of samples. Then divide.",
     ),
-    mistakes=MISTAKES["11.accuracy"],
     broken=_accuracy,
     causes=(
         ("True and False cannot be added up.", "They count as 1 and 0. The first cases are right."),
@@ -290,7 +260,6 @@ ACCURACY = CommCard(
     ],
     expected=lambda case: [float(np.mean(np.concatenate([right for (right,) in case.inputs])))] * case.n,
     names=("the share of right answers",),
-    likely=_other_shares,
     shown=_shares(((1, 4), (2, 3), (2, 2))),
 )
 

@@ -12,7 +12,6 @@ from workbench.course.drawing import space_time
 from workbench.course.judging.card import CommCard, PlainCard
 from workbench.course.judging.compare import about, difference
 from workbench.course.judging.task import Bound, Case
-from workbench.course.mistakes.cards import MISTAKES
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import Array, Communicator, Pending
 from workbench.course.simulator.deadlock import in_short
@@ -59,17 +58,14 @@ class WatchedCommunicator(Communicator):
         self.sent: list[Any] = []
 
     def post_send(self, data: Any, dest: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
         request = self.comm.post_send(data, dest, tag, verb)
         self.sent.append(request)
         return request  # type: ignore[no-any-return]
 
     def post_recv(self, buffer: Array | None, source: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
         return self.comm.post_recv(buffer, source, tag, verb)  # type: ignore[no-any-return]
 
     def finish(self, pending: Sequence[Pending], verb: str) -> list[Any]:
-        """See :class:`Communicator`."""
         return self.comm.finish(pending, verb)  # type: ignore[no-any-return]
 
 
@@ -118,7 +114,6 @@ PIPELINE = PlainCard(
         "All messages share one array, `row`, and it gets new numbers while the last message may still be sending.",
         "Every message needs memory of its own: row = 2 * rows[i] makes a new array.",
     ),
-    mistakes=MISTAKES["11.pipeline"],
     broken=_pipeline,
     causes=(
         ("Messages overtake each other.", "Messages between two ranks with one tag arrive in the order of sending."),
@@ -171,27 +166,6 @@ def _messages(case: Case, run: Run) -> Sequence[Bound]:
     return [Bound("messages per rank", most, case.n - 1, case.n - 1, "Each x goes once around: n - 1 steps")]
 
 
-def _other_sums(case: Case) -> list[tuple[list[Any], str]]:
-    """What else one may return."""
-    xs, n = [x for (x,) in case.inputs], case.n
-    totals = xs
-    for _ in range(n - 1):
-        totals = [mine + totals[rank - 1] for rank, mine in enumerate(totals)]
-    return [
-        (totals, "the sum so far is passed on, so some x are counted several times: pass on the x that came last"),
-        ([sum(xs) + x for x in xs], "one step too many: this rank's own x comes back and is added once more"),
-        ([sum(xs) - x for x in xs], "this rank's own x is missing: begin with it"),
-        ([sum(xs) - xs[(rank + 1) % n] for rank in range(n)], "one step is missing: n - 1 steps bring all other x"),
-        (
-            [x + xs[rank - 1] * (n - 1) for rank, x in enumerate(xs)],
-            "every step sends this rank's own x: pass on what came",
-        ),
-        ([xs[(rank + 1) % n] for rank in range(n)], "that is the x that came last, and not the sum"),
-        (xs, "each rank returns its own x"),
-        ([sum(xs) / n] * n, "that is the mean, and the sum is asked for"),
-    ]
-
-
 RING = CommCard(
     "11.ring",
     "right in every test, hangs with the real model",
@@ -201,7 +175,6 @@ RING = CommCard(
         "A small message is sent although no rank waits for it, a large one only when its receiver is ready.",
         "x = comm.sendrecv(x, dest=right, source=left)",
     ),
-    mistakes=MISTAKES["11.ring"],
     broken=_ring,
     causes=(
         ("One rank makes a step less than the others.", "All make n - 1 steps. In which step does it hang?"),
@@ -222,7 +195,6 @@ RING = CommCard(
     cases=lambda: [_arrays(n, length) for length in (10, 100_000) for n in (1, 2, 3, 4)],
     expected=lambda case: [sum(x for (x,) in case.inputs)] * case.n,
     names=("the sum",),
-    likely=_other_sums,
     bounds=_messages,
     scored=_arrays(4, 100_000),
     shown=_arrays(4, 100_000),

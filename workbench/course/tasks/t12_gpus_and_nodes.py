@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.likely import named
-from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
-from workbench.course.mistakes import collectives
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import Topology, ring_among
@@ -260,23 +259,6 @@ TASKS = [
             "local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]; then for each rank (local[rank], "
             "hosts.count(host), local[:rank].count(local[rank]), local.count(local[rank]))",
         ),
-        mistakes=(
-            Mistake(
-                ("placed on the nodes in turns", "different numbers of ranks"),
-                "Rank 5 is on the second node. How many ranks of its own node come before it? Count, do not divide.",
-            ),
-            Mistake(
-                ("taken to be together",), "Write hosts under the numbers of the ranks. Which numbers has one node?"
-            ),
-            Mistake(("local_size is",), "How many ranks are on this rank's own node? That is a count of its name."),
-            Mistake(
-                ("local_rank is",), "How many ranks of its own node come before it? The first one has the number 0."
-            ),
-            Mistake(
-                ("cross_rank is", "cross_size is"),
-                "Take all ranks with this local_rank, in the order of their ranks. Which of them is this one?",
-            ),
-        ),
         properties=[local_in_order, cross_in_order, round_robin, uneven],
     ),
     CommTask(
@@ -290,25 +272,6 @@ TASKS = [
             "if comm.rank != here[0]: comm.send(x, dest=here[0]); return comm.recv(source=here[0]). Otherwise: for "
             "rank in here[1:]: x = x + comm.recv(source=rank); x = ring_among(comm, leaders, x); send x to each of "
             "here[1:]; return x.",
-        ),
-        slips=collectives.SLIPS["12.hierarchical"],
-        mistakes=(
-            Mistake(
-                ("bytes out of a node",),
-                "Which messages cross from node to node? Only those among the leaders have to.",
-            ),
-            Mistake(
-                ("no deadlock",),
-                "Which is the first rank of each node? It need not be rank 0, and the distances between first ranks "
-                "may differ.",
-            ),
-            Mistake(
-                ("Rank 1 is not among",),
-                "ring_among() is called by the leaders alone. What do the others do meanwhile?",
-            ),
-            Mistake(
-                ("missing",), "Three parts: in, among the leaders, and out again. Which ranks do not get the result?"
-            ),
         ),
         cases=_cases,
         expected=lambda case: [sum(array for _, array in case.inputs)] * case.n,

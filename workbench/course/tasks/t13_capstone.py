@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.course.judging.task import PlainTask
-from workbench.course.mistakes.training import MISTAKES
 from workbench.course.training import behaviour
 from workbench.course.training.behaviour import Seen
 from workbench.course.training.replay import led_to, slip_of
@@ -138,7 +137,6 @@ TASKS = [
             "reduction='sum') * size / min(batch, n - step * batch), backward, step; in the end the sum over ranks of "
             "the right answers on test_x[rank::size], divided by len(test_x).",
         ),
-        mistakes=MISTAKES["13.capstone"],
         live=True,  # models and optimizers
         properties=[_TRIAL.runs, *map(_TRIAL.sees, _LIGHTS)],
         points=8,

@@ -12,7 +12,7 @@ import numpy as np
 from workbench import data
 from workbench.course.judging.compare import compared, described, difference
 from workbench.course.judging.rank_threads import on_ranks
-from workbench.course.judging.task import Mistake, PlainTask
+from workbench.course.judging.task import PlainTask
 from workbench.errors import NotInitializedError
 
 _LR = 0.5
@@ -71,7 +71,6 @@ class _OwnMachine:
         self._hvd, self._open = hvd, False
 
     def init(self) -> None:
-        """Meet the other ranks."""
         self._open = True
 
     def __getattr__(self, name: str) -> Any:
@@ -88,7 +87,6 @@ class _Seen:
     returned: Any = None
 
     def gradient(self, weights: Any, x: Any, y: Any) -> Any:
-        """Watched."""
         self.calls.append(([np.array(each) for each in weights], np.array(x)))
         return _gradient(weights, x, y)
 
@@ -221,30 +219,6 @@ TASKS = [
             'root_rank=0, name=f"start {i}") for i, w in enumerate(weights)]; then per step: found = '
             '[hvd.allreduce(g, name=f"gradient {i}") for i, g in enumerate(gradient(weights, x[mine], y[mine]))], and '
             "weights = [w - lr * g for w, g in zip(weights, found)].",
-        ),
-        mistakes=(
-            Mistake(
-                ("samples are seen",),
-                "Does every rank take the first samples of each step? Then which samples does no rank see?",
-            ),
-            Mistake(("its machine has only GPU 0",), "What is the number of the GPU on the rank's own machine?"),
-            Mistake(("before hvd.init()",), "Which call comes before all others?"),
-            Mistake(
-                ("the batches have",),
-                "batch is that of all ranks together. How many of its samples does one rank take?",
-            ),
-            Mistake(
-                ("begins with other weights",),
-                "Every rank has its own weights. Which rank's weights should all have, and which verb sends them?",
-            ),
-            Mistake(
-                ("in the end all have the weights",),
-                "Is what a step subtracts the average of all ranks' gradients: not its own, not their sum?",
-            ),
-            Mistake(("The pair (GPU, weights)",), "The number of the GPU and the weights are both to be returned."),
-            Mistake(
-                ("First the number of the GPU",), "In which order does the text of the exercise name the two results?"
-            ),
         ),
         properties=[
             _WATCH.runs,

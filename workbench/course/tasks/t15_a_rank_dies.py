@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from workbench.course.judging.task import Mistake, PlainTask
+from workbench.course.judging.task import PlainTask
 from workbench.course.simulator import Kill, simulate
 from workbench.course.training.failing_job import best_interval, failing_job
 from workbench.course.training.logical_shards import BATCH, SHARDS, STEPS, Held, deal, train
@@ -280,21 +280,6 @@ TASKS = [
             "are equal.",
             "w = sqrt(2 * commit_s * mtbf_s / ranks), and in steps max(1, round(w / step_s)).",
         ),
-        mistakes=(
-            Mistake(("with ranks=",), "A thousand lamps, each lasts a thousand hours. How often do you change one?"),
-            Mistake(
-                ("Too often.",),
-                "When in the interval does it fail, on average? At the beginning, in the middle or at the end?",
-            ),
-            Mistake(("Is your result in seconds?",), "The formula gives seconds. How many steps are that?"),
-            Mistake(
-                ("with commit_s=",),
-                "If a commit costs four times as much, how much longer should one wait? It is no straight line.",
-            ),
-            Mistake(("Too seldom.",), "What does a failure undo on average: a whole interval, or half of it?"),
-            Mistake(("one step is the least",), "A step cannot be cut. What if the interval is shorter than one?"),
-            Mistake(("no whole number",), "Steps are counted: round the number."),
-        ),
         properties=[_whole_steps, _scales, _hardly_worse],
         points=2,
     ),
@@ -309,28 +294,6 @@ TASKS = [
             "several such ranks to the lowest. Then nothing depends on the order of a dict.",
             "now = {rank: sorted(held[rank]) for rank in sorted(alive)}; for each free shard: "
             "min(now, key=lambda rank: (len(now[rank]), rank)) gets it; sort its list.",
-        ),
-        mistakes=(
-            Mistake(
-                ("without need",),
-                "Which shards had to move? What moves with them? Give new holders only to the dead rank's shards.",
-            ),
-            Mistake(
-                ("in a different order; sort",),
-                "Each survivor computes the result for itself. It must not depend on a dict's order or a random "
-                "number.",
-            ),
-            Mistake(("is held by nobody",), "Which shards did the dead rank hold? Each needs a new holder."),
-            Mistake(
-                ("its samples would count",),
-                "A shard needs one new holder. How do the survivors agree which rank it is?",
-            ),
-            Mistake(
-                ("every step would wait",), "Which rank holds the fewest shards now? Ask this again for each shard."
-            ),
-            Mistake(("alive are",), "The result has the living ranks under their old numbers, and nobody else."),
-            Mistake(("your function changes held",), "Lists in a dict are the caller's own: copy them first."),
-            Mistake(("not in increasing order",), "Sort each rank's list at the end."),
         ),
         properties=[_the_living, _once, _balanced, _kept, _same_everywhere, _same_bits],
         points=3,

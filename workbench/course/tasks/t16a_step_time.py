@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.likely import named
 from workbench.course.judging.task import PlainTask
-from workbench.course.mistakes import formulas
-from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.simulate.machines import Wire
 from workbench.simulate.steps import Policy, Span, simulate
 
@@ -65,23 +62,6 @@ def _answer(function: Callable[..., Any], ranks: int, short: Any, long: Any) -> 
     return float(found[0]), float(found[1])
 
 
-def _links_mistakes(ranks: int, short_s: float, long_s: float) -> Iterator[tuple[tuple[float, float], str]]:
-    """What else one may return, from the times of the two sizes."""
-    few, many = _SIZES
-    steps, slope = 2 * (ranks - 1), (long_s - short_s) / (many - few)
-    begin_s = max(0.0, short_s - slope * few)
-    whole, half = long_s / many * ranks / steps, ranks - 1
-    for quick_s in (short_s, begin_s):
-        yield (quick_s, slope), "these are the constants of the whole allreduce. It takes 2 (ranks - 1) steps"
-        yield (quick_s / steps, slope / steps), "a step sends bytes / ranks, not the whole array"
-        yield (quick_s / steps, whole), "the long array pays the latencies as well: subtract them"
-        yield (
-            (quick_s / half, slope * ranks / half),
-            "a ring passes n - 1 chunks twice: to add up, and to pass on the sums",
-        )
-    yield (0.0, whole), "the latency is left out: two unknowns need both sizes"
-
-
 def _links_exact(function: Callable[..., Any]) -> str:
     """From exact times it finds both constants, on 2 to 16 ranks."""
     for ranks, wire in _LINKS:
@@ -90,21 +70,13 @@ def _links_exact(function: Callable[..., Any]) -> str:
             times = " and ".join(f"{nbytes:,} bytes in {took[0]:.4g} s" for nbytes, took in _exact(ranks, wire))
             return (
                 f"{ranks} ranks, {times}: your result is {yours[0]:.3g}, {yours[1]:.3g}, expected {wanted[0]:.3g}, "
-                f"{wanted[1]:.3g}{named(_links_explained(function))}"
+                f"{wanted[1]:.3g}"
             )
     return ""
 
 
 def _exact(ranks: int, wire: Wire) -> list[tuple[int, list[float]]]:
     return [(nbytes, [_ring(ranks, nbytes, wire)] * 5) for nbytes in _SIZES]
-
-
-def _links_explained(function: Callable[..., Any]) -> Iterator[list[str]]:
-    for ranks, wire in _LINKS:
-        times = _exact(ranks, wire)
-        yours = _answer(function, ranks, *times)
-        mistakes = _links_mistakes(ranks, times[0][1][0], times[1][1][0])
-        yield [why for other, why in mistakes if _alike(yours, other)]
 
 
 def _alike(yours: Sequence[float], wanted: Sequence[float]) -> bool:
@@ -194,55 +166,6 @@ def models() -> Iterator[tuple[str, list[Span], Network]]:
             yield f"{len(layers)} layers", layers, line(float(chance.uniform(0, 1)), float(chance.uniform(0, 0.01)))
 
 
-def _step_mistakes(layers: Sequence[Span], reduce_s: Network) -> Iterator[tuple[float, str]]:
-    """What else one may return."""
-    forward_s, compute_s = sum(one.forward_s for one in layers), sum(one.forward_s + one.backward_s for one in layers)
-    sent = [(one, reduce_s(4 * one.values)) for one in layers if one.values]
-    network_s = sum(seconds for _, seconds in sent)
-    total_s = reduce_s(4 * sum(one.values for one in layers))
-    yield compute_s, "that is computing alone: sending the gradients takes time, too"
-    yield compute_s + network_s, "that is without overlap: a gradient is sent while backward goes on"
-    yield compute_s + total_s, "that sends all gradients at the end, together: each may be sent when its backward ends"
-    for wire_s in (network_s, total_s):
-        yield max(compute_s, wire_s), "the network has nothing to send before the last layer's backward has ended"
-        yield forward_s + max(compute_s - forward_s, wire_s), "no gradient is ready at the beginning of backward"
-    now, alone, turned, free, latencies, last = forward_s, 0.0, 0.0, 0.0, 0.0, 0.0
-    for one in reversed(layers):
-        now += one.backward_s
-        alone = max(alone, now + (reduce_s(4 * one.values) if one.values else 0.0))
-        latencies = max(latencies, now) + reduce_s(4 * one.values)
-        last = max(last, now) + reduce_s(4 * one.values) if one.values else last
-        free = max(free, now) + reduce_s(one.values) if one.values else free
-    yield alone, "two messages cannot be on the network at once: one waits until the one before has arrived"
-    yield latencies, "a layer without gradients sends nothing, and pays no latency"
-    yield max(now, free), "a gradient has 4 bytes"
-    yield last, "that is when the last message has arrived: backward may end later"
-    each_s = sum(max(one.backward_s, reduce_s(4 * one.values) if one.values else 0.0) for one in layers)
-    yield forward_s + each_s, "each layer took the longer one of its backward and its own message: they are not at once"
-    if sent:
-        yield compute_s + sent[0][1], "that sends one message alone at the end: the network may still have others"
-        yield compute_s + max(seconds for _, seconds in sent), "that sends the longest message alone, at the end"
-    for begin_s, factor, why in (
-        (2 * forward_s, 4, "forward was counted twice"),
-        (forward_s, 8, "a gradient has 4 bytes, and not 8"),
-    ):
-        now, free = begin_s, 0.0
-        for one in reversed(layers):
-            now += one.backward_s
-            free = max(free, now) + reduce_s(factor * one.values) if one.values else free
-        yield max(now, free), why
-    now = free = 0.0
-    for one in reversed(layers):
-        now += one.forward_s + one.backward_s
-        free = max(free, now) + reduce_s(4 * one.values) if one.values else free
-    yield max(now, free), "a layer's forward was counted beside its own backward: all forwards come first"
-    now = forward_s
-    for one in layers:
-        now += one.backward_s
-        turned = max(turned, now) + reduce_s(4 * one.values) if one.values else turned
-    yield max(now, turned), "backward begins with the last layer"
-
-
 def number(function: Callable[..., Any], layers: list[Span], reduce_s: Network) -> float:
     """The learner's number.
 
@@ -269,18 +192,8 @@ def _simulated(function: Callable[..., Any]) -> str:
     for words, layers, reduce_s in models():
         yours, wanted = number(function, layers, reduce_s), simulate(layers, reduce_s, Policy(fusion_bytes=0)).step_s
         if not np.isclose(yours, wanted, rtol=1e-6):
-            why = named(explained(function, _step_mistakes))
-            return f"{words}, {shown(layers, reduce_s)}: your result is {yours:.4g}, expected {wanted:.4g}{why}"
+            return f"{words}, {shown(layers, reduce_s)}: your result is {yours:.4g}, expected {wanted:.4g}"
     return ""
-
-
-def explained(
-    function: Callable[..., Any], mistakes: Callable[[Sequence[Span], Network], Iterator[tuple[float, str]]]
-) -> Iterator[list[str]]:
-    """For each model the mistakes that give a learner's number."""
-    for _, layers, reduce_s in models():
-        yours = number(function, layers, reduce_s)
-        yield [why for other, why in mistakes(layers, reduce_s) if np.isclose(yours, other, rtol=1e-6)]
 
 
 _PROBES = [(ranks, *_exact(ranks, wire)) for ranks, wire in _LINKS] + [
@@ -301,9 +214,7 @@ TASKS = [
             "per_byte_s = max(0, (slow - quick) / (many - few)) * ranks / steps with steps = 2 * (ranks - 1), and "
             "medians for quick and slow; latency_s = max(0, quick / steps - per_byte_s * few / ranks).",
         ),
-        slips=formulas.SLIPS["16.fit_link"],
         probes=lambda: _PROBES,
-        mistakes=MISTAKES["16.fit_link"],
         properties=[_links_exact, _links_disturbed, _links_positive],
         points=2,
     ),
@@ -319,9 +230,7 @@ TASKS = [
             "for layer in reversed(layers): now += layer.backward_s; if layer.values: free = max(free, now) + "
             "reduce_s(4 * layer.values). At the end max(now, free).",
         ),
-        slips=formulas.SLIPS["16.step_time"],
         probes=lambda: [(layers, reduce_s) for _, layers, reduce_s in list(models())[:10]],
-        mistakes=MISTAKES["16.step_time"],
         properties=[_simulated],
         points=2,
     ),

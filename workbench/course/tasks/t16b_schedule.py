@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.likely import named
 from workbench.course.judging.rank_threads import on_ranks
 from workbench.course.judging.task import PlainTask
-from workbench.course.mistakes import formulas
-from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.course.schedules.bound import least_step
 from workbench.course.schedules.messages import BYTES, Messages, in_turn, mistake
 from workbench.course.schedules.on_ranks import Sender
 from workbench.course.schedules.played import PlayedSteps, on_the_network, play, waits
-from workbench.course.tasks.t16a_step_time import Network, explained, line, models, number, shown
+from workbench.course.tasks.t16a_step_time import Network, line, models, number, shown
 from workbench.observe.drawing_kit import size
 from workbench.simulate.models import inception_v3, resnet101, vgg16
 from workbench.simulate.published import MODELS, pascal, reduction
@@ -46,29 +43,6 @@ def lower_bound(layers: Any, reduce_s: Any) -> Any:
     ### END SOLUTION
 
 
-def _bound_mistakes(layers: Sequence[Span], reduce_s: Network) -> Iterator[tuple[float, str]]:
-    """What else one may return."""
-    compute = [one.forward_s + one.backward_s for one in layers]
-    total_s = reduce_s(4 * sum(one.values for one in layers))
-    count = range(len(layers))
-    yield sum(compute), "that is computing alone"
-    yield total_s, "that is the network alone"
-    yield max(sum(compute), total_s), "true, but not the largest: some computing never overlaps with some bytes"
-    yield sum(compute) + total_s, "that is without overlap, and no bound"
-    yield compute[-1] + total_s, "that is the bound of the last layer alone: the largest of all i is asked for"
-    yield (
-        sum(compute) + reduce_s(4 * layers[0].values),
-        "that is the bound of the first layer alone: the largest of all i is asked for",
-    )
-    own = max(sum(compute[i:]) + reduce_s(4 * layers[i].values) for i in count)
-    yield own, "the gradients of all layers up to i must be sent, not only those of layer i"
-    backward = max(
-        sum(one.backward_s for one in layers[i:]) + reduce_s(4 * sum(one.values for one in layers[: i + 1]))
-        for i in count
-    )
-    yield backward, "the next forward of layer i and of the later layers belongs to the step as well"
-
-
 def _rivals(layers: Sequence[Span]) -> Iterator[Messages]:
     """Schedules, to be beaten or not."""
     whole = in_turn(layers)
@@ -90,10 +64,9 @@ def _no_rival_is_faster(function: Callable[..., Any]) -> str:
         yours = number(function, layers, reduce_s)
         for messages in _rivals(layers):
             if (step_s := play(layers, messages, reduce_s).step_s) < yours - _CLOSE:
-                why = named(explained(function, _bound_mistakes))
                 return (
                     f"{words}, {shown(layers, reduce_s)}: your result, no step below {yours:.4g}, rules out the "
-                    f"messages {_short(messages)}, with which it takes {step_s:.4g}{why}"
+                    f"messages {_short(messages)}, with which it takes {step_s:.4g}"
                 )
     return ""
 
@@ -107,10 +80,7 @@ def _no_bound_is_larger(function: Callable[..., Any]) -> str:
     for words, layers, reduce_s in models():
         yours, wanted = number(function, layers, reduce_s), least_step(layers, reduce_s)
         if not np.isclose(yours, wanted, rtol=_CLOSE):
-            why = named(explained(function, _bound_mistakes))
-            return (
-                f"{words}, {shown(layers, reduce_s)}: your result is {yours:.4g}, the proved bound is {wanted:.4g}{why}"
-            )
+            return f"{words}, {shown(layers, reduce_s)}: your result is {yours:.4g}, the proved bound is {wanted:.4g}"
     return ""
 
 
@@ -270,9 +240,7 @@ TASKS = [
             "reduce_s(4 * sum(each.values for each in layers[: i + 1])) + sum(each.forward_s + each.backward_s for "
             "each in layers[i:]), and no message where there are no values. max() over i.",
         ),
-        slips=formulas.SLIPS["16.lower_bound"],
         probes=lambda: [(layers, reduce_s) for _, layers, reduce_s in [*list(models())[:5], *list(models())[6::20]]],
-        mistakes=MISTAKES["16.lower_bound"],
         properties=[_no_rival_is_faster, _no_bound_is_larger],
         points=2,
     ),
@@ -288,7 +256,6 @@ TASKS = [
             "Write a function cut(largest, together) that does this for a largest piece and a largest message of "
             "small ones. Try some twenty pairs of sizes with play(layers, messages, reduce_s).step_s, keep the best.",
         ),
-        mistakes=MISTAKES["16.schedule"],
         properties=[_each_once, _same_on_all_ranks, _near_the_bound, _on_real_ranks],
         points=4,
     ),

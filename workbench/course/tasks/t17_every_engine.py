@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from workbench.course.judging.task import PlainTask
-from workbench.course.mistakes import formulas
-from workbench.course.mistakes.engines import MISTAKES
 
 Pod = dict[str, Any]
 
@@ -298,7 +296,6 @@ TASKS = [
             "agent by ssh, the operator, slots-per-host, the launcher. jobset: torchrun, DNS, PET_NPROC_PER_NODE, "
             "nobody.",
         ),
-        mistakes=MISTAKES["17.table"],
         properties=[_answers(question) for question in _QUESTIONS],
     ),
     PlainTask(
@@ -312,7 +309,6 @@ TASKS = [
             "for names in (MPICH's three, torchrun's three, Slurm's three): if all(name in env for name in names): "
             "return tuple(int(env[name]) for name in names). At the end: return 0, 1, 0.",
         ),
-        mistakes=MISTAKES["17.who_am_i"],
         properties=[one_launcher, no_launcher, two_launchers],
     ),
     PlainTask(
@@ -326,9 +322,7 @@ TASKS = [
             "there = [pod for pod in pods if pod['role'] == 'worker' and pod['ready'] and not pod['deleted']]; sort by "
             "int(pod['name'].rpartition('-')[2]); f\"{pod['name']}.{service}:{int(gpus) or 1}\".",
         ),
-        slips=formulas.SLIPS["17.discover"],
         probes=_probes,
-        mistakes=MISTAKES["17.discover"],
         properties=[names_and_slots, only_who_can, in_order],
     ),
 ]

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from workbench.course.judging.task import PlainTask
-from workbench.course.mistakes import formulas
-from workbench.course.mistakes.engines import MISTAKES
 
 
 def recovery(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
@@ -108,9 +106,7 @@ TASKS = [
             "survive = engine == 'elastic' and n > 1; every = commit_every if survive else checkpoint_every; last = "
             "failed_at // every * every if every else 0; return (1 if survive else n), failed_at - last + 1",
         ),
-        slips=formulas.SLIPS["17.recovery"],
         probes=lambda: _PROBES,
-        mistakes=MISTAKES["17.recovery"],
         properties=[survivors, all_again, nobody_left, counted],
     )
 ]

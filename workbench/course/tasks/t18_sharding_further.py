@@ -10,12 +10,9 @@ import numpy as np
 
 from workbench.common import text
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
-from workbench.course.mistakes import collectives, cut_models
-from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
-_VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
 
 
 def owners(sizes: Any, n: Any) -> Any:
@@ -160,42 +157,9 @@ def _new_shards(case: Case) -> list[Array]:
     return [shard - lr * chunk for chunk, (_, shard, lr) in pairs]
 
 
-def _other_steps(case: Case) -> Iterator[tuple[list[Array], str]]:
-    """What else one may return."""
-    n, right = case.n, _new_shards(case)
-    chunks = [np.array_split(grad, n) for grad, _, _ in case.inputs]
-    shards, lr = [shard for _, shard, _ in case.inputs], case.inputs[0][2]
-
-    def steps(along: Callable[[int], Array]) -> list[Array]:
-        return [shard - lr * along(rank) for rank, shard in enumerate(shards)]
-
-    own = "chunk number rank has this rank's own values only. Lesson 03's ring ends with chunk rank + 1 on each rank"
-    yield steps(lambda rank: chunks[rank][rank] / n), own
-    yield steps(lambda rank: chunks[rank][rank]), "that is a step along this rank's own gradient: nothing was added up"
-    yield (
-        steps(lambda rank: np.sum([one[rank] for one in chunks], axis=0)),
-        "that is a step along the sum: the mean is asked for",
-    )
-    yield (
-        steps(lambda rank: chunks[(rank + 1) % n][rank] / n),
-        "the received chunk has replaced this rank's own values: add it to them",
-    )
-    yield [2 * shard - new for shard, new in zip(shards, right, strict=True)], "a step goes against the gradient"
-
-
 def _half(case: Case, run: Run) -> Sequence[Bound]:
-    nbytes, sent = case.inputs[0][0].nbytes, run.sent()
-    best = (case.n - 1) / case.n * nbytes
-    return [
-        Bound("messages per rank", max(count for count, _ in sent), case.n - 1, case.n - 1),
-        Bound(
-            "bytes per rank",
-            max(size for _, size in sent),
-            best,
-            best * 1.02,
-            "A rank needs its own chunk of the sum, and no other",
-        ),
-    ]
+    best = (case.n - 1) / case.n * case.inputs[0][0].nbytes
+    return Bound.per_rank(run, case.n - 1, best, "A rank needs its own chunk of the sum, and no other")
 
 
 def gather_parameters(comm: Any, shards: Any, x: Any) -> Any:
@@ -238,24 +202,6 @@ def _outputs(case: Case) -> list[Array]:
     return found
 
 
-def _other_outputs(case: Case) -> Iterator[tuple[list[Array], str]]:
-    """What else one may return."""
-    n = case.n
-    layers = list(zip(*(shards for shards, _ in case.inputs), strict=True))  # of each, the ranks' rows
-    xs, linear, together = ([x for _, x in case.inputs] for _ in range(3))
-    for rows in layers:
-        came = [np.concatenate([rows[(rank - i) % n] for i in range(n)]) for rank in range(n)]
-        xs = [np.tanh(whole @ x) for whole, x in zip(came, xs, strict=True)]
-        linear = [np.concatenate(rows) @ x for x in linear]
-        together = [np.concatenate([np.tanh(mine @ x) for mine, x in zip(rows, together, strict=True)])] * n
-    yield xs, "the rows of W are in the order in which they arrived: put rank 0's first, then rank 1's, and so on"
-    yield linear, "np.tanh is missing"
-    yield together, "the ranks' results were gathered, but each rank has an x of its own: gather the rows of W"
-    if len(layers) == 1:
-        alone = [np.tanh(shards[0] @ x) for shards, x in case.inputs]
-        yield alone, "only this rank's rows of W were used: gather the others' first"
-
-
 def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     """What is held is seen from outside: a layer has arrived when its messages have, and is freed when it is used."""
     shards = case.inputs[0][0]
@@ -265,13 +211,7 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     sent = max(size for _, size in run.sent())
     told = [
         Bound.calls(min(uses), max(uses), len(shards)),
-        Bound(
-            "messages of ready-made collectives",
-            sum(one.verb not in _VERBS for one in run.messages),
-            0,
-            0,
-            "Build the ring from messages: send and recv",
-        ),
+        Bound.by_hand(run, "Build the ring from messages: send and recv"),
         Bound.busiest(run, best, best * 1.02, "In a ring each rank's rows pass once"),
     ]
     if sent > best * 1.02:  # then bytes do not tell which layers have come
@@ -279,11 +219,9 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     held = max((_held(case, run, rank) for rank in range(case.n)), default=1)
     return [
         *told,
-        Bound(
+        Bound.none(
             "calls of comm.compute before the layer's W was there",
             max((_too_early(case, run, rank) for rank in range(case.n)), default=0),
-            0,
-            0,
             "First gather W, then call comm.compute(0.001), which stands for using it",
         ),
         Bound(
@@ -343,7 +281,6 @@ TASKS = [
             "first, last = max(low, start), min(high, start + size); if first < last: (number, first - start, last - "
             "start)",
         ),
-        slips=cut_models.SLIPS["18.owners"],
         probes=lambda: [
             ([3, 2], 1),
             ([4, 4], 2),
@@ -354,7 +291,6 @@ TASKS = [
             ([1, 1], 4),
             ([4, 2, 6, 7, 3], 3),
         ],
-        mistakes=MISTAKES["18.owners"],
         properties=[one_rank, even, across, uneven, few_elements, any_sizes],
         points=2,
     ),
@@ -370,11 +306,8 @@ TASKS = [
             "for step in range(n - 1): chunks[(rank - step - 2) % n] += comm.sendrecv(chunks[(rank - step - 1) % n], "
             "dest=(rank + 1) % n, source=(rank - 1) % n)",
         ),
-        slips=collectives.SLIPS["18.reduce_scatter_step"],
-        mistakes=MISTAKES["18.reduce_scatter_step"],
         cases=lambda: [_stepped(n, length) for n in (1, 2, 3, 4, 7) for length in sorted({1, n - 1, n, 1000} - {0})],
         expected=_new_shards,
-        likely=_other_steps,
         bounds=_half,
         scored=_stepped(4, 100_000),
         shown=_stepped(4, 100_000),
@@ -391,11 +324,8 @@ TASKS = [
             "parts = {rank: rows}; for step in range(n - 1): parts[(rank - step - 1) % n] = comm.sendrecv(parts[(rank "
             "- step) % n], dest=(rank + 1) % n, source=(rank - 1) % n); then np.concatenate them by rank",
         ),
-        slips=collectives.SLIPS["18.gather_parameters"],
-        mistakes=MISTAKES["18.gather_parameters"],
         cases=lambda: [_layers(n, widths) for n in (1, 2, 3, 4) for widths in ([4, 4], [3, 5, 2], [8, 8, 8, 8])],
         expected=_outputs,
-        likely=_other_outputs,
         bounds=_one_at_a_time,
         scored=_layers(4, [64, 64, 64, 64]),
         shown=_layers(4, [64, 64, 64, 64]),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
-from workbench.course.mistakes import averages
-from workbench.course.mistakes.low_communication import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -46,53 +44,18 @@ def _step(w: Array, batch: tuple[Array, Array], lr: float) -> Array:
     return np.array(w - lr * x.T @ (x @ w - y) / len(y))
 
 
-def _trained(case: Case, exchanges: set[int], scale: float = 1.0) -> list[Array]:
-    """All ranks' weights, if they are averaged after these steps.
-
-    Args:
-        case: which.
-        exchanges: numbers of steps, from 1 on.
-        scale: of the averages.
-    """
+def _trained(case: Case) -> list[Array]:
     ws = [w for w, *_ in case.inputs]
     for step in range(1, len(case.inputs[0][1]) + 1):
         ws = [_step(w, batches[step - 1], lr) for w, (_, batches, lr, _) in zip(ws, case.inputs, strict=True)]
-        if step in exchanges:
-            ws = [scale * sum(ws) / case.n] * case.n
+        if step in _exchanges(case):
+            ws = [sum(ws) / case.n] * case.n
     return ws
 
 
 def _exchanges(case: Case) -> set[int]:
     _, batches, _, every = case.inputs[0]
     return {*range(every, len(batches) + 1, every), len(batches)}
-
-
-def _other_weights(case: Case) -> Iterator[tuple[list[Any], str]]:
-    """What else one may return."""
-    _, batches, _, every = case.inputs[0]
-    steps, right = len(batches), _exchanges(case)
-    yield _trained(case, set(range(every, steps + 1, every))), "the steps after the last average are not averaged"
-    yield _trained(case, set()), "each rank has trained alone: nothing was averaged"
-    yield _trained(case, {steps}), "the weights were averaged once, at the end"
-    yield _trained(case, set(range(1, steps + 1))), "that is an average in every step, and not every so many"
-    yield _trained(case, right, case.n), "the ranks' weights were added up: divide by comm.size"
-    early = {1, *range(every + 1, steps + 1, every)}
-    yield _trained(case, early | {steps}), "averaged after steps 1, every + 1, …: the count is one step off"
-    yield _trained(case, early), "averaged after steps 1, every + 1, …, and not at the end"
-    yield _gradients_averaged(case, right), "gradients were averaged every so many steps, and not the weights"
-    yield [_trained(case, right)[0], *[None] * (case.n - 1)], "rank 0 alone has the average"
-
-
-def _gradients_averaged(case: Case, exchanges: set[int]) -> list[Array]:
-    """All ranks' weights, if in these steps they use the average of their gradients."""
-    ws = [w for w, *_ in case.inputs]
-    for step in range(1, len(case.inputs[0][1]) + 1):
-        new = [_step(w, batches[step - 1], lr) for w, (_, batches, lr, _) in zip(ws, case.inputs, strict=True)]
-        if step in exchanges:
-            change = sum(one - w for one, w in zip(new, ws, strict=True)) / case.n
-            new = [w + change for w in ws]
-        ws = new
-    return ws
 
 
 def _few_exchanges(case: Case, run: Run) -> Sequence[Bound]:
@@ -124,43 +87,11 @@ def _round(n: int, length: int) -> Case:
     return Case(n, f"length {length}", [(start.copy(), w, velocity.copy(), 0.7, 0.9) for w in ws])
 
 
-def _nesterov(start: Array, change: Array, velocity: Array, lr: float, momentum: float) -> tuple[Array, Array]:
-    new = momentum * velocity + change
-    return start - lr * (change + momentum * new), new
-
-
 def _outer(case: Case) -> list[Any]:
     start, _, velocity, lr, momentum = case.inputs[0]
-    return [_nesterov(start, _mean_change(case), velocity, lr, momentum)] * case.n
-
-
-def _mean_change(case: Case) -> Array:
-    return np.array(np.mean([start - w for start, w, *_ in case.inputs], axis=0))
-
-
-def _other_outer_steps(case: Case) -> Iterator[tuple[list[Any], str]]:
-    """What else one may return."""
-    start, _, velocity, lr, momentum = case.inputs[0]
-    change, n = _mean_change(case), case.n
+    change = np.mean([start - w for start, w, *_ in case.inputs], axis=0)
     new = momentum * velocity + change
-    minus = _nesterov(start, -change, velocity, lr, momentum)
-    yield [minus] * n, "the outer gradient is start - w, and not w - start: a step goes against the gradient"
-    yield [(start + lr * (change + momentum * new), new)] * n, "that goes uphill: a step goes against the gradient"
-    # g + momentum * (old velocity) is the new velocity, so both ways to it end here.
-    yield [(start - lr * new, new)] * n, "that is plain momentum: Nesterov's step is g + momentum * (new velocity)"
-    yield [_nesterov(start, n * change, velocity, lr, momentum)] * n, "the changes were added up: divide by comm.size"
-    own = [_nesterov(start, start - w, velocity, lr, momentum) for start, w, *_ in case.inputs]
-    yield own, "each rank stepped with its own change: the outer gradient is the ranks' average"
-    average = np.mean([w for _, w, *_ in case.inputs], axis=0)
-    yield (
-        [(average - lr * (change + momentum * new), new)] * n,
-        "the step begins at the ranks' average: it begins at start",
-    )
-    yield [(start - change, velocity)] * n, "that is the average of the weights: the outer optimizer is missing"
-    yield (
-        [(start - lr * (change + momentum * new), velocity)] * n,
-        "the new velocity is to be returned, not the old one",
-    )
+    return [(start - lr * (change + momentum * new), new)] * case.n
 
 
 def _one_average(case: Case, run: Run) -> Sequence[Bound]:
@@ -181,15 +112,12 @@ TASKS = [
             "for step, (x, y) in enumerate(batches, 1): w = w - lr * x.T @ (x @ w - y) / len(y); if step % every == 0 "
             "or step == len(batches): w = comm.allreduce(w) / comm.size",
         ),
-        slips=averages.SLIPS["19.local_sgd"],
-        mistakes=MISTAKES["19.local_sgd"],
         cases=lambda: [
             _regression(n, steps, every)
             for steps, every in ((1, 1), (4, 2), (7, 3), (5, 1), (3, 8))
             for n in (1, 2, 3, 4, 7)[: 5 if steps == 7 else 4]
         ],
-        expected=lambda case: _trained(case, _exchanges(case)),
-        likely=_other_weights,
+        expected=_trained,
         bounds=_few_exchanges,
         scored=_regression(4, 14, 4, 1000),
         shown=_regression(4, 6, 3),
@@ -205,12 +133,9 @@ TASKS = [
             "change = comm.allreduce(start - w) / comm.size; velocity = momentum * velocity + change; "
             "return start - lr * (change + momentum * velocity), velocity",
         ),
-        slips=averages.SLIPS["19.outer_step"],
-        mistakes=MISTAKES["19.outer_step"],
         cases=lambda: [_round(n, length) for length in (1, 5) for n in (1, 2, 3, 4)],
         expected=_outer,
         names=("w", "the velocity"),
-        likely=_other_outer_steps,
         bounds=_one_average,
         scored=_round(4, 10_000),
         shown=_round(4, 1000),

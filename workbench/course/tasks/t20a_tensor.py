@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
-from workbench.course.mistakes import cut_models
-from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -108,8 +106,6 @@ TASKS = [
             "to be added?",
             "return comm.allreduce(x @ w) + b",
         ),
-        slips=cut_models.SLIPS["20.row_split"],
-        mistakes=MISTAKES["20.row_split"],
         cases=lambda: [_rows(n, width) for width in (4, 7) for n in _SIZES],
         expected=_uncut,
         bounds=_one_sum,
@@ -127,8 +123,6 @@ TASKS = [
             "h = np.maximum(x @ w1, 0); y = comm.allreduce(h @ w2); dh = (dy @ w2.T) * (h > 0); "
             "dx = comm.allreduce(dh @ w1.T); dw1 = x.T @ dh; dw2 = h.T @ dy",
         ),
-        slips=cut_models.SLIPS["20.two_layers"],
-        mistakes=MISTAKES["20.two_layers"],
         cases=lambda: [_layers(n, hidden) for hidden in (4, 7) for n in _SIZES],
         expected=_serial,
         names=("y", "dx", "dw1", "dw2"),

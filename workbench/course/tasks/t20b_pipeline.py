@@ -9,8 +9,6 @@ import numpy as np
 
 from workbench.common import text
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
-from workbench.course.mistakes import cut_models
-from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.pipelines.picture import pipeline_picture
 from workbench.course.pipelines.played import BACKWARD_S, FORWARD_S, PlayedSchedule, mistake, play
 from workbench.course.simulator import Run
@@ -184,9 +182,7 @@ TASKS = [
             'ahead = min(stages - stage - 1, microbatches): ("F", 0) to ("F", ahead - 1); then ("F", ahead + i), ("B", '
             'i) for i in range(microbatches - ahead); then the other ("B", i).',
         ),
-        slips=cut_models.SLIPS["20.one_f_one_b"],
         probes=lambda: [(s, p, m) for p, m in ((3, 1), (4, 8), (2, 5), (3, 2)) for s in sorted({0, p // 2, p - 1})],
-        mistakes=MISTAKES["20.one_f_one_b"],
         draw=_drawn,
         properties=[_each_once, _no_deadlock, _bubble, _peaks],
         points=2,
@@ -203,8 +199,6 @@ TASKS = [
             "for each: x = xs[i] or recv(rank - 1); keep (x, np.tanh(x @ w)); send h to rank + 1. Then for each: dh = "
             "h - ts[i] or recv(rank + 1); dz = dh * (1 - h**2); total = total + x.T @ dz; send dz @ w.T to rank - 1.",
         ),
-        slips=cut_models.SLIPS["20.pipeline"],
-        mistakes=MISTAKES["20.pipeline"],
         cases=lambda: [_stages(n, count) for count in (1, 2, 5) for n in (1, 2, 3, 4)],
         expected=_serial,
         bounds=_neighbours,

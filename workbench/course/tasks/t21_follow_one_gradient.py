@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.course.followed.records import from_ranks, made_up
 from workbench.course.judging.judge import unlike
 from workbench.course.judging.task import PlainTask
-from workbench.course.mistakes import formulas
-from workbench.course.mistakes.engines import MISTAKES
 from workbench.runtime.trace.recorder import Snapshot
 
 Function = Callable[..., Any]
@@ -39,60 +37,25 @@ def order(snapshots: Any, name: Any) -> Any:
     ### END SOLUTION
 
 
-def _events(
-    snapshots: Snapshots, name: str, which: int = -1, answer: Callable[[list[int]], int] = max, submitted: int = 0
-) -> list[Any]:
-    """(time, what, rank), rank by rank."""
+def _in_order(snapshots: Snapshots, name: str) -> list[tuple[str, int]]:
     found: list[tuple[int, str, int]] = []
     for rank, snapshot in enumerate(snapshots):
-        one = [each for each in snapshot["collectives"] if name in each["names"]][which]
-        times = (one["submitted"][submitted], one["announced"], one["arrived"], one["begun"], one["done"])
-        found += [(at, what, rank) for at, what in zip(times, _WHAT, strict=True)]
+        one = [each for each in snapshot["collectives"] if name in each["names"]][-1]
+        found.append((one["submitted"][0], "submitted", rank))
+        found += [(one[what], what, rank) for what in ("announced", "arrived", "begun", "done")]
         if rank == 0:
-            known = [at for tensor, _, at in snapshot["answers"] if tensor == name]
-            early = [at for at in known if at <= one["arrived"]]
-            found.append((answer(known if answer is not max else early), "complete", 0))
-    return found
-
-
-_WHAT = ("submitted", "announced", "arrived", "begun", "done")
-
-
-def _in_order(events: Sequence[Any]) -> list[tuple[str, int]]:
-    return [(what, rank) for _, what, rank in sorted(events)]
-
-
-def _order_mistakes(snapshots: Snapshots, name: str) -> Iterator[tuple[list[tuple[str, int]], str]]:
-    """What else one may return."""
-    events = _events(snapshots, name)
-    yield [(what, rank) for _, what, rank in events], "the events stand rank by rank, and not by their time"
-    by_rank = [(what, rank) for _, what, rank in sorted(events, key=lambda one: (one[2], one[0]))]
-    yield by_rank, "the events stand rank by rank, and not by their time"
-    yield _in_order(events)[::-1], "the latest stands first"
-    yield _in_order(_events(snapshots, name, which=0)), "that is the oldest collective with this tensor, not the newest"
-    late = _in_order(_events(snapshots, name, answer=lambda known: known[-1]))
-    yield late, "the answer belongs to the next step: it is later than “arrived”"
-    first = _in_order(_events(snapshots, name, answer=lambda known: known[0]))
-    yield first, "the answer belongs to an earlier step: the newest until “arrived” counts"
-    yield (
-        [one for one in _in_order(events) if one[0] != "complete"],
-        "“complete” is missing: rank 0 keeps it in answers",
-    )
-    second = _in_order(_events(snapshots, name, submitted=1))
-    yield second, "the second of the pair “submitted” was taken: the first counts"
-    yield sorted((what, rank) for _, what, rank in events), "that is the order of the alphabet"
+            answers = [at for tensor, _, at in snapshot["answers"] if tensor == name and at <= one["arrived"]]
+            found.append((max(answers), "complete", 0))
+    return [(what, rank) for _, what, rank in sorted(found)]
 
 
 def _ordered(function: Function, snapshots: Snapshots, about: str) -> str:
     for name in _TENSORS:
         if not any(name in one["names"] for one in snapshots[0]["collectives"]):
             continue
-        yours, wanted = function(snapshots, name), _in_order(_events(snapshots, name))
+        yours, wanted = function(snapshots, name), _in_order(snapshots, name)
         if wrong := _unlike(yours, wanted):
-            why = next(
-                (f"{words}; " for other, words in _order_mistakes(snapshots, name) if not _unlike(yours, other)), ""
-            )
-            return f"{about}, {name}: {why}{wrong}"
+            return f"{about}, {name}: {wrong}"
     return ""
 
 
@@ -141,42 +104,18 @@ def late(snapshots: Any) -> Any:
     ### END SOLUTION
 
 
-def _waits(snapshots: Snapshots, of: Callable[[Any], int] = lambda one: int(one["announced"])) -> list[Any]:
-    by_rank = [{one["index"]: of(one) for one in each["collectives"]} for each in snapshots]
-    common = sorted(set.intersection(*map(set, by_rank)))
-    return [_waited(index, [mine[index] for mine in by_rank]) for index in common]
-
-
-def _waited(index: int, times: Sequence[int]) -> Any:
-    last = max(times)
-    return index, list(times).index(last), [(last - at) / 1000 for at in times]
-
-
-def _late_mistakes(snapshots: Snapshots) -> Iterator[tuple[list[Any], str]]:
-    """What else one may return."""
-    right = _waits(snapshots)
-    yield (
-        [(index, last, [1000 * us for us in waits]) for index, last, waits in right],
-        "that is in ns, and µs are asked for",
-    )
-    yield _waits(snapshots, lambda one: int(one["submitted"][0])), "that is by “submitted”, and not by “announced”"
-    yield _waits(snapshots, lambda one: int(one["arrived"])), "that is by “arrived”: the response comes to all at once"
-    yield _waits(snapshots, lambda one: int(one["done"])), "that is by “done”: all are done at about the same time"
-    together = zip(*(each["collectives"] for each in snapshots), strict=False)
-    by_place = [_waited(row[0]["index"], [one["announced"] for one in row]) for row in together]
-    yield by_place, "collectives were compared by their place in the list: compare those of one index"
-    first = [(index, waits.index(max(waits)), waits) for index, _, waits in right]
-    yield first, "that is the rank that announced first: it waits longest, and the others do not wait for it"
-    everybody = [one for one in right if one[0] == right[-1][0]]
-    yield everybody, "that is the last collective alone"
+def _waits(snapshots: Snapshots) -> list[Any]:
+    by_rank = [{one["index"]: one["announced"] for one in each["collectives"]} for each in snapshots]
+    found = []
+    for index in sorted(set.intersection(*map(set, by_rank))):
+        times = [mine[index] for mine in by_rank]
+        found.append((index, times.index(max(times)), [(max(times) - at) / 1000 for at in times]))
+    return found
 
 
 def _told_late(function: Function, snapshots: Snapshots, about: str) -> str:
-    yours, wanted = function(snapshots), _waits(snapshots)
-    if wrong := _unlike(yours, wanted):
-        why = next((f"{words}; " for other, words in _late_mistakes(snapshots) if not _unlike(yours, other)), "")
-        return f"{about}: {why}{wrong}"
-    return ""
+    wrong = _unlike(function(snapshots), _waits(snapshots))
+    return f"{about}: {wrong}" if wrong else ""
 
 
 def _late_made_up(function: Function) -> str:
@@ -202,9 +141,9 @@ TASKS = [
             'events.append((one["submitted"][0], "submitted", rank)); events += [(one[what], what, rank) for what in '
             '("announced", "arrived", "begun", "done")]; and of rank 0 the largest answer time up to its "arrived".',
         ),
-        slips=formulas.SLIPS["21.order"],
-        probes=lambda: [(made_up(n, steps), name) for n, steps in ((2, 1), (2, 3), (3, 2)) for name in _TENSORS],
-        mistakes=MISTAKES["21.order"],
+        probes=lambda: [
+            (made_up(n, steps), name) for n, steps in ((2, 1), (2, 3), (3, 2), (4, 3)) for name in _TENSORS
+        ],
         properties=[_order_made_up, _order_recorded],
         points=2,
     ),
@@ -218,9 +157,7 @@ TASKS = [
             "times = [mine[index] for mine in dicts]; last = times.index(max(times)); waits = [(max(times) - at) / "
             "1000 for at in times]",
         ),
-        slips=formulas.SLIPS["21.late"],
         probes=lambda: [(made_up(n, steps),) for n, steps in ((2, 1), (2, 3), (3, 2), (4, 3))],
-        mistakes=MISTAKES["21.late"],
         properties=[_late_made_up, _late_recorded],
         points=2,
     ),

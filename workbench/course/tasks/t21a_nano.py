@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from workbench.course.judging.judge import unlike
-from workbench.course.judging.task import Mistake, PlainTask
-from workbench.course.mistakes import formulas
+from workbench.course.judging.task import PlainTask
 
 Function = Callable[..., Any]
 Announcements = list[tuple[int, str]]
@@ -46,19 +45,6 @@ def _ready(size: int, announcements: Announcements) -> list[str]:
     return [name for name, _ in sorted(complete, key=lambda key: complete[key])]
 
 
-def _ready_mistakes(size: int, announcements: Announcements) -> Iterator[tuple[list[str], str]]:
-    """What else one may return."""
-    right = _ready(size, announcements)
-    said = [name for _, name in announcements]
-    first = list(dict.fromkeys(said))
-    yield list(dict.fromkeys(right)), "a name is ready in every step, and here it counts once: forget it when it is"
-    yield [name for name in first if name in right], "that is the order in which the tensors were first announced"
-    yield first, "some of these wait for a rank: not all have announced them"
-    yield [name for rank, name in announcements if rank == 0], "that is what rank 0 has announced"
-    yield said, "one announcement does not make a tensor ready"
-    yield sorted(right), "that is the order of the alphabet"
-
-
 def _some_announcements(source: random.Random, size: int, names: str, steps: int) -> Announcements:
     """Each rank announces the names of a step in an order of its own; in the last step one name is missing."""
     found = []
@@ -75,8 +61,7 @@ def _told_ready(function: Function, cases: Iterable[tuple[int, Announcements]]) 
     for size, announcements in cases:
         yours, wanted = function(size, list(announcements)), _ready(size, announcements)
         if wrong := _unlike(yours, wanted):
-            why = next((f"{words}; " for other, words in _ready_mistakes(size, announcements) if yours == other), "")
-            return f"{size} ranks, {_listed(announcements)}: {why}{wrong}"
+            return f"{size} ranks, {_listed(announcements)}: {wrong}"
     return ""
 
 
@@ -118,42 +103,14 @@ def culprits(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
     ### END SOLUTION
 
 
-def _culprits(
-    size: int,
-    announcements: Timed,
-    now: int,
-    deadline_s: int,
-    when: Callable[[Sequence[int]], int] = min,
-    keep_ready: bool = False,
-) -> dict[str, list[int]]:
+def _culprits(size: int, announcements: Timed, now: int, deadline_s: int) -> dict[str, list[int]]:
     found = {}
     for name in dict.fromkeys(name for _, _, name in announcements):
         said = {rank: seconds for seconds, rank, each in announcements if each == name}
         missing = sorted(set(range(size)) - said.keys())
-        if (missing or keep_ready) and when([*said.values()]) + deadline_s <= now:
+        if missing and min(said.values()) + deadline_s <= now:
             found[name] = missing
     return found
-
-
-def _culprit_mistakes(size: int, announcements: Timed, now: int, deadline_s: int) -> Iterator[tuple[Any, str]]:
-    """What else one may return."""
-    right = _culprits(size, announcements, now, deadline_s)
-    said = {name: sorted(rank for _, rank, each in announcements if each == name) for name in right}
-    yield said, "these are the ranks that have announced it, and wait"
-    yield _culprits(size, announcements, now, 0), "some of these have not waited for so long yet"
-    yield (
-        _culprits(size, announcements, now, deadline_s, max),
-        "the clock starts with the first announcement, and not with the last",
-    )
-    yield (
-        _culprits(size, announcements, now, deadline_s, keep_ready=True),
-        "a tensor that is ready is not late: leave it out",
-    )
-    yield {name: ranks[:1] for name, ranks in right.items()}, "that is one rank for each tensor, and there may be more"
-    strict = {
-        name: ranks for name, ranks in right.items() if _culprits(size, announcements, now - 1, deadline_s).get(name)
-    }
-    yield strict, "a tensor that was first announced exactly deadline_s ago is late, too"
 
 
 def _told_culprits(function: Function, cases: Iterable[tuple[int, Timed, int, int]]) -> str:
@@ -167,9 +124,7 @@ def _told_culprits(function: Function, cases: Iterable[tuple[int, Timed, int, in
             return f"{about}: your result is None. Is there a return?"
         if not isinstance(yours, dict):
             return f"{about}: your result is of type {type(yours).__name__}, expected a dict"
-        others = _culprit_mistakes(size, announcements, now, deadline_s)
-        why = next((f"{words}; " for other, words in others if yours == other), "")
-        return f"{about}: {why}your result is {yours}, expected {right}"
+        return f"{about}: your result is {yours}, expected {right}"
     return ""
 
 
@@ -248,18 +203,10 @@ TASKS = [
             "ranks = announced_by.setdefault(name, set()); ranks.add(rank); if len(ranks) == size: del "
             "announced_by[name]; names.append(name)",
         ),
-        slips=formulas.SLIPS["21.ready"],
-        probes=lambda: [(size, _some_announcements(random.Random(size), size, "bac", 2)) for size in range(1, 6)],
-        mistakes=(
-            Mistake(
-                ("here it counts once",), "What does your dict keep of a name after it was ready? The name comes again."
-            ),
-            Mistake(("first announced",), "Append a name when its last rank has announced it, not its first."),
-            Mistake(("wait for a rank", "does not make a tensor ready"), "How many ranks have announced it so far?"),
-            Mistake(("what rank 0 has announced",), "Rank 0 is one of the ranks. Which others must have announced it?"),
-            Mistake(("order of the alphabet",), "Nothing is to be sorted: time decides."),
-            Mistake(("Is there a return",), "The list that you have filled is to be returned."),
-        ),
+        probes=lambda: [
+            (2, [(0, "b"), (1, "c"), (0, "a"), (1, "a"), (1, "b")]),
+            *((size, _some_announcements(random.Random(size), size, "bac", 2)) for size in range(1, 6)),
+        ],
         properties=[_ready_small, _ready_steps, _ready_many],
         points=1,
     ),
@@ -273,20 +220,7 @@ TASKS = [
             "missing = [rank for rank in range(size) if rank not in announced_by[name]]; leave out a name of which no "
             "rank is missing.",
         ),
-        slips=formulas.SLIPS["21.culprits"],
         probes=lambda: _CULPRIT_PROBES,
-        mistakes=(
-            Mistake(("and wait",), "The ranks that have not announced it are missing."),
-            Mistake(("waited for so long yet",), "Compare now with the time of the first announcement."),
-            Mistake(
-                ("and not with the last",),
-                "The rank that announced it first waits longest. Which time does your dict keep?",
-            ),
-            Mistake(("that is ready is not late",), "A name of which no rank is missing is ready. It is not late."),
-            Mistake(("one rank for each",), "Several ranks may be missing. Go through all of range(size)."),
-            Mistake(("exactly deadline_s ago",), "At the deadline it is over: >=, not >."),
-            Mistake(("Is there a return",), "The dict is to be returned."),
-        ),
         properties=[_culprits_small, _culprits_at_the_deadline, _culprits_many],
         points=1,
     ),

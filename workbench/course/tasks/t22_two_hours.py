@@ -10,8 +10,7 @@ from functools import partial, wraps
 from typing import Any
 
 from workbench.course import six_steps as steps
-from workbench.course.judging.likely import look_again
-from workbench.course.judging.task import Mistake, PlainTask
+from workbench.course.judging.task import PlainTask
 
 SCRIPT = """\
 import torch
@@ -158,31 +157,6 @@ def _wanted(alone: Any, together: Any) -> float:
     return statistics.median(_slowest(alone)[1:]) / statistics.median(_slowest(together)[1:])
 
 
-def _other_speeds(alone: Any, together: Any) -> Iterator[tuple[float, str]]:
-    """What else one may return, from the usual mistake to two at once."""
-    one, many = _slowest(alone), _slowest(together)
-    right, median, mean = _wanted(alone, together), statistics.median, statistics.fmean
-    flat = [second for rank in together for second in rank[1:]]
-    yield median(one) / median(many), "the first epoch is counted: things are set up in it"
-    yield 1 / right, "that is the time of together as a share of that of alone: turn the fraction over"
-    yield mean(one[1:]) / mean(many[1:]), "that is the mean: one slow epoch changes it, and not the median"
-    yield mean(one) / mean(many), "that is the mean of all epochs, or their sum: take the median of all but the first"
-    yield one[0] / many[0], "that is the first epoch alone"
-    yield median(one[:-1]) / median(many[:-1]), "the last epoch is left out, and not the first"
-    yield one[-1] / many[-1], "that is the last epoch alone: take the median of all but the first"
-    fastest = [min(each) for each in zip(*together, strict=True)][1:]
-    yield median(one[1:]) / median(fastest), "an epoch ends when the slowest rank is done, not the fastest"
-    yield median(one[1:]) / median(flat), "an epoch ends when its slowest rank is done: take the maximum over the ranks"
-    average = [mean(each) for each in zip(*together, strict=True)][1:]
-    yield median(one[1:]) / median(average), "an epoch ends when its slowest rank is done: not the mean of the ranks"
-    yield median(one[1:]) / median(together[0][1:]), "that is rank 0 alone: the slowest rank of each epoch counts"
-    slow = max(median(rank[1:]) for rank in together)
-    yield median(one[1:]) / slow, "first the slowest rank of each epoch, then the median: here it is the other way"
-    yield right / len(together), "that is the efficiency, the speed-up divided by the ranks"
-    yield right * len(together), "the speed-up is not multiplied by the ranks: the seconds have it in them"
-    yield median(one[1:]) - median(many[1:]), "that is a difference of seconds: divide"
-
-
 def _fast(runs: Sequence[tuple[Any, Any]], function: Callable[..., Any]) -> str:
     for alone, together in runs:
         mine, wanted = function([[*a] for a in alone], [[*b] for b in together]), _wanted(alone, together)
@@ -193,8 +167,7 @@ def _fast(runs: Sequence[tuple[Any, Any]], function: Callable[..., Any]) -> str:
         except (TypeError, ValueError):
             return f"your result is of type {type(mine).__name__}, expected a number"
         if not math.isclose(value, wanted, rel_tol=1e-9):
-            given, why = f"alone = {alone}, together = {together}", look_again(function, _RUNS, _other_speeds)
-            return f"{given}: your result is {value:.4g}, expected {wanted:.4g}{why}"
+            return f"alone = {alone}, together = {together}: your result is {value:.4g}, expected {wanted:.4g}"
     return ""
 
 
@@ -366,19 +339,6 @@ TASKS = [
             "step 4. Step 5 broadcasts, and step 6 wraps the optimizer.",
             "return {1: 10, 2: 17, 3: 14, 4: 18, 5: 22, 6: 24}",
         ),
-        mistakes=(
-            Mistake(
-                ("takes step",), "Two lines are exchanged. What does each of the two change: data, device, weights?"
-            ),
-            Mistake(
-                ("takes none of the six steps",),
-                "Delete that line in your mind. Would the ranks still train together? Then it is none of the steps.",
-            ),
-            Mistake(
-                ("is not in your result",), "The keys are the numbers 1 to 6 of the steps, the values numbers of lines."
-            ),
-            Mistake(("the script has the lines", "Return the number"), "The numbers on the left of the script count."),
-        ),
         properties=list(_properties()),
     ),
     PlainTask(
@@ -391,22 +351,7 @@ TASKS = [
             "later = lambda ranks: statistics.median([max(each) for each in zip(*ranks)][1:]); return later(alone) / "
             "later(together)",
         ),
-        mistakes=(
-            Mistake(("first epoch",), "In which epoch does TensorFlow trace its graph, and does each rank connect?"),
-            Mistake(
-                ("slowest rank", "rank 0 alone"), "When is an epoch over, if ranks wait for each other in each step?"
-            ),
-            Mistake(
-                ("turn the fraction over",), "Twice as fast means half the seconds. Which number is above the line?"
-            ),
-            Mistake(
-                ("the mean", "sums of"), "statistics.median of the epochs but the first: one slow epoch is no matter."
-            ),
-            Mistake(("efficiency", "multiplied"), "The speed-up compares two times. The number of ranks is not in it."),
-            Mistake(
-                ("last epoch", "difference of seconds"), "Take the median of all epochs but the first, and divide."
-            ),
-        ),
+        probes=lambda: _RUNS,
         properties=[two_ranks, any_ranks],
     ),
     PlainTask(
@@ -418,25 +363,6 @@ TASKS = [
             "-N 2 and --gpus-per-node 4 give 8 GPUs. How many processes may a node start? --ntasks-per-node says it.",
             '#!/bin/sh -l, then the #SBATCH lines with --ntasks-per-node 4 among them, then eval "$(workbench env)", '
             "then mpirun -n 8 python test_horovod.py",
-        ),
-        mistakes=(
-            Mistake(("typographic dash",), "A text program has made a dash of a hyphen. Type the hyphens anew."),
-            Mistake(("plain text",), "A text program has written a character that looks like another. Type it anew."),
-            Mistake(
-                ("names the shell",), "The first line of a batch script says which program reads it: #!/bin/sh -l."
-            ),
-            Mistake(("behind the first command",), "Slurm stops to read options at the first line that is a command."),
-            Mistake(
-                ("how many processes", "each node has 4"), "-c 6 gives a process six cores. Which option counts them?"
-            ),
-            Mistake(
-                ("starts", "how many ranks"), "GPUs of a node times nodes: how many ranks are that, one for each GPU?"
-            ),
-            Mistake(
-                ("makes the shell ready",), "A node starts with a shell of its own. What did you type before mpirun?"
-            ),
-            Mistake(("--nodes", "--gpus-per-node", "time limit"), "The slide asked for 2 nodes, 4 GPUs, 120 minutes."),
-            Mistake(("is not started", "no line starts"), "What should the ranks run? python test_horovod.py"),
         ),
         properties=[
             plain_dashes,

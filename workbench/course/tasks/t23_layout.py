@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from workbench.course.judging.compare import unlike
-from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
-from workbench.course.mistakes import layouts as known
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import ring_among
 from workbench.course.training.layouts import NAMES, Cluster, Transformer, parts, seconds
@@ -276,17 +275,6 @@ def serial(case: Case) -> list[Any]:
     return [(new1[:, parts_of[rank % tensor]], new2[parts_of[rank % tensor]]) for rank in range(case.n)]
 
 
-def _other_steps(case: Case) -> Iterator[tuple[list[Any], str]]:
-    """What else one may return."""
-    unchanged = [(one[2], one[3]) for one in case.inputs]
-    right = serial(case)
-    yield unchanged, "the weights have not changed"
-    yield (
-        [tuple(2 * old - new for old, new in zip(a, b, strict=True)) for a, b in zip(unchanged, right, strict=True)],
-        "that is a step in the other direction: w - lr * gradient",
-    )
-
-
 def _two_sums(case: Case, run: Run) -> Sequence[Bound]:
     """Of outputs in the tensor group, of gradients in the data group."""
     x, y, w1, w2, _, tensor = case.inputs[0]
@@ -308,7 +296,6 @@ TASKS = [
             "mine = parameters / (tensor * pipeline); mine * (4 + 12 / data) + activations / (tensor * pipeline) * "
             "min(pipeline, microbatches)",
         ),
-        slips=known.SLIPS["23.bytes_per_gpu"],
         probes=lambda: _PLACES,
         properties=[one_gpu, one_cut, all_cuts],
     ),
@@ -323,17 +310,7 @@ TASKS = [
             "for tensor …: for pipeline …: data = gpus // (tensor * pipeline); for microbatches …: if fits(*layout) "
             "and (best is None or seconds(*layout) < seconds(*best)): best = layout",
         ),
-        slips=known.SLIPS["23.choose"],
         probes=lambda: [asked(model, cluster) for _, model, cluster in jobs()],
-        mistakes=(
-            Mistake(("does not fit into",), "What does fits() say of your layout? Leave out those that do not fit."),
-            Mistake(("GPUs, and there are",), "Three numbers, one product: which of them follows from the others?"),
-            Mistake(("does not divide",), "% gives the remainder. Which four must be 0?"),
-            Mistake(("times as long",), "Print seconds() of the layouts that fit, sorted. Is yours among the first?"),
-            Mistake(("keeps all rules",), "Print the layouts that your loops come to. Is this one left out, and why?"),
-            Mistake(("No layout fits",), "Begin with best = None, and change it only when something fits."),
-            Mistake(("four numbers", "whole number"), "Return a tuple of four whole numbers."),
-        ),
         properties=[one_host, networks, large, other_numbers, nothing_fits],
         points=2,
     ),
@@ -348,18 +325,9 @@ TASKS = [
             "data_rank, tensor_rank = divmod(comm.rank, tensor); the tensor group is data_rank * tensor + k, the data "
             "group k * tensor + tensor_rank; error = (output - y) / len(x); both gradients in one array for the sum.",
         ),
-        slips=known.SLIPS["23.grid_step"],
-        mistakes=(
-            Mistake(("has not", "have not changed"), "What is subtracted from the weights?"),
-            Mistake(("other direction",), "In which direction does the loss become smaller?"),
-            Mistake(
-                ("bytes from the busiest rank",), "Which arrays must be added up, and over which two or three ranks?"
-            ),
-        ),
         cases=lambda: [grid(*shape) for shape in ((1, 1), (2, 1), (1, 2), (2, 2), (2, 3), (3, 2))],
         expected=serial,
         names=("w1", "w2"),
-        likely=_other_steps,
         bounds=_two_sums,
         scored=grid(2, 2, 256, 64),
         shown=grid(2, 2),

@@ -26,8 +26,9 @@ _UNIX = 1
 _NEW_NAMESPACES = 0x7E020080
 _SET_OWNER = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: another way to send a signal
 
-# Name: its number on x86-64 and on ARM; None where there is no such call.
-_NUMBERS: dict[str, tuple[int | None, int | None]] = {
+# Calls by what becomes of them. Name: its number on x86-64 and on ARM; None where there is no such call.
+Numbers = dict[str, tuple[int | None, int | None]]
+_REFUSED: Numbers = {
     # What outlives its process, so one submission could leave it for the next.
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "msgget": (68, 186), "msgsnd": (69, 189),
     "msgrcv": (70, 188), "msgctl": (71, 187), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191),
@@ -42,32 +43,31 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "fsopen": (430, 430), "open_tree": (428, 428), "move_mount": (429, 429), "mount_setattr": (442, 442),
     "open_by_handle_at": (304, 265), "fanotify_init": (300, 262), "sethostname": (170, 161),
     "setdomainname": (171, 162), "quotactl": (179, 60), "connect": (42, 203),
-    # Told not to be there, so that libraries do without: they go past this filter, or past the limits.
+}  # fmt: skip
+# Told not to be there, so that libraries do without: they go past this filter, or past the limits.
+_ABSENT: Numbers = {
     "clone3": (435, 435), "io_uring_setup": (425, 425), "memfd_create": (319, 279), "memfd_secret": (447, 447),
-    # A file's mode, owner and times. Landlock lets the owner change those of files that he may only read.
+}  # fmt: skip
+# A file's mode, owner and times. Landlock lets the owner change those of files that he may only read.
+_WITHOUT_EFFECT: Numbers = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None),
     "futimesat": (261, None), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6),
     "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
     "setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469),
-    # Looked at more closely below.
+}  # fmt: skip
+# Looked at more closely below.
+_CLOSER: Numbers = {
     "socket": (41, 198), "sendto": (44, 206), "clone": (56, 220), "prlimit64": (302, 261), "fcntl": (72, 25),
     "sched_setaffinity": (203, 122), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
-    "sched_setattr": (314, 274), "setpriority": (141, 140), "ioprio_set": (251, 30), "kill": (62, 129),
-    "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_send_signal": (424, 424), "landlock_create_ruleset": (444, 444),
+    "sched_setattr": (314, 274), "setpriority": (141, 140), "ioprio_set": (251, 30),
+    "landlock_create_ruleset": (444, 444),
 }  # fmt: skip
-_ABSENT = ("clone3", "io_uring_setup", "memfd_create", "memfd_secret")
-_WITHOUT_EFFECT = (
-    *("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes"),
-    *("futimesat", "utimensat", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr"),
-    *("fremovexattr", "setxattrat", "removexattrat", "file_setattr"),
-)
-_CLOSER = (
-    *("socket", "sendto", "clone", "prlimit64", "fcntl", "sched_setaffinity", "sched_setparam"),
-    *("sched_setscheduler", "sched_setattr", "setpriority", "ioprio_set", "landlock_create_ruleset"),
-)
-_SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal")
+_SIGNALS: Numbers = {
+    "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424),
+}  # fmt: skip
+_NUMBERS = _REFUSED | _ABSENT | _WITHOUT_EFFECT | _CLOSER | _SIGNALS
 
 Instruction = tuple[int, int, int, int]
 
@@ -104,9 +104,8 @@ def bound_calls(signals: bool) -> bool:
     Args:
         signals: leave signals to Landlock, which knows whose child a process is.
     """
-    answers = {name: errno.EPERM for name in _NUMBERS if name not in (*_CLOSER, *_SIGNALS)}
-    answers |= dict.fromkeys(_ABSENT, errno.ENOSYS) | dict.fromkeys(_WITHOUT_EFFECT, 0)
-    return refuse(answers, signals)
+    answers = ((_REFUSED, errno.EPERM), (_ABSENT, errno.ENOSYS), (_WITHOUT_EFFECT, 0))
+    return refuse({name: error for calls, error in answers for name in calls}, signals)
 
 
 def _answer(error: int) -> Instruction:

@@ -47,7 +47,7 @@ class Lane:
         self.inbox: queue.SimpleQueue[tuple[dict[str, Any], memoryview] | None] = queue.SimpleQueue()
         self.until = float("inf")  # no answer later than that
         self.known: dict[int, BaseException] = {}  # errors of this side that the other one was told
-        self.flying: dict[int, Any] = {}  # see comm.py
+        self.flying: dict[int, Any] = {}  # arrays under way, see remote.py: [the array, as the other side knows it]
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """Ask the other side, and answer what it asks until it has answered.
@@ -76,6 +76,15 @@ class Lane:
             self.send("return", found)
         except NotDataError as error:
             self.send("raise", self.error_fields(error))
+
+    def changed(self) -> dict[int, Any]:
+        """Of the arrays under way, those that this side has changed since the other one has seen them."""
+        found = {}
+        for number, one in self.flying.items():
+            array, seen = one
+            if array.tobytes() != seen.tobytes():
+                found[number] = one[1] = array.copy()
+        return found
 
     def send(self, op: str, fields: dict[str, Any]) -> None:
         blobs = bytearray()

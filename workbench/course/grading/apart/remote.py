@@ -40,7 +40,7 @@ class Proxy:
         return self._asked(lane, fields)
 
     def _asked(self, lane: Lane, fields: dict[str, Any]) -> Any:
-        fields["flying"], fields["changed"] = list(lane.flying), _changed(lane.flying)
+        fields["flying"], fields["changed"] = list(lane.flying), lane.changed()
         got = lane.ask("do", **fields)
         for number, array in got.get("changed", {}).items():
             if number in lane.flying:
@@ -66,7 +66,6 @@ class RemoteFunction(Proxy):
     """A function of the judge's."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call it there."""
         return self._do("__call__", args, options)
 
 
@@ -105,7 +104,6 @@ class RemoteGiven(RemoteModule):
         return str(path)
 
     def open(self, mode: str = "r") -> IO[Any]:
-        """As a Path's."""
         return Path(self).open(mode)
 
 
@@ -166,14 +164,12 @@ class RemoteRequest(Proxy):
     """What ``isend`` and ``irecv`` return."""
 
     def wait(self) -> Any:
-        """As the simulator's."""
         try:
             return self._do("wait", (), {})
         finally:
             _land(self._lane_of(), self.__dict__.get("_arrays", ()))
 
     def test(self) -> Any:
-        """As the simulator's."""
         done, value = self._do("test", (), {})
         if done:
             _land(self._lane_of(), self.__dict__.get("_arrays", ()))
@@ -197,16 +193,6 @@ def flying(value: Any) -> tuple[int, Array] | None:
 def _land(lane: Lane, numbers: Any) -> None:
     for number in numbers:
         lane.flying.pop(number, None)
-
-
-def _changed(under_way: dict[int, Any]) -> dict[int, Array]:
-    """The arrays under way that the caller has changed since the judge has seen them."""
-    found = {}
-    for number, one in under_way.items():
-        array, seen = one
-        if array.tobytes() != seen.tobytes():
-            found[number] = one[1] = array.copy()
-    return found
 
 
 KINDS: dict[str, type[Proxy]] = {

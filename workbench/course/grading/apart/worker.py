@@ -239,7 +239,7 @@ class NotebookWorker:
         self.used.add(f"{kind}.{verb}")
         done = getattr(value, verb) if verb != "__call__" else value
         result = done(*args, **options) if callable(done) else done
-        return {"value": result, "changed": _changes(lane)}
+        return {"value": result, "changed": lane.changed()}
 
     @staticmethod
     def _fly(lane: Lane, under_way: Any, changed: Any) -> None:
@@ -274,7 +274,6 @@ class LearnersFunction:
         self.__signature__ = inspect.Signature(with_names)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call it where it is."""
         return self.owner.call(self.number, args, options)
 
     @property
@@ -298,7 +297,6 @@ class OnRanks:
         self._drawing = threading.Lock()
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call it where this rank is."""
         return self._both[self._side(args)](*args, **options)
 
     @property
@@ -365,15 +363,6 @@ def _is_pure(value: Any) -> bool:
 
 def _frozen(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen  # type: ignore[attr-defined]
-
-
-def _changes(lane: Lane) -> dict[int, Any]:
-    found = {}
-    for number, one in lane.flying.items():
-        array, seen = one
-        if array.tobytes() != seen.tobytes():
-            found[number] = one[1] = array.copy()
-    return found
 
 
 def _become(old: Any, new: Any) -> None:

@@ -65,7 +65,6 @@ class JudgeConnection:
         return str(message.get("op")), found
 
     def close(self) -> None:
-        """No more messages."""
         self._sock.close()
 
 
@@ -128,11 +127,9 @@ class RemoteEngine:
         """The judge sees by itself how a rank ends."""
 
     def flush(self) -> bool:
-        """Nothing is held back."""
         return False
 
     def settled(self) -> bool:
-        """Is nothing in flight?"""
         return not self._under_way
 
     def leave(self, timeout_s: float) -> bool:

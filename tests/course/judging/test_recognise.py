@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from verdicts import bare
 
 from workbench.course.judging import judge
 from workbench.course.judging.cause import UNKNOWN
-from workbench.course.judging.slips import Slip, same, version
+from workbench.course.judging.mistake import Mistake, read
+from workbench.course.judging.recognise import same, version
 from workbench.course.tasks import names, task
 
-WITHOUT = [name for name in names() if not task(name).slips]
+WITHOUT = [name for name in names() if not task(name).versions]
 
 
 def first_red(name: str, function: Any) -> judge.Stage:
@@ -23,14 +25,14 @@ def first_red(name: str, function: Any) -> judge.Stage:
 
 
 @pytest.mark.parametrize("name", exercises(*WITHOUT))
-def test_each_slip_is_rejected_by_its_own_cause(name: str) -> None:
+def test_each_wrong_version_is_rejected_by_its_own_cause(name: str) -> None:
     """The wrong version is red; its own cause stands first, and chooses its own hint."""
     one = task(name)
-    for slip in one.slips:
-        stage = first_red(name, version(one.reference, slip))
-        assert stage.text.startswith(slip.cause), (slip.cause, stage.text)
+    for known in one.versions:
+        stage = first_red(name, version(one.reference, known))
+        assert stage.text.startswith(known.cause), (known.cause, stage.text)
         assert not bare(f"{stage.name}: {stage.text}".splitlines()[0])
-        assert one.helps(f"{stage.name}: {stage.text}") in {each.hint for each in one.slips if each.cause == slip.cause}
+        assert one.helps(f"{stage.name}: {stage.text}") in {k.hint for k in one.versions if k.cause == known.cause}
 
 
 def test_what_is_not_known_is_said_to_be_unknown() -> None:
@@ -44,10 +46,17 @@ def test_what_is_not_known_is_said_to_be_unknown() -> None:
     assert task("08.ring_time").helps(f"{stage.name}: {stage.text}") == ""
 
 
+def test_a_line_in_no_form_is_an_error(tmp_path: Path) -> None:
+    """What an author mistypes is not left out in silence."""
+    (path := tmp_path / "mistakes.txt").write_text("# 00.sum\n\n? How many?\n! too many\n+ without an old text\n")
+    with pytest.raises(ValueError, match=r"mistakes\.txt: a block is"):
+        read(path)
+
+
 def test_an_old_text_that_is_gone_is_an_error() -> None:
     """Who changes a solution is told which known mistakes have to change with it."""
     with pytest.raises(ValueError, match=r"'y' is not in the solution"):
-        Slip("cause", "hint", "y", "z").version_of("def f(x):\n    return x", {})
+        Mistake("hint", cause="cause", edits=(("y", "z"),)).version_of("def f(x):\n    return x", {})
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import re
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from workbench.course.judging.mistake import Mistake
 from workbench.course.judging.plain import from_torch, plain
 from workbench.course.provenance.case import Case
 from workbench.course.simulator import DeadlockError, simulate
@@ -29,77 +29,28 @@ _WHERE = re.compile(r" \(in .*, line .*")  # the learner's line
 Function = Callable[..., Any]
 
 
-@dataclass(frozen=True, init=False)
-class Slip:
-    """A mistake, as a change of the solution. A learner's code may look quite different: results are compared.
-
-    Args:
-        cause: what ``check()`` says, in the lesson's words.
-        hint: what ``hint()`` says then.
-        edits: old and new text in turns; each old one is in the solution's source.
-
-    Example:
-        >>> def double(x):
-        ...     return 2 * x
-        >>> Slip("that is x itself", "What is 2 x?", "2 * x", "x").version_of("def f(x): return 2 * x", {})(5)
-        5
-    """
-
-    cause: str
-    hint: str
-    edits: tuple[str, ...]
-
-    def __init__(self, cause: str, hint: str, *edits: str) -> None:
-        for name, value in (("cause", cause), ("hint", hint), ("edits", edits)):
-            object.__setattr__(self, name, value)
-
-    def version_of(self, source: str, names: dict[str, Any]) -> Function:
-        """The solution with this mistake.
-
-        Args:
-            source: of the solution.
-            names: that it can see.
-
-        Raises:
-            ValueError: an old text is not in the source.
-        """
-        for old, new in zip(self.edits[::2], self.edits[1::2], strict=True):
-            if old not in source:
-                raise ValueError(f"{old!r} is not in the solution: {self.cause}")
-            source = source.replace(old, new)
-        space = dict(names)
-        exec(compile(source, "<slip>", "exec"), space)  # the course's own text
-        made: Function = space[source.partition("(")[0].removeprefix("def ").strip()]
-        return made
-
-
-def slips(cause: str, hint: str, old: str, *new: str) -> tuple[Slip, ...]:
-    """One mistake that is made in several ways, each by another text in the place of ``old``."""
-    return tuple(Slip(cause, hint, old, each) for each in new)
-
-
 @cache
-def version(reference: Function, slip: Slip) -> Function:
+def version(reference: Function, mistake: Mistake) -> Function:
     """The wrong version of a solution."""
-    return slip.version_of(textwrap.dedent(inspect.getsource(reference)), reference.__globals__)
+    return mistake.version_of(textwrap.dedent(inspect.getsource(reference)), reference.__globals__)
 
 
 def recognised(
-    slips: Sequence[Slip], reference: Function, function: Function, inputs: Sequence[Any], together: bool
-) -> Slip | None:
+    known: Sequence[Mistake], reference: Function, function: Function, inputs: Sequence[Any], together: bool
+) -> Mistake | None:
     """The mistake whose results a function has, on all inputs; None if there is none.
 
     Args:
-        slips: the known ones.
+        known: mistakes with edits.
         reference: the solution.
         function: the learner's, which gave a wrong result.
         inputs: cases of ranks, or arguments; some on which it was wrong.
         together: do ranks call it together?
     """
-    if not slips:
+    if not known:
         return None
     found = _outcomes(function, reference, inputs, together)
-    fits = (slip for slip in slips if _fits(version(reference, slip), found, together))
+    fits = (one for one in known if _fits(version(reference, one), found, together))
     return next(fits, None) if found else None
 
 
@@ -197,4 +148,4 @@ def spread(cases: Sequence[Case], first: Case | None = None) -> Iterator[Case]:
     yield from others[:: max(1, -(-len(others) // (_ENOUGH - 1)))]
 
 
-__all__ = ["Slip", "matches", "recognised", "same", "slips", "spread", "version"]
+__all__ = ["matches", "recognised", "same", "spread", "version"]

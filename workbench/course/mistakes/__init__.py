@@ -1,1 +1,0 @@
-"""Usual mistakes, by exercise: the lessons whose tasks' files have no room for them."""
