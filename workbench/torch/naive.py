@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from workbench.torch.ops import allreduce_
+from workbench.torch.verbs import allreduce_
 
 
 class NaiveOptimizer:

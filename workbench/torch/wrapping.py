@@ -9,7 +9,7 @@ import torch
 
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet
-from workbench.torch.ops import allreduce_async
+from workbench.torch.verbs import allreduce_async
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 

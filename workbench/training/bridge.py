@@ -17,9 +17,9 @@ import numpy as np
 from workbench.core.backend.base import Array
 from workbench.core.messages import Progress
 from workbench.job.api import Average, Sum
+from workbench.job.calls import Shape
 from workbench.job.process_sets import global_process_set
 from workbench.job.requests import OrderOfUse
-from workbench.training.calls import Shape
 from workbench.training.compression import Compressor
 from workbench.training.gradient_list import GradientList
 from workbench.training.progress import comparing

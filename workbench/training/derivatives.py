@@ -26,7 +26,7 @@ from workbench.core.backend.base import Array
 from workbench.core.messages import Kind
 from workbench.job import api, arrays
 from workbench.job.api import Average, Sum
-from workbench.training.calls import Call
+from workbench.job.calls import Call
 
 Derivative = Callable[[Sequence[Array], Sequence[int]], list[Array]]
 

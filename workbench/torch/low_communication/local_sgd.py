@@ -9,7 +9,7 @@ import torch
 
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.low_communication.periodic import Periodic
-from workbench.torch.ops import grouped_allreduce_async
+from workbench.torch.verbs import grouped_allreduce_async
 
 
 class LocalSGD(Periodic):
