@@ -187,6 +187,3 @@ def _real(name: str) -> ModuleSpec | None:
 
 def _where(spec: ModuleSpec | None) -> str:
     return (spec.origin if spec is not None else None) or "another horovod"
-
-
-__all__ = ["PARTS", "Facade", "Finder", "install", "targets"]

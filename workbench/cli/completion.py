@@ -71,6 +71,3 @@ def _fish(options: Mapping[str, Mapping[str, str]]) -> str:
             says = text.replace("\\", "\\\\").replace("'", "\\'")
             lines.append(f"complete -c workbench -n '__fish_seen_subcommand_from {name}' {word} -d '{says}'")
     return "\n".join(lines)
-
-
-__all__ = ["script"]

@@ -289,23 +289,3 @@ def _read_part(directory: Path, file: dict[str, Any], rows: list[Any], data: lis
                 crc = zlib.crc32(chunk, crc)
             if f"{crc:08x}" != claimed:
                 raise DamagedError(path, f"is damaged: bytes {start} to {stop} of {names[array]} have changed.")
-
-
-__all__ = [
-    "MANIFEST",
-    "ArrayPiece",
-    "DamagedError",
-    "checksum",
-    "complete",
-    "directory_of",
-    "divided",
-    "flush_folder",
-    "numbers",
-    "part_name",
-    "read_complete",
-    "read_header",
-    "read_manifest",
-    "replacing",
-    "write_manifest",
-    "write_part",
-]

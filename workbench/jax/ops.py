@@ -83,6 +83,3 @@ def _checked(arrays: Sequence[Array], expected: Sequence[Spec]) -> list[Array]:
                 f"{array.shape}. Pad to one length, or call the collective outside of jit."
             )
     return list(arrays)
-
-
-__all__ = ["exchange", "run"]

@@ -137,5 +137,3 @@ class JaxBridge(NoSparseGradients):
 
 
 BRIDGE = JaxBridge()
-
-__all__ = ["BRIDGE", "GRAPH", "Compression", "as_given", "on_host", "own_errors", "sendable", "traced"]

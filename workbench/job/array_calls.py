@@ -78,6 +78,3 @@ def _must_be_writable(array: Any) -> None:
         f"In place an array must be writable and contiguous, and have this machine's byte order. This is {why}: make "
         "one with np.array(x, order='C'), or call the verb without `_` at its end, which returns a new array."
     )
-
-
-__all__ = ["Array", "begin", "begin_in_place", "exchange", "poll", "run", "run_in_place", "synchronize"]

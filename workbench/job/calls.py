@@ -130,6 +130,3 @@ def rows_of(splits: Sequence[int] | None) -> tuple[int, ...] | None:
 def _share(rows: int | None, members: int, rank: int) -> int | None:
     """How many of so many rows a rank keeps."""
     return None if rows is None else rows // members + (rank < rows % members)
-
-
-__all__ = ["Call", "Shape", "choose_op", "rows_of"]

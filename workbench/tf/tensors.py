@@ -242,6 +242,3 @@ def graph_name(verb: str, tensors: Sequence[Any]) -> str:
     of = re.sub(r"[^A-Za-z0-9_.]", "_", tensors[0].op.name) if tensors else ""
     function = re.sub(r"_\d+$", "", getattr(graph, "name", ""))
     return f"{function}/{graph.unique_name(f'Horovod_{verb}_{of}')}"
-
-
-__all__ = ["BRIDGE", "GRAPH", "Compression", "graph_name", "on_host", "own_errors", "run_call", "shape_of"]

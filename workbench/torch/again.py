@@ -64,6 +64,3 @@ def remember(key: Hashable, tensors: Sequence[torch.Tensor], handles: Sequence[H
 
 def _itself(tensor: torch.Tensor, _: Any) -> torch.Tensor:
     return tensor
-
-
-__all__ = ["begin_again", "remember"]

@@ -77,6 +77,3 @@ def exchange(call: Call, tensor: torch.Tensor) -> Any:
     else:
         made = _Collective.apply(replace(call, splits=(tensor.shape[0] // n,) * n), tensor)
     return made[0] if call.splits is None else made
-
-
-__all__ = ["exchange", "run"]

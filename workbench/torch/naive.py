@@ -41,6 +41,3 @@ class NaiveOptimizer:
             if param.grad is not None:
                 allreduce_(param.grad, name=f"naive.{name}")
         return self._optimizer.step()
-
-
-__all__ = ["NaiveOptimizer"]

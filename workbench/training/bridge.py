@@ -280,6 +280,3 @@ def names_among(names: Sequence[str], variables: Sequence[Any], chosen: Iterable
     """The names of those variables that are among the chosen ones, themselves, not equals of theirs."""
     ids = {id(each) for each in chosen}
     return [name for name, variable in zip(names, variables, strict=True) if id(variable) in ids]
-
-
-__all__ = ["Bridge", "NoSparseGradients", "Spec", "TensorReducer", "names_among", "names_of"]

@@ -162,6 +162,3 @@ def derivative_of(call: Call) -> Derivative:
     """
     rule = rule_of(call)
     return lambda dy, rows: rule(BackwardContext(call, _ARRAYS, dy, rows))
-
-
-__all__ = ["DERIVATIVES", "BackwardContext", "Derivative", "Rule", "Verbs", "derivative_of", "rule_of"]

@@ -245,6 +245,3 @@ def _scaled(rows: Any, factor: float) -> Any:
 def _merged(rows: list[Rows]) -> Rows:
     """The rows of several passes as one."""
     return np.concatenate([values for values, _ in rows]), np.concatenate([places for _, places in rows])
-
-
-__all__ = ["GradientList", "Rows"]

@@ -59,6 +59,3 @@ class GraphCalls:
             if self.error is None or isinstance(error, WorkbenchError):  # ours already, from no graph
                 raise
             raise self.error from None
-
-
-__all__ = ["GraphCalls"]

@@ -188,6 +188,3 @@ def _sent(what: Any, fn: Callable[..., Any]) -> Any:
             f"{name} and its arguments cannot be sent to the ranks, because they cannot be pickled: {why} Open files "
             "and make locks and connections inside the function."
         ) from error
-
-
-__all__ = ["StaticAdapter"]

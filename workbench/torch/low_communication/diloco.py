@@ -125,6 +125,3 @@ def _checksum(tensors: Sequence[torch.Tensor]) -> int:
     for tensor in tensors:
         found = zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
     return found
-
-
-__all__ = ["DiLoCo"]

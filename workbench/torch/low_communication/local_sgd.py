@@ -63,6 +63,3 @@ class LocalSGD(Periodic):
         with torch.no_grad():
             for param, average in zip(params, averages, strict=True):
                 param.copy_(average)
-
-
-__all__ = ["LocalSGD"]

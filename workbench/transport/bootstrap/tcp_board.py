@@ -114,6 +114,3 @@ def _frame(sock: socket.socket, until: float) -> tuple[bytes, str, bytes]:
     if length > _LONGEST:
         raise OSError(f"{length} bytes are too many")
     return what, exactly(sock, named, until).decode(errors="replace"), exactly(sock, length, until)
-
-
-__all__ = ["TcpBoard"]
