@@ -168,8 +168,7 @@ def test_a_stranger_who_listens_is_not_believed(says: bytes) -> None:
 def test_a_rank_that_has_lost_its_mind(job: Job) -> None:
     """Its nonsense ends its own connection; half a value keeps nobody else waiting."""
     for said in (struct.pack(">I", 1 << 31), struct.pack(">I", 1000) + bytes(500)):
-        mad = job.join()
-        mad._channel._socket.sendall(said)
+        job.join()._channel._socket.sendall(said)
         assert job.works()
     with pytest.raises(LaunchError, match="does not answer any more"):
         job.boards[1].read("x")  # that one had announced two gigabytes
@@ -178,10 +177,7 @@ def test_a_rank_that_has_lost_its_mind(job: Job) -> None:
 def test_a_rank_0_that_is_gone(job: Job) -> None:
     """An error that names where it was."""
     rank = job.join()
-    server = job.boards[0]._server
-    assert server
-    server.close()
-    job.boards[0]._channel.close()
+    job.close()
     with pytest.raises(LaunchError, match=r"within 0.5 s: connection refused"):
         TcpBoard(*job.address, SECRET, 1, 2, 0.5)
     assert rank.where == f"127.0.0.1 port {job.address[1]}"
