@@ -1,4 +1,7 @@
-"""Scripts by which a shell completes the command's words: made of the parsers, so they know what these know."""
+"""Scripts by which a shell completes the command's words: made of the parsers, so they know what these know.
+
+shtab (1.13) makes them, too, but in bash no file is completed then, unless each argument says that it is one.
+"""
 
 from __future__ import annotations
 
