@@ -210,8 +210,8 @@ horovod.tensorflow | workbench.tensorflow | DistributedGradientTape DistributedO
     Compression SyncBatchNormalization broadcast_variables broadcast_global_variables broadcast_object \\
     allgather_object allreduce allgather broadcast alltoall reducescatter grouped_allreduce join barrier size_op \\
     rank_op elastic init shutdown rank size local_rank mpi_threads_supported nccl_built Average Sum Adasum ProcessSet
-horovod.tensorflow.mpi_ops | workbench.tensorflow | allreduce size_op is_homogeneous process_set_included_op
-horovod.tensorflow.mpi_ops | workbench.tf.ops | grouped_allgather broadcast_
+horovod.tensorflow.mpi_ops | workbench.tensorflow | allreduce size_op is_homogeneous process_set_included_op \\
+    grouped_allgather broadcast_
 horovod.tensorflow.util | workbench.as_horovod.tensorflow_util | _executing_eagerly _make_subgraph _cache \\
     vars_to_refs refs_to_vars
 horovod.tensorflow | workbench.as_horovod.tensorflow_util | _executing_eagerly vars_to_refs

@@ -13,8 +13,8 @@ from workbench import torch
 from workbench.core.execute import STEPS
 from workbench.core.verbs import VERBS, Kind
 from workbench.job import api, array_verbs
-from workbench.torch import autograd
-from workbench.training.calls import Call
+from workbench.job.calls import Call
+from workbench.torch import verbs
 from workbench.training.derivatives import DERIVATIVES, derivative_of
 
 MOVING = {kind for kind, verb in VERBS.items() if verb.moves}
@@ -32,8 +32,8 @@ def lacks(kind: Kind) -> list[str]:
     needed = {
         "steps in STEPS of workbench/core/execute.py": kind in STEPS,
         "rule in DERIVATIVES of workbench/training/derivatives.py": kind in DERIVATIVES,
-        "function in workbench/job/array_verbs.py that __all__ names": is_public(array_verbs, kind),
-        "function in workbench/torch/autograd.py that __all__ names": is_public(autograd, kind),
+        "arguments for numpy in .ci/verbs.toml": is_public(array_verbs, kind),
+        "arguments for PyTorch in .ci/verbs.toml": is_public(verbs, kind),
         "line in CALLS of tests/training/test_derivatives.py": kind in CALLS,
     }
     return [what for what, is_there in needed.items() if not is_there]

@@ -10,7 +10,7 @@ import pytest
 import workbench as hvd
 from workbench.core.messages import Kind
 from workbench.job.arrays import scaled
-from workbench.training.calls import Call
+from workbench.job.calls import Call
 from workbench.training.derivatives import derivative_of
 from workbench.training.gradient_list import GradientList
 

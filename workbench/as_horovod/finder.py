@@ -30,7 +30,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         f"horovod.{name}.compression": (f"workbench.{name}", "workbench.training.compression")
         for name in ("torch", "tensorflow", "keras", "mxnet")
     },
-    "horovod.mxnet.mpi_ops": ("workbench.mxnet", "workbench.mxnet.ops", "workbench.job.api"),
+    "horovod.mxnet.mpi_ops": ("workbench.mxnet", "workbench.job.api"),
     "horovod.runner": (f"{_HERE}.runner",),
     "horovod.runner.common": (f"{_HERE}.version",),
     "horovod.runner.common.service": (f"{_HERE}.version",),
@@ -40,10 +40,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "horovod.runner.util": (f"{_HERE}.version",),
     "horovod.runner.util.threads": (_UTIL,),
     "horovod.tensorflow.functions": ("workbench.tf.functions", "workbench.tensorflow"),
-    "horovod.tensorflow.mpi_ops": ("workbench.tensorflow", "workbench.tf.ops", "workbench.job.api"),
+    "horovod.tensorflow.mpi_ops": ("workbench.tensorflow", "workbench.job.api"),
     "horovod.tensorflow.util": (f"{_HERE}.tensorflow_util",),
     "horovod.torch": ("workbench.torch", "workbench.torch.sync_batch_norm"),
-    "horovod.torch.mpi_ops": ("workbench.torch", "workbench.torch.ops", "workbench.job.api"),
+    "horovod.torch.mpi_ops": ("workbench.torch", "workbench.job.api"),
     "horovod.version": (f"{_HERE}.version",),
 }
 # Below these our names are Horovod's.
@@ -187,6 +187,3 @@ def _real(name: str) -> ModuleSpec | None:
 
 def _where(spec: ModuleSpec | None) -> str:
     return (spec.origin if spec is not None else None) or "another horovod"
-
-
-__all__ = ["PARTS", "Facade", "Finder", "install", "targets"]

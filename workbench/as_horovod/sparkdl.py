@@ -55,6 +55,3 @@ class HorovodRunner:
 
 def _has_spark() -> bool:
     return getattr(getattr(sys.modules.get("pyspark"), "SparkContext", None), "_active_spark_context", None) is not None
-
-
-__all__ = ["HorovodRunner"]

@@ -93,6 +93,3 @@ class _Trial:
 
     def _begin(self) -> list[Handle]:
         return [begin_average(f"{self._name}.{i}", array, self._wire) for i, array in enumerate(self._arrays)]
-
-
-__all__ = ["measure_contention"]

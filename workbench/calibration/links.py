@@ -143,6 +143,3 @@ def begin_average(name: str, array: Array, wire: str, process_set: ProcessSet = 
     """Reduce in place."""
     fields: dict[str, Any] = {"dtype": wire, "op": api.Average, "process_set": process_set}
     return submit([entry(Kind.ALLREDUCE, array, name, target=array, **fields)], at_once=True)[0]
-
-
-__all__ = ["begin_average", "gradients", "measure_links"]

@@ -104,6 +104,3 @@ def _random_states_kept() -> Iterator[None]:
     finally:
         random.setstate(pythons)
         np.random.set_state(numpys)
-
-
-__all__ = ["measure"]

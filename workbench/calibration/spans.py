@@ -142,6 +142,3 @@ def _now() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-__all__ = ["Loss", "MakeOptimizer", "Recording"]

@@ -107,6 +107,3 @@ def _env(args: argparse.Namespace) -> int:
 def _show(text: str) -> int:
     print(text)
     return 0
-
-
-__all__ = ["add", "overview", "versions"]

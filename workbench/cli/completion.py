@@ -1,4 +1,7 @@
-"""Scripts by which a shell completes the command's words: made of the parsers, so they know what these know."""
+"""Scripts by which a shell completes the command's words: made of the parsers, so they know what these know.
+
+shtab (1.13) makes them, too, but in bash no file is completed then, unless each argument says that it is one.
+"""
 
 from __future__ import annotations
 
@@ -71,6 +74,3 @@ def _fish(options: Mapping[str, Mapping[str, str]]) -> str:
             says = text.replace("\\", "\\\\").replace("'", "\\'")
             lines.append(f"complete -c workbench -n '__fish_seen_subcommand_from {name}' {word} -d '{says}'")
     return "\n".join(lines)
-
-
-__all__ = ["script"]

@@ -127,6 +127,3 @@ def _checked(args: argparse.Namespace, converted: Converted) -> bool:
     found = compare(converted, args.file, getattr(args, "words", []), args.np)
     print(table(found))
     return found.agrees
-
-
-__all__ = ["add", "diff"]

@@ -80,6 +80,3 @@ def _check(measured: str) -> None:
         Measured.load(measured)
     except WorkbenchError as error:
         raise LaunchError(f"--measured: {error}") from None
-
-
-__all__ = ["ReportedJob", "reported"]

@@ -184,6 +184,3 @@ def _look_for(command: str) -> None:
     """
     if missing := [name for name in _NEEDS[command] if not has(name)]:
         raise LaunchError(f"`workbench {command}` needs {', '.join(missing)}: {cure('torch,lessons,lab,mpich')}")
-
-
-__all__ = ["add", "built", "copy"]

@@ -61,6 +61,3 @@ class LocalServer(http.server.ThreadingHTTPServer):
         """Said, unless it is the other end that has gone."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
-
-
-__all__ = ["MOST", "LocalServer"]

@@ -44,6 +44,3 @@ def server(folder: Path, port: int = 0) -> LocalServer:
     if not (folder / "index.html").is_file():
         raise LaunchError(f"{folder} has no index.html. `make site` in a clone builds the pages, into build/site.")
     return LocalServer(port, functools.partial(_Pages, directory=str(folder)))
-
-
-__all__ = ["server"]

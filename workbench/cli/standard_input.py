@@ -63,6 +63,3 @@ def _place(command: Sequence[str]) -> int | None:
             return None
         at += 2 if word in _TAKE_A_WORD else 1
     return min(at, len(command))
-
-
-__all__ = ["with_script"]

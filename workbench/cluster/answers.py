@@ -68,6 +68,3 @@ def answer_of(asked: Any) -> Any:
     if error is None:
         return asked.get()
     return Silent("gone") if isinstance(error, EngineError) or getattr(error, "ename", "") == "EngineError" else error
-
-
-__all__ = ["Silent", "answer_of", "first_answers"]

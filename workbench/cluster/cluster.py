@@ -296,6 +296,3 @@ class Speaker(Notice):
 
 def _left_s(deadline: float) -> float:
     return max(1.0, deadline - time.monotonic())
-
-
-__all__ = ["RUNNING", "Cluster", "Speaker", "current"]

@@ -299,6 +299,3 @@ def _with_code(path: str, lines: list[int]) -> list[int]:
     before = cell.count("\n", 0, begin)
     there = sorted({before + node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.expr)})
     return sorted({next((each for each in there if each >= line), 0) for line in lines} - {0})
-
-
-__all__ = ["RANKS", "STANDS", "RanksDebugger"]

@@ -195,21 +195,3 @@ def listens(connection_file: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-__all__ = [
-    "READY",
-    "STAND_IN",
-    "are_up",
-    "controller",
-    "encrypted",
-    "engine_on_host",
-    "engines",
-    "free_ports",
-    "let_in",
-    "listens",
-    "loaded",
-    "ready_file",
-    "signing",
-    "warn_if_readable",
-]

@@ -20,6 +20,3 @@ def somebody_looks() -> bool:
     if asked is not None or kernel is None:
         return asked is not False
     return allows_stdin(kernel)
-
-
-__all__ = ["somebody_answers", "somebody_looks"]

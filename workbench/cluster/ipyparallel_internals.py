@@ -330,6 +330,3 @@ def call_it(result: Any, name: str) -> None:
 def keep_output(part: Any, **outputs: Any) -> None:
     """What an engine has put out, for those who ask its result for it."""
     part.output.metadata.update(outputs)
-
-
-__all__ = ["Client", "Listener", "Request", "call_it", "engines_of", "keep_output", "parts_of"]

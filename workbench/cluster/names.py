@@ -123,6 +123,3 @@ class EngineNames:
             if future is not None and future.wait(max(0.0, until - time.monotonic())):
                 found[engine] = future.result()["content"]
         return found
-
-
-__all__ = ["EngineNames", "for_engines"]

@@ -80,6 +80,3 @@ def _ask(cluster: Cluster, engines: Sequence[int], what: Callable[[int], Any], l
         if isinstance(answer, Exception):
             raise answer
     return answers
-
-
-__all__ = ["timeline"]

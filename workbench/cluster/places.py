@@ -217,6 +217,3 @@ def release() -> None:
     while _held:
         _held[-1].release()
         _held.pop()
-
-
-__all__ = ["AnyPlace", "ClusterSpec", "find", "fits", "held", "release", "time_left"]

@@ -87,6 +87,3 @@ def begin_again() -> None:
 
     api.shutdown()
     api.init()
-
-
-__all__ = ["Standing", "begin_again", "passes_barrier", "standing"]

@@ -294,6 +294,3 @@ def activate(view: Any, shell: Any) -> None:
         comm.on_msg(lambda asked: comm.send({"ranks": view.client.ids}))
     if hasattr(kernel, "debugger") and getattr(kernel, "control_thread", None) is not None:
         magics.debugger = RanksDebugger(view.client, kernel)
-
-
-__all__ = ["Px", "activate"]

@@ -85,6 +85,3 @@ def _in_debugger(waiting: Mapping[int, Mapping[str, Any]]) -> list[int]:
 
 def _read(prompt: str, hidden: bool) -> str:
     return getpass.getpass(prompt) if hidden else input(prompt)
-
-
-__all__ = ["Asker"]

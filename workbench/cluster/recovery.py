@@ -139,6 +139,3 @@ def unknown() -> tuple[type[Exception], ...]:
     from ipyparallel.error import NoEnginesRegistered
 
     return KeyError, IndexError, NoEnginesRegistered, PeerLostError
-
-
-__all__ = ["InPlaceRecovery", "are", "problem", "unknown"]

@@ -312,18 +312,3 @@ def spelled(left_s: float) -> str:
     if left_s < 120:
         return f"{left_s:.0f} s"
     return f"{left_s // 60:.0f} min" if left_s < 7200 else f"{left_s // 3600:.0f} h"
-
-
-__all__ = [
-    "QUEUE_TIMEOUT_S",
-    "SHORT_S",
-    "Allocation",
-    "Reservation",
-    "ShortTime",
-    "SlurmRequest",
-    "around",
-    "request",
-    "reserve",
-    "seconds",
-    "spelled",
-]

@@ -231,6 +231,3 @@ class SentCells:
         if busy and not self._scheduled:
             self._scheduled = True
             self._client.later(_AGAIN_S, self._announce)
-
-
-__all__ = ["SentCells"]

@@ -44,6 +44,3 @@ class StoppedEngines:
             if now - self._since[engine] >= _PATIENCE_S:
                 self._reported[engine] = busy[engine]
                 self._log(f"engine {engine} does not run: {found[engine]}; engines.rescue() starts new ones")
-
-
-__all__ = ["StoppedEngines"]

@@ -132,6 +132,3 @@ def _narrow(values: NDArray[np.float32], out: NDArray[np.float16]) -> None:
 @lru_cache(maxsize=1)
 def _table() -> NDArray[np.float32]:
     return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-
-
-__all__ = ["by_torch", "copied_by_torch", "in_float32"]

@@ -193,15 +193,3 @@ class RingSegment:
         packed, self._came = self._wire.pack(send), self._wire.room(into)
         self._wait = begin(self._link, packed, (rank + 1) % n, self._came, (rank - 1) % n)
         self.traffic.sent(packed)
-
-
-__all__ = [
-    "PLAIN",
-    "SEGMENT_BYTES",
-    "Half",
-    "PlainFormat",
-    "RingSegment",
-    "Starter",
-    "WireFormat",
-    "begin",
-]

@@ -74,6 +74,3 @@ def meet_the_others(what: str) -> None:
 def no_collective(entries: Sequence[Any]) -> None:
     """An engine's gate meanwhile."""
     needs_the_others(entries[0].request.name if entries else "a collective")
-
-
-__all__ = ["ALONE", "Newcomer", "NewcomerError", "meet_the_others", "needs_a_job", "needs_the_others", "no_collective"]

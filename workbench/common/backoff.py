@@ -33,6 +33,3 @@ class Backoff:
         time.sleep(self._next_s)
         self._next_s = min(2 * self._next_s, self._longest_s)
         return True
-
-
-__all__ = ["Backoff"]

@@ -177,6 +177,3 @@ class WaitNotice:
                 file=sys.stderr,
                 flush=True,
             )
-
-
-__all__ = ["KEY", "STATE", "CellNumbers", "WaitNotice", "cell_numbers", "elsewhere", "idle"]

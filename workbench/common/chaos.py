@@ -204,21 +204,3 @@ def _fault(text: str) -> Fault:
     if act not in ACTS or text.count(":") > 3:
         raise ValueError(f"--chaos at={text}: it is at=act:state:rank:nth, and an act is one of {', '.join(ACTS)}.")
     return Fault(act, _state(state), _number("at, rank", rank), max(1, _number("at, nth", nth)), _USUAL_S.get(act, 0.0))
-
-
-__all__ = [
-    "ACTS",
-    "COMMIT",
-    "CUT",
-    "DELAY",
-    "JOIN",
-    "KILL",
-    "PATIENCE",
-    "RESPONSE",
-    "STATES",
-    "STEP",
-    "STOP",
-    "Chaos",
-    "Fault",
-    "parse",
-]

@@ -46,6 +46,3 @@ def write(path: str | Path, content: dict[str, Any]) -> None:
         OSError: it cannot be written.
     """
     Path(path).write_text(json.dumps(content), encoding="utf-8")
-
-
-__all__ = ["TraceEvent", "complete", "named", "sorted_at", "trace", "write"]

@@ -63,6 +63,3 @@ def need(who: str, *modules: str, install: str) -> None:
             raise ModuleNotFoundError(
                 f"{who} needs {module}, which is not installed in this Python: {install}", name=module
             )
-
-
-__all__ = ["cure", "has", "loaded", "need"]

@@ -69,6 +69,3 @@ def document(root: Element) -> str:
     indent(root)
     text: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return text.decode() + "\n"
-
-
-__all__ = ["JunitCase", "document", "suite", "suites"]

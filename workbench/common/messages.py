@@ -127,6 +127,3 @@ def write(file: int, message: Message) -> None:
     data = memoryview(encode(message))
     while data:
         data = data[os.write(file, data) :]
-
-
-__all__ = ["MARK", "Decoder", "Message", "MessageError", "encode", "write"]

@@ -42,6 +42,3 @@ def apart_from_debugger() -> contextlib.AbstractContextManager[None]:
     """
     debugger = sys.modules.get("_pydev_bundle.pydev_monkey")
     return debugger.skip_subprocess_arg_patch() if debugger is not None else contextlib.nullcontext()
-
-
-__all__ = ["allows_stdin", "apart_from_debugger", "running_kernel", "running_shell"]

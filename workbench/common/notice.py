@@ -63,6 +63,3 @@ class Notice:
             return self._asked
         kernel = running_kernel()
         return sys.stdin.isatty() and sys.stdout.isatty() if kernel is None else allows_stdin(kernel)
-
-
-__all__ = ["Notice"]

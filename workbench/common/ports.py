@@ -49,6 +49,3 @@ def peer(sock: socket.socket) -> tuple[int, int]:
         return 0, -1
     pid, user, _ = struct.unpack("iii", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, user
-
-
-__all__ = ["family_of", "listen", "peer"]

@@ -168,6 +168,3 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 def last(node: ast.expr) -> str:
     """The last part of a name with dots, or ""."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-__all__ = ["STEPS", "WITHOUT", "Reader", "find", "last"]

@@ -126,6 +126,3 @@ def rank_spans(ranks: Iterable[int]) -> str:
     """
     unique = set(ranks)
     return f"{plural('rank', len(unique))} {spans(unique)}"
-
-
-__all__ = ["by_rank", "columns", "count", "cut", "first_line", "numbered", "plural", "rank_list", "rank_spans", "spans"]

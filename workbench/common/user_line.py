@@ -42,6 +42,3 @@ def stack_of(frame: FrameType | None) -> list[tuple[str, int]]:
 def users_own(path: str) -> bool:
     """Is a file neither this package's nor a library's?"""
     return not path.startswith((_OURS, "<frozen", *_LIBRARIES))
-
-
-__all__ = ["place_of", "stack_of", "users_own"]

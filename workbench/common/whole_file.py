@@ -46,6 +46,3 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
-
-
-__all__ = ["write_whole"]

@@ -1,107 +1,51 @@
 """Settings, and the variables of launchers: the only code that reads environment variables."""
 
-from workbench.config.launchers import (
-    BatchPart,
-    Launch,
-    batch_job,
-    batch_parts,
-    become,
-    check_folder,
-    first_host,
-    java_home,
-    launch,
-    log_server,
-    log_server_variables,
-    member_file,
-    most_ranks,
-    ports,
-    python_path,
-    rank_and_size,
-    rank_here,
-    refusal,
-    set_horovod_numbers,
-    set_rank_here,
-    spark_start_timeout_s,
-    start_timeout_s,
-    without_launcher,
-)
-from workbench.config.variables import (
-    BACKENDS,
-    BINDINGS,
-    HOROVOD_NAMES,
-    TUNED,
-    Settings,
-    cache_dir,
-    changed_environment,
-    child_environment,
-    each_bar,
-    engines_of_first_cell,
-    fork_of,
-    forks,
-    host_address,
-    legacy_keras,
-    let_ranks_share_a_gpu,
-    omp_threads,
-    pass_on,
-    private_folders,
-    replace_environment,
-    runtime_dir,
-    secret,
-    settings,
-    site_file,
-    stream,
-    unbound,
-    visible_gpus,
-)
-
-__all__ = [
-    "BACKENDS",
-    "BINDINGS",
-    "HOROVOD_NAMES",
-    "TUNED",
-    "BatchPart",
-    "Launch",
-    "Settings",
-    "batch_job",
-    "batch_parts",
-    "become",
-    "cache_dir",
-    "changed_environment",
-    "check_folder",
-    "child_environment",
-    "each_bar",
-    "engines_of_first_cell",
-    "first_host",
-    "fork_of",
-    "forks",
-    "host_address",
-    "java_home",
-    "launch",
-    "legacy_keras",
-    "let_ranks_share_a_gpu",
-    "log_server",
-    "log_server_variables",
-    "member_file",
-    "most_ranks",
-    "omp_threads",
-    "pass_on",
-    "ports",
-    "private_folders",
-    "python_path",
-    "rank_and_size",
-    "rank_here",
-    "refusal",
-    "replace_environment",
-    "runtime_dir",
-    "secret",
-    "set_horovod_numbers",
-    "set_rank_here",
-    "settings",
-    "site_file",
-    "spark_start_timeout_s",
-    "start_timeout_s",
-    "stream",
-    "unbound",
-    "visible_gpus",
-    "without_launcher",
-]
+from workbench.config.launchers import BatchPart as BatchPart
+from workbench.config.launchers import Launch as Launch
+from workbench.config.launchers import batch_job as batch_job
+from workbench.config.launchers import batch_parts as batch_parts
+from workbench.config.launchers import become as become
+from workbench.config.launchers import check_folder as check_folder
+from workbench.config.launchers import first_host as first_host
+from workbench.config.launchers import java_home as java_home
+from workbench.config.launchers import launch as launch
+from workbench.config.launchers import log_server as log_server
+from workbench.config.launchers import log_server_variables as log_server_variables
+from workbench.config.launchers import member_file as member_file
+from workbench.config.launchers import most_ranks as most_ranks
+from workbench.config.launchers import ports as ports
+from workbench.config.launchers import python_path as python_path
+from workbench.config.launchers import rank_and_size as rank_and_size
+from workbench.config.launchers import rank_here as rank_here
+from workbench.config.launchers import refusal as refusal
+from workbench.config.launchers import set_horovod_numbers as set_horovod_numbers
+from workbench.config.launchers import set_rank_here as set_rank_here
+from workbench.config.launchers import spark_start_timeout_s as spark_start_timeout_s
+from workbench.config.launchers import start_timeout_s as start_timeout_s
+from workbench.config.launchers import without_launcher as without_launcher
+from workbench.config.variables import BACKENDS as BACKENDS
+from workbench.config.variables import BINDINGS as BINDINGS
+from workbench.config.variables import HOROVOD_NAMES as HOROVOD_NAMES
+from workbench.config.variables import TUNED as TUNED
+from workbench.config.variables import Settings as Settings
+from workbench.config.variables import cache_dir as cache_dir
+from workbench.config.variables import changed_environment as changed_environment
+from workbench.config.variables import child_environment as child_environment
+from workbench.config.variables import each_bar as each_bar
+from workbench.config.variables import engines_of_first_cell as engines_of_first_cell
+from workbench.config.variables import fork_of as fork_of
+from workbench.config.variables import forks as forks
+from workbench.config.variables import host_address as host_address
+from workbench.config.variables import legacy_keras as legacy_keras
+from workbench.config.variables import let_ranks_share_a_gpu as let_ranks_share_a_gpu
+from workbench.config.variables import omp_threads as omp_threads
+from workbench.config.variables import pass_on as pass_on
+from workbench.config.variables import private_folders as private_folders
+from workbench.config.variables import replace_environment as replace_environment
+from workbench.config.variables import runtime_dir as runtime_dir
+from workbench.config.variables import secret as secret
+from workbench.config.variables import settings as settings
+from workbench.config.variables import site_file as site_file
+from workbench.config.variables import stream as stream
+from workbench.config.variables import unbound as unbound
+from workbench.config.variables import visible_gpus as visible_gpus

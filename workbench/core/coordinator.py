@@ -171,7 +171,6 @@ class CountingCoordinator:
         self._failed: dict[Key, int] = {}  # names that failed, and in which decision the ranks are told
 
     def take(self, event: Event, now: float) -> Decision:
-        """See :class:`workbench.runtime.coordinators.Coordinator`."""
         items: list[Response] = []
         match event:
             case Announce(rank, requests, seen):
@@ -187,18 +186,15 @@ class CountingCoordinator:
         return Decision()
 
     def fail(self, errors: Mapping[Key, Error]) -> Decision:
-        """See :class:`workbench.runtime.coordinators.Coordinator`."""
         items = [item for key, error in errors.items() if key in self.waiting for item in self._fail(key, error)]
         return self.decide(items) if items else Decision()
 
     def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
-        """See :class:`workbench.runtime.coordinators.Coordinator`."""
         self._number += 1
         return Decision(self._number, list(items), results or {})
 
     @property
     def busy(self) -> bool:
-        """See :class:`workbench.runtime.coordinators.Coordinator`."""
         return bool(self.waiting)
 
     def crosses_failure(self, seen: int) -> bool:

@@ -195,6 +195,3 @@ def _try_lock(file: IO[str]) -> bool:
     except OSError:
         return True
     return True
-
-
-__all__ = ["by_one_rank", "mapped", "prepared"]

@@ -202,6 +202,3 @@ def _shuffled(samples: Iterator[Sample], size: int, random: np.random.Generator)
         yield sample
     for place in random.permutation(len(buffer)):
         yield buffer[place]
-
-
-__all__ = ["DECODERS", "TarShards", "image"]

@@ -43,6 +43,3 @@ class Stream(IterableDataset[Any]):
         worker = get_worker_info()
         self._shards.set_epoch(int(self._epoch))
         return self._shards.read(worker.id, worker.num_workers) if worker else self._shards.read(0, 1)
-
-
-__all__ = ["Stream"]

@@ -74,6 +74,3 @@ def chaos(
         passing.passes = passes
         if context.world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-__all__ = ["chaos"]

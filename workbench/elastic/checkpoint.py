@@ -348,6 +348,3 @@ def explained(error: Exception) -> str:
         return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}."
     where = f" ({error.filename})" if error.filename else ""
     return f"{error.strerror or error}{where}. {_ADVICE.get(error.errno or 0, '')}".rstrip()
-
-
-__all__ = ["LEAVE_S", "LIMIT", "LOCK_S", "RETRY_S", "Checkpoints", "Notice", "newest_complete", "read_checkpoint"]

@@ -17,6 +17,9 @@ flushed. So a file is there whole or not at all, and a directory without a manif
 Two checksums, for accidents and not for attackers, who could write both. CRC-32 for the arrays: it finds any damage
 within 4 bytes, misses other damage once in 2³², and takes a third of BLAKE2b's time (2.3 against 0.7 GB/s). BLAKE2b for
 headers and manifests, which are small and on which everything else rests.
+
+safetensors (0.8) would save the 30 lines of the prelude: it has no checksum, so a changed byte is read as it is, takes
+no complex128, texts or dates, and holds whole tensors, while a rank writes a part of one.
 """
 
 from __future__ import annotations
@@ -289,23 +292,3 @@ def _read_part(directory: Path, file: dict[str, Any], rows: list[Any], data: lis
                 crc = zlib.crc32(chunk, crc)
             if f"{crc:08x}" != claimed:
                 raise DamagedError(path, f"is damaged: bytes {start} to {stop} of {names[array]} have changed.")
-
-
-__all__ = [
-    "MANIFEST",
-    "ArrayPiece",
-    "DamagedError",
-    "checksum",
-    "complete",
-    "directory_of",
-    "divided",
-    "flush_folder",
-    "numbers",
-    "part_name",
-    "read_complete",
-    "read_header",
-    "read_manifest",
-    "replacing",
-    "write_manifest",
-    "write_part",
-]

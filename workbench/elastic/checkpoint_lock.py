@@ -113,5 +113,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 _OF_THIS_PROCESS: weakref.WeakValueDictionary[str, FolderLock] = weakref.WeakValueDictionary()
-
-__all__ = ["FolderLock"]

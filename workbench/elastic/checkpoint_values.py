@@ -235,6 +235,3 @@ def _rebuilt(plain: Any, arrays: Sequence[Any]) -> Any:
 
 def _pairs(pairs: Any, arrays: Sequence[Any]) -> list[tuple[Any, Any]]:
     return [(_rebuilt(key, arrays), _rebuilt(value, arrays)) for key, value in pairs]
-
-
-__all__ = ["NUMPY", "ArrayKind", "NumpyKind", "Stored", "decode", "encode"]

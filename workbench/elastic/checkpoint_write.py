@@ -193,6 +193,3 @@ def prune(folder: Path, keep: int, before: int) -> None:
         pass  # without the folder the writer will say so
     except OSError as error:
         logging.getLogger("workbench").warning("checkpoint: an old one could not be deleted: %s", error)
-
-
-__all__ = ["Attempt", "prune", "write"]

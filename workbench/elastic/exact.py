@@ -193,6 +193,3 @@ class ShardBatches:
             self._epoch = epoch
         start = within * self.shards * self.batch_size
         return self._order[start : start + self.shards * self.batch_size]
-
-
-__all__ = ["ShardBatches", "newest", "owners", "reduce_shards", "seed_for"]

@@ -93,6 +93,3 @@ def end_engine() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-__all__ = ["end_engine", "leaving_on_sigterm"]

@@ -138,6 +138,3 @@ def _source(cell: str, statement: ast.stmt) -> str:
     text = ast.get_source_segment(cell, statement) or ""
     decorators = [f"@{ast.get_source_segment(cell, each)}" for each in getattr(statement, "decorator_list", ())]
     return "\n".join([*decorators, text])
-
-
-__all__ = ["Without", "catch_up", "join_again", "statements", "take_part"]

@@ -371,6 +371,3 @@ class ObjectState(State):
     if TYPE_CHECKING:  # the attributes are the caller's
 
         def __getattr__(self, name: str) -> Any: ...
-
-
-__all__ = ["HostUpdate", "HostsUpdatedInterrupt", "ObjectState", "State"]

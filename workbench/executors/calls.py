@@ -42,6 +42,3 @@ class NumberedCalls:
             "idle": list(range(len(sent))),
             "running": [],
         }
-
-
-__all__ = ["NumberedCalls"]

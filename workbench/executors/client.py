@@ -52,6 +52,3 @@ def start() -> None:
     """With the words of the command line."""
     code = main(*sys.argv[1:4])
     os._exit(code if 0 <= code < 256 else 128 - code)  # a thread may be waiting for input
-
-
-__all__ = ["LOST", "main", "start"]

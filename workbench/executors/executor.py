@@ -183,6 +183,3 @@ def _feed(channel: SealedChannel, stdin: IO[bytes]) -> None:
             left = message.data
             while left:
                 left = left[os.write(stdin.fileno(), left) :]
-
-
-__all__ = ["PURPOSE", "About", "Invitation", "connected", "serve"]

@@ -148,6 +148,3 @@ class BoardDiscovery:
             return None, ""
         self._known = found
         return found, ""
-
-
-__all__ = ["BoardDiscovery", "run_elastic_on", "run_on"]

@@ -276,6 +276,3 @@ def _carry(one: SealedChannel, other: SealedChannel) -> None:
         pass
     for each in (one, other):
         each.shut()
-
-
-__all__ = ["Executor", "ExecutorRegistry"]

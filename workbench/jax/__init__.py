@@ -11,12 +11,12 @@ from workbench.common.extras import need as _need
 _need("workbench.jax", "jax", install=_cure("jax"))
 
 from workbench.jax import elastic as elastic
-from workbench.jax import ops
-from workbench.jax.ops import *  # noqa: F403 - the verbs
+from workbench.jax import verbs
 from workbench.jax.optimizer import DistributedOptimizer as DistributedOptimizer
 from workbench.jax.optimizer import broadcast_parameters as broadcast_parameters
 from workbench.jax.optimizer import distributed_value_and_grad as distributed_value_and_grad
 from workbench.jax.tensors import Compression as Compression
+from workbench.jax.verbs import *  # noqa: F403
 from workbench.job.objects import allgather_object as allgather_object
 from workbench.job.objects import broadcast_object as broadcast_object
 from workbench.training import common
@@ -25,7 +25,7 @@ from workbench.training.common import *  # noqa: F403 - the names that all frame
 if not TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star; lists they do not add up
     __all__ = [
         *common.__all__,
-        *ops.__all__,
+        *verbs.__all__,
         "Compression",
         "DistributedOptimizer",
         "allgather_object",

@@ -170,6 +170,3 @@ def array_at(address: int, shape: Sequence[int], dtype: Any) -> Array:
     if not nbytes:
         return np.empty(shape, dtype)
     return np.ndarray(tuple(shape), dtype, (c_char * nbytes).from_address(address))
-
-
-__all__ = ["NAME", "ForeignCalls", "array_at"]

@@ -119,5 +119,3 @@ def _put(result: Array, target: Array) -> None:
 
 
 HOST_CALLS = HostCalls()
-
-__all__ = ["HOST_CALLS", "HostCalls"]

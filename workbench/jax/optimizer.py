@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from workbench.jax.ops import broadcast
 from workbench.jax.tensors import BRIDGE, Compression
+from workbench.jax.verbs import broadcast
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.job.requests import OrderOfUse

@@ -22,8 +22,8 @@ from workbench.jax.host_calls import HOST_CALLS
 from workbench.job.arrays import borrowed, on_gpu, plain
 from workbench.job.context import HOLDER
 from workbench.training.bridge import NoSparseGradients, Spec
-from workbench.training.calls import GraphCalls
 from workbench.training.compression import Compression as Casts
+from workbench.training.graph_calls import GraphCalls
 from workbench.training.progress import stride
 
 GRAPH = GraphCalls()
@@ -137,5 +137,3 @@ class JaxBridge(NoSparseGradients):
 
 
 BRIDGE = JaxBridge()
-
-__all__ = ["BRIDGE", "GRAPH", "Compression", "as_given", "on_host", "own_errors", "sendable", "traced"]

@@ -31,8 +31,8 @@ from workbench.core.messages import Kind, ReduceOp
 from workbench.core.pending import Entry
 from workbench.errors import LaunchError
 from workbench.job import array_verbs
+from workbench.job.array_calls import Array as Array
 from workbench.job.array_verbs import *  # noqa: F403
-from workbench.job.array_verbs import Array as Array
 from workbench.job.context import HOLDER, World
 from workbench.job.entries import entry as entry
 from workbench.job.entries import submit as submit

@@ -33,6 +33,3 @@ def as_cell(numbers: CellNumbers, carried: Mapping[str, Any] | None) -> Iterator
             if numbers.numbered:
                 job.cells_sent(numbers)  # the job may have begun in this call
             job.cell_ends()
-
-
-__all__ = ["as_cell"]

@@ -337,6 +337,3 @@ def _started_by(pid: int) -> bool:
 
 
 HOLDER = Holder()
-
-
-__all__ = ["HOLDER", "Context", "Passing", "World", "place"]

@@ -183,6 +183,3 @@ def wait_for(begin: Callable[..., Any], *args: Any, **options: Any) -> Any:
     finally:
         waiters.discard(me)
     return handle.wait()
-
-
-__all__ = ["KnownRequests", "MakeEntry", "Waiters", "entry", "submit", "submit_group", "submit_when_free", "wait_for"]

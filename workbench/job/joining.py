@@ -189,6 +189,3 @@ def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> l
         if first:
             raise first[0] from None
         raise
-
-
-__all__ = ["join_job", "leave_job", "run_threads"]

@@ -119,6 +119,3 @@ class Names:
         self.rounds.clear()
         if failures is not None:
             self.failures, self.refused = failures, False
-
-
-__all__ = ["Names", "Rounds"]

@@ -47,6 +47,3 @@ class Notifications:
 
 NOTIFICATIONS = Notifications()
 """Passes news of hosts from the launcher to the running training function. One per process."""
-
-
-__all__ = ["NOTIFICATIONS", "Listener", "Notifications"]

@@ -65,5 +65,3 @@ def _loads(data: Any) -> Any:
 
 broadcast_state = functools.partial(broadcast_object, name="elastic")
 """Of elastic states. By a name of its own: ranks may have numbered different numbers of unnamed tensors by then."""
-
-__all__ = ["allgather_object", "broadcast_object"]

@@ -126,6 +126,3 @@ def _versions() -> dict[str, str]:
             except PackageNotFoundError:
                 found[name] = str(getattr(loaded(name), "__version__", "?"))
     return found
-
-
-__all__ = ["StepTimes", "write"]

@@ -239,6 +239,3 @@ def _compared_after(rounds: int, every: int) -> bool:
         False
     """
     return every > 0 and (rounds % every == 0 or (2 < rounds < every and rounds & (rounds - 1) == 0))
-
-
-__all__ = ["OrderOfUse", "auto_name", "checked", "group_name"]

@@ -280,6 +280,3 @@ def _begin(context: Context) -> None:
     if context.sets.gpu is not None:
         context.sets.gpu.device.use()  # for what makes tensors of results
     np.seterr(over="ignore", invalid="ignore")  # of this thread: an inf is a result
-
-
-__all__ = ["start", "telling_failures"]

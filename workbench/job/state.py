@@ -63,6 +63,3 @@ def _wait(sets: SetTable, pending: dict[Key, int], process_set: int, name: str, 
         "line": line,
         "since_s": (time.perf_counter_ns() - submitted) / 1e9 if submitted else 0.0,
     }
-
-
-__all__ = ["Wait", "rank_state"]

@@ -23,11 +23,12 @@ from workbench.job.objects import allgather_object as allgather_object
 from workbench.job.objects import broadcast_object as broadcast_object
 from workbench.keras import callbacks as callbacks
 from workbench.keras import elastic as elastic
-from workbench.keras import functions
+from workbench.keras import functions, verbs
 from workbench.keras.backend import Compression as Compression
-from workbench.keras.functions import *  # noqa: F403 - the verbs
+from workbench.keras.functions import *  # noqa: F403
 from workbench.keras.optimizer import DistributedOptimizer as DistributedOptimizer
 from workbench.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
+from workbench.keras.verbs import *  # noqa: F403
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
@@ -35,6 +36,7 @@ if not TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star
     __all__ = [
         *common.__all__,
         *functions.__all__,
+        *verbs.__all__,
         "Compression",
         "DistributedOptimizer",
         "PartialDistributedOptimizer",

@@ -12,10 +12,10 @@ from ml_dtypes import bfloat16
 from workbench.core.backend.base import Array
 from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
+from workbench.job.calls import Call
 from workbench.job.context import HOLDER
 from workbench.keras.flavour import LEGACY, assign, keras, values_of, variables_of
 from workbench.training.bridge import Bridge, NoSparseGradients, Spec
-from workbench.training.calls import Call
 from workbench.training.compression import Compression as Casts
 from workbench.training.progress import stride
 from workbench.training.step_count import note_broadcast

@@ -194,6 +194,3 @@ def _wanted(legacy: bool, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     if legacy:
         return bool(kwargs.get("experimental_aggregate_gradients", True if given is None else given))
     return not kwargs.get("skip_gradients_aggregation", given) and kwargs.get("experimental_aggregate_gradients", True)
-
-
-__all__ = ["Distributed2"]

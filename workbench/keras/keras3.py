@@ -112,6 +112,3 @@ def keep_xla_away() -> None:
         return not is_distributed(getattr(model, "optimizer", None)) and plain(model)
 
     trainer.model_supports_jit = supports
-
-
-__all__ = ["Distributed3", "keep_xla_away"]

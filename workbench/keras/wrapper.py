@@ -62,6 +62,3 @@ class Distributed:
 def is_distributed(optimizer: Any) -> bool:
     """Is it wrapped? ``isinstance`` would ask the wrapped optimizer."""
     return issubclass(type(optimizer), Distributed)
-
-
-__all__ = ["Distributed", "is_distributed"]

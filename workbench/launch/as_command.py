@@ -91,7 +91,5 @@ def become(module: str, *more: str) -> NoReturn:
     os.execv(sys.executable, words(module, *more))
 
 
-__all__ = ["as_command", "become", "words", "write_named"]
-
 if __name__ == "__main__":
     sys.exit(as_command(lambda: int(import_module(sys.argv[1]).main(sys.argv[2:]))))

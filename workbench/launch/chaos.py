@@ -68,6 +68,3 @@ def _shared_folder() -> Iterator[str]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-__all__ = ["with_chaos"]

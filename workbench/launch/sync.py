@@ -188,6 +188,3 @@ def _size(nbytes: int) -> str:
     if nbytes < 1000:
         return count(nbytes, "byte")
     return f"{nbytes / 1e3:.1f} kB" if nbytes < 1e6 else f"{nbytes / 1e6:.1f} MB"
-
-
-__all__ = ["Copied", "command", "copied", "sync", "why"]

@@ -12,12 +12,13 @@ _need("workbench.mxnet", "mxnet", install="pip install mxnet==1.9.1, which needs
 
 from workbench.job.objects import allgather_object as allgather_object
 from workbench.job.objects import broadcast_object as broadcast_object
-from workbench.mxnet import ops
+from workbench.mxnet import ops, verbs
 from workbench.mxnet.functions import broadcast_parameters as broadcast_parameters
-from workbench.mxnet.ops import *  # noqa: F403 - the verbs
+from workbench.mxnet.ops import *  # noqa: F403
 from workbench.mxnet.optimizer import DistributedOptimizer as DistributedOptimizer
 from workbench.mxnet.tensors import Compression as Compression
 from workbench.mxnet.trainer import DistributedTrainer as DistributedTrainer
+from workbench.mxnet.verbs import *  # noqa: F403
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
@@ -25,6 +26,7 @@ if not TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star
     __all__ = [
         *common.__all__,
         *ops.__all__,
+        *verbs.__all__,
         "Compression",
         "DistributedOptimizer",
         "DistributedTrainer",

@@ -89,6 +89,3 @@ def _fill_rows(gradient: Any, values: Array, rows: Array) -> None:
     np.add.at(total, where, values)
     about = {"shape": gradient.shape, "ctx": gradient.context, "dtype": gradient.dtype}
     mx.nd.sparse.row_sparse_array((total, places), **about).copyto(gradient)
-
-
-__all__ = ["InPlaceAverage"]

@@ -102,6 +102,3 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # unt
             return
         for start in range(0, len(index), most):
             update(*(part[start : start + most] for part in step))
-
-
-__all__ = ["DistributedOptimizer"]

@@ -42,6 +42,3 @@ def new_like(array: Array, tensor: Any) -> Any:
 def fill(tensor: Any, array: Array) -> None:
     """Give a tensor these values, in place."""
     tensor._sync_copyfrom(array)  # what tensor[:] = array comes to, but for no dimension at all
-
-
-__all__ = ["Compression", "array_of", "fill", "new_like"]

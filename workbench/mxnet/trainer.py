@@ -68,6 +68,3 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # untyped
         if any(len(everywhere) > 1 for everywhere in found.values()):
             raise ValueError("A rank trains on one device: start as many ranks as there are devices.")
         self._gradients.average(list(found), [everywhere[0] for everywhere in found.values()])
-
-
-__all__ = ["DistributedTrainer"]

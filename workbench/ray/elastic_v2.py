@@ -81,7 +81,6 @@ class ElasticAdapter:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
-        """See :meth:`workbench.ray.RayExecutor.start`."""
         if executable_cls or executable_args or executable_kwargs:
             raise ValueError("executable_cls: the ranks of an elastic job may change, so they keep no object.")
         if self._growing:
@@ -96,14 +95,12 @@ class ElasticAdapter:
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
     ) -> list[Any]:
-        """See :meth:`workbench.ray.RayExecutor.run`."""
         if self._growing is None:
             raise LaunchError("There are no resources for ranks: call start() first.")
         with calling(callbacks or ()) as env:
             return self._growing.run(fn, args or (), kwargs, env)
 
     def shutdown(self) -> None:
-        """See :meth:`workbench.ray.RayExecutor.shutdown`."""
         growing, self._growing = self._growing, None
         if growing:
             growing.close()

@@ -168,7 +168,6 @@ class ColocatedStrategy(Strategy):
         return self._hosts * self._each
 
     def create_workers(self) -> tuple[list[Any], list[Any]]:
-        """See :meth:`Strategy.create_workers`."""
         self._place({"CPU": self._cpus * self._each, "GPU": self._gpus * self._each}, self._hosts, "STRICT_SPREAD")
         return self._fill([host for host in range(self._hosts) for _ in range(self._each)])
 
@@ -201,7 +200,6 @@ class PGStrategy(Strategy):
             self.placement_group = placement_group or ray.util.get_current_placement_group()
 
     def create_workers(self) -> tuple[list[Any], list[Any]]:
-        """See :meth:`Strategy.create_workers`."""
         if self.placement_group:
             return self._fill([-1] * self.num_workers)
         self._place({"CPU": self._cpus, "GPU": self._gpus}, self.num_workers, "PACK")

@@ -17,15 +17,16 @@ from workbench.tensorflow.gradient_tape import DistributedGradientTape as Distri
 from workbench.tensorflow.gradient_tape import PartialDistributedGradientTape as PartialDistributedGradientTape
 from workbench.tensorflow.optimizer import DistributedOptimizer as DistributedOptimizer
 from workbench.tensorflow.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
-from workbench.tf import ops
+from workbench.tf import ops, verbs
 from workbench.tf.functions import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
 from workbench.tf.functions import allgather_object as allgather_object
 from workbench.tf.functions import broadcast_global_variables as broadcast_global_variables
 from workbench.tf.functions import broadcast_object as broadcast_object
 from workbench.tf.functions import broadcast_object_fn as broadcast_object_fn
 from workbench.tf.functions import broadcast_variables as broadcast_variables
-from workbench.tf.ops import *  # noqa: F403 - the verbs
+from workbench.tf.ops import *  # noqa: F403
 from workbench.tf.tensors import Compression as Compression
+from workbench.tf.verbs import *  # noqa: F403
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
@@ -36,6 +37,7 @@ else:
     __all__ = [
         *common.__all__,
         *ops.__all__,
+        *verbs.__all__,
         "BroadcastGlobalVariablesHook",
         "Compression",
         "DistributedGradientTape",

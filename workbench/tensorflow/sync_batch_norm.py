@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from workbench.job import api
 from workbench.job.api import Sum
-from workbench.tf.ops import allreduce
+from workbench.tf.verbs import allreduce
 
 _KERAS_3 = hasattr(tf.keras, "ops")  # TensorFlow 2.15 has no tf.keras.__version__
 

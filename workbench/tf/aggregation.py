@@ -23,6 +23,3 @@ class Aggregation:
     def counter(self) -> Any:
         """A tensor: how many passes have been added up since the last step."""
         return tf.constant(self._reducer.passed)
-
-
-__all__ = ["Aggregation"]

@@ -79,6 +79,3 @@ def status_of(error: BaseException) -> tuple[int, str]:
     if isinstance(error, (ValueError, TypeError)):
         return tf.errors.INVALID_ARGUMENT, text
     return (tf.errors.UNIMPLEMENTED if isinstance(error, NotImplementedError) else tf.errors.UNKNOWN), text
-
-
-__all__ = ["as_tensorflow_s", "status_of"]

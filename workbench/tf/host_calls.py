@@ -89,5 +89,3 @@ def _let_independent(*ops: Any) -> None:
 
 
 HOST_CALLS = HostCalls()
-
-__all__ = ["HOST_CALLS", "HostCalls"]

@@ -26,12 +26,13 @@ from workbench.common.user_line import place_of
 from workbench.core.backend.base import Array
 from workbench.errors import UnsupportedTensorError
 from workbench.job.arrays import borrowed, on_gpu
+from workbench.job.calls import Call, Shape
 from workbench.tf.errors import as_tensorflow_s
 from workbench.tf.host_calls import HOST_CALLS
 from workbench.training.bridge import Spec
-from workbench.training.calls import Call, GraphCalls, Shape
 from workbench.training.compression import Compression as Casts
 from workbench.training.derivatives import derivative_of
+from workbench.training.graph_calls import GraphCalls
 from workbench.training.progress import stride
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -241,6 +242,3 @@ def graph_name(verb: str, tensors: Sequence[Any]) -> str:
     of = re.sub(r"[^A-Za-z0-9_.]", "_", tensors[0].op.name) if tensors else ""
     function = re.sub(r"_\d+$", "", getattr(graph, "name", ""))
     return f"{function}/{graph.unique_name(f'Horovod_{verb}_{of}')}"
-
-
-__all__ = ["BRIDGE", "GRAPH", "Compression", "graph_name", "on_host", "own_errors", "run_call", "shape_of"]

@@ -188,6 +188,3 @@ class WaitingOp:
             return None if error is None else self._code(error)
         except BaseException:  # noqa: BLE001 - it would be raised in a callback, where nobody sees it
             return tf.errors.UNKNOWN, _NO_TEXT
-
-
-__all__ = ["WaitingOp"]

@@ -10,9 +10,8 @@ _need("workbench.torch", "torch", install=_cure("torch"))
 from workbench.job.built import has_gpu
 from workbench.job.objects import allgather_object as allgather_object
 from workbench.job.objects import broadcast_object as broadcast_object
-from workbench.torch import autograd, ops
 from workbench.torch import elastic as elastic
-from workbench.torch.autograd import *  # noqa: F403 - the verbs, of which each is named in one file
+from workbench.torch import ops, verbs
 from workbench.torch.compiled import split_at_buckets as split_at_buckets
 from workbench.torch.compression import Compression as Compression
 from workbench.torch.functions import broadcast_optimizer_state as broadcast_optimizer_state
@@ -27,6 +26,7 @@ from workbench.torch.sharded.full_parameters import full_state_dict as full_stat
 from workbench.torch.sharded.full_parameters import load_full_state_dict as load_full_state_dict
 from workbench.torch.sharded.stage3 import shard_parameters as shard_parameters
 from workbench.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+from workbench.torch.verbs import *  # noqa: F403
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
@@ -36,8 +36,8 @@ _check_has_gpu = has_gpu  # by this name scripts written for Horovod ask
 if not TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star; lists they do not add up
     __all__ = [
         *common.__all__,
-        *autograd.__all__,
         *ops.__all__,
+        *verbs.__all__,
         "Compression",
         "DiLoCo",
         "DistributedOptimizer",

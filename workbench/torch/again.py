@@ -22,7 +22,7 @@ Known = list[tuple[Request, torch.Size, torch.dtype]]
 
 
 def begin_again(key: Hashable, tensors: Sequence[torch.Tensor]) -> list[Handle] | None:
-    """Begin as :meth:`workbench.training.calls.Call.begin`, in place; None where these tensors were never begun so.
+    """Begin as :meth:`workbench.job.calls.Call.begin`, in place; None where these tensors were never begun so.
 
     Args:
         key: what the call was called with, apart from the tensors.
@@ -64,6 +64,3 @@ def remember(key: Hashable, tensors: Sequence[torch.Tensor], handles: Sequence[H
 
 def _itself(tensor: torch.Tensor, _: Any) -> torch.Tensor:
     return tensor
-
-
-__all__ = ["begin_again", "remember"]

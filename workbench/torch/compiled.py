@@ -74,6 +74,3 @@ def not_traced(function: Callable[P, R]) -> Callable[P, R]:
 
     run._torchdynamo_disable = True  # type: ignore[attr-defined]
     return run
-
-
-__all__ = ["not_traced", "split_at_buckets"]

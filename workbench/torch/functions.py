@@ -9,7 +9,7 @@ import torch
 
 from workbench.job import api
 from workbench.job.objects import broadcast_object
-from workbench.torch import ops
+from workbench.torch import ops, verbs
 from workbench.torch.optimizer.initial_zeros import give_zeros_until_step
 from workbench.training.step_count import note_broadcast
 
@@ -37,7 +37,7 @@ def broadcast_parameters(params: Params, root_rank: int) -> None:
     for name, tensor in _named(params):
         # Memory of any layout: what is not contiguous is filled by way of a copy.
         dense = tensor.data if tensor.data.is_contiguous() else tensor.data.contiguous()
-        handles.append((tensor, dense, ops.broadcast_async_(dense, root_rank, f"parameters.{name}")))
+        handles.append((tensor, dense, verbs.broadcast_async_(dense, root_rank, f"parameters.{name}")))
     for tensor, dense, handle in handles:
         ops.synchronize(handle)
         if dense.data_ptr() != tensor.data.data_ptr():
@@ -94,7 +94,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
             if api.rank() == root_rank
             else torch.empty(value.shape, dtype=value.dtype, device=value.device)
         )
-        return ops.broadcast_(dense, root_rank, f"optimizer.{value.index}")
+        return verbs.broadcast_(dense, root_rank, f"optimizer.{value.index}")
 
     # On the root as well: loading may change a state's dtype (NAdam's counters), and the ranks must not differ in that.
     optimizer.load_state_dict(_map(skeleton, give))

@@ -122,6 +122,3 @@ def take_over(param: torch.nn.Parameter) -> HookOwner | None:
             if (owner := old.owner()) is not None:
                 owner.give_way()
     return owner
-
-
-__all__ = ["REPLACED", "Arrivals", "Hook", "take_over"]

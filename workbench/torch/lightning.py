@@ -347,5 +347,3 @@ def _all_of_a_metric(value: Any, group: Any = None) -> list[Any]:
 
 for _strategies, _strategy in ((_registry, WorkbenchStrategy), (_fabric_registry, WorkbenchFabricStrategy)):
     _strategies.register("workbench", _strategy, description="on the workbench's ranks", override=True)
-
-__all__ = ["WorkbenchEnvironment", "WorkbenchFabricStrategy", "WorkbenchStrategy"]

@@ -91,6 +91,3 @@ def _place(weight: torch.Tensor) -> torch.Tensor | None:
             if owner is not None:
                 return owner.lend(hook.name)
     return None
-
-
-__all__ = ["LinearInBucket", "write_in_buckets"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from workbench.torch.ops import allreduce_
+from workbench.torch.verbs import allreduce_
 
 
 class NaiveOptimizer:
@@ -41,6 +41,3 @@ class NaiveOptimizer:
             if param.grad is not None:
                 allreduce_(param.grad, name=f"naive.{name}")
         return self._optimizer.step()
-
-
-__all__ = ["NaiveOptimizer"]

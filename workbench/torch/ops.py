@@ -1,7 +1,6 @@
-"""The verbs on torch tensors that return handles or work in place. The differentiable ones are in ``autograd.py``.
+"""How the verbs are run that return handles or work in place; and the reduction of sparse tensors.
 
-What all share: :mod:`workbench.job.api`. ``op`` is Average (default), Sum, Min, Max, Product or Adasum (allreduce);
-``average=`` is Horovod's older way to say Average (True) or Sum (False).
+The verbs themselves are in ``verbs.py``.
 """
 
 from __future__ import annotations
@@ -16,201 +15,15 @@ from workbench.core.handle import GroupHandle, Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.errors import UnsupportedTensorError
-from workbench.job import api
+from workbench.job import api, calls
 from workbench.job.api import Average, ReduceOp, Sum
+from workbench.job.array_calls import poll
+from workbench.job.calls import Call
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.again import begin_again, remember
 from workbench.torch.tensors import about, fresh_like, in_place, tensor_of
-from workbench.training.calls import Call, choose_op
 
 Tensors = Sequence[torch.Tensor]
-
-
-def allreduce_async(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """Reduce into new memory; the handle's result is the new tensor."""
-    return grouped_allreduce_async([tensor], average, name, op, prescale_factor, postscale_factor, process_set).members[
-        0
-    ]
-
-
-def allreduce_async_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """Reduce in place; the handle's result is the tensor itself."""
-    return grouped_allreduce_async_(
-        (tensor,), average, name, op, prescale_factor, postscale_factor, process_set
-    ).members[0]
-
-
-def allreduce_(
-    tensor: torch.Tensor,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """As :func:`allreduce_async_`, and wait."""
-    factors = prescale_factor, postscale_factor
-    return api.wait_for(allreduce_async_, tensor, average, name, op, *factors, process_set)  # type: ignore[no-any-return]
-
-
-def grouped_allreduce_async(
-    tensors: Tensors,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> GroupHandle:
-    """Reduce several tensors into new memory; none starts before all are ready on every rank."""
-    call = Call(
-        Kind.ALLREDUCE, name, choose_op(op, average), prescale_factor, postscale_factor, process_set=process_set
-    )
-    return begin(call, tensors)
-
-
-def grouped_allreduce_async_(
-    tensors: Tensors,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> GroupHandle:
-    """As :func:`grouped_allreduce_async`, in place."""
-    again = (
-        None
-        if name is None or process_set is not global_process_set
-        else ("torch", name, average, op, prescale_factor, postscale_factor)
-    )
-    if again and (known := begin_again(again, tensors)):
-        return GroupHandle(known)
-    call = Call(
-        Kind.ALLREDUCE, name, choose_op(op, average), prescale_factor, postscale_factor, process_set=process_set
-    )
-    group = begin(call, tensors, fresh=False)
-    if again:
-        remember(again, tensors, group.members)
-    return group
-
-
-def grouped_allreduce_(
-    tensors: Tensors,
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """As :func:`grouped_allreduce_async_`, and wait."""
-    factors = prescale_factor, postscale_factor
-    return api.wait_for(grouped_allreduce_async_, tensors, average, name, op, *factors, process_set)  # type: ignore[no-any-return]
-
-
-def allgather_async(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle:
-    """Concatenate along the first dimension, which may differ between ranks."""
-    return grouped_allgather_async([tensor], name, process_set).members[0]
-
-
-def grouped_allgather_async(
-    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> GroupHandle:
-    """Allgather several tensors; none starts before all are ready on every rank."""
-    return begin(Call(Kind.ALLGATHER, name, process_set=process_set), tensors)
-
-
-def broadcast_async(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle:
-    """The root's tensor, in new memory."""
-    return begin(Call(Kind.BROADCAST, name, root=root_rank, process_set=process_set), [tensor]).members[0]
-
-
-def broadcast_async_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle:
-    """The root's tensor, in place."""
-    call = Call(Kind.BROADCAST, name, root=root_rank, process_set=process_set)
-    return begin(call, [tensor], fresh=False).members[0]
-
-
-def broadcast_(
-    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> torch.Tensor:
-    """As :func:`broadcast_async_`, and wait."""
-    return api.wait_for(broadcast_async_, tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
-
-
-def alltoall_async(
-    tensor: torch.Tensor,
-    splits: torch.Tensor | Sequence[int] | None = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """Send ``splits[i]`` rows to rank i. With splits the result is (tensor, received splits), else the tensor.
-
-    Raises:
-        ValueError: splits of another dtype than int32, or that do not fit the rows.
-    """
-    call = Call(Kind.ALLTOALL, name, splits=rows_of(splits), process_set=process_set)
-    return begin(call, [tensor]).members[0]
-
-
-def rows_of(splits: torch.Tensor | Sequence[int] | None) -> tuple[int, ...] | None:
-    """The splits of an alltoall as numbers.
-
-    Raises:
-        ValueError: a tensor of another dtype than int32.
-    """
-    if isinstance(splits, torch.Tensor) and splits.dtype is not torch.int32:
-        raise ValueError(f"splits must be int32, not {splits.dtype}: write splits.to(torch.int32).")
-    return None if splits is None else tuple(int(part) for part in splits)
-
-
-def reducescatter_async(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Handle:
-    """Reduce, and keep this rank's rows; the first ``rows % size()`` ranks get one more."""
-    return grouped_reducescatter_async([tensor], name, op, process_set, prescale_factor, postscale_factor).members[0]
-
-
-def grouped_reducescatter_async(
-    tensors: Tensors,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> GroupHandle:
-    """Reduce-scatter several tensors; none starts before all are ready on every rank."""
-    call = Call(Kind.REDUCESCATTER, name, op, prescale_factor, postscale_factor, process_set=process_set)
-    return begin(call, tensors)
 
 
 def sparse_allreduce_async(
@@ -255,11 +68,6 @@ def gather_sparse(
     return wait
 
 
-def poll(handle: Handle | GroupHandle) -> bool:
-    """True when :func:`synchronize` would not block."""
-    return handle.poll()
-
-
 def synchronize(handle: Handle | GroupHandle | Callable[[], Any]) -> Any:
     """Wait for a handle, or for what :func:`sparse_allreduce_async` returned, and return the result."""
     return handle.wait() if isinstance(handle, (Handle, GroupHandle)) else handle()
@@ -274,6 +82,34 @@ def begin(call: Call, tensors: Tensors, fresh: bool = True) -> GroupHandle:
         fresh: the results go to new memory, else into the tensors; no matter where the verb is ``by_rows``.
     """
     return GroupHandle(call.begin(tensors, partial(_entry, call, fresh)))
+
+
+def begin_in_place(call: Call, tensors: Tensors) -> GroupHandle:
+    """As :func:`begin`, into the tensors; a named allreduce of all ranks is known from the second step on."""
+    if call.kind is not Kind.ALLREDUCE or call.name is None or call.process_set is not global_process_set:
+        return begin(call, tensors, fresh=False)
+    again = ("torch", call.name, call.op, call.prescale, call.postscale)
+    if known := begin_again(again, tensors):
+        return GroupHandle(known)
+    group = begin(call, tensors, fresh=False)
+    remember(again, tensors, group.members)
+    return group
+
+
+def run_in_place(call: Call, tensors: Tensors) -> list[torch.Tensor]:
+    """As :func:`begin_in_place`, and wait."""
+    return api.wait_for(begin_in_place, call, tensors)  # type: ignore[no-any-return]
+
+
+def rows_of(splits: torch.Tensor | Sequence[int] | None) -> tuple[int, ...] | None:
+    """The splits of an alltoall as numbers.
+
+    Raises:
+        ValueError: a tensor of another dtype than int32.
+    """
+    if isinstance(splits, torch.Tensor) and splits.dtype is not torch.int32:
+        raise ValueError(f"splits must be int32, not {splits.dtype}: write splits.to(torch.int32).")
+    return calls.rows_of(splits)  # type: ignore[arg-type]  # a tensor of one dimension
 
 
 def _entry(call: Call, fresh: bool, tensor: torch.Tensor, name: str | None, fields: dict[str, Any]) -> Entry:
@@ -298,22 +134,4 @@ def _rows(call: Call, like: torch.Tensor, result: Any) -> Any:
     return rows if call.splits is None else (rows, torch.from_numpy(result[1]))
 
 
-__all__ = [
-    "allgather_async",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall_async",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather_async",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter_async",
-    "poll",
-    "reducescatter_async",
-    "sparse_allreduce_async",
-    "synchronize",
-]
+__all__ = ["poll", "sparse_allreduce_async", "synchronize"]

@@ -29,7 +29,7 @@ from torch.autograd.function import Function, once_differentiable
 from workbench.errors import MismatchError
 from workbench.job import api
 from workbench.job.api import Sum
-from workbench.torch import ops
+from workbench.torch import ops, verbs
 
 
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
@@ -108,7 +108,7 @@ class _Normalize(Function):
         d_bias, d_weight = sums[: len(mean)], sums[len(mean) :] * inverse
         dx = None
         if ctx.needs_input_grad[0]:
-            handle = ops.allreduce_async(sums, op=Sum, name=f"sync_batch_norm.backward.{len(mean)}")
+            handle = verbs.allreduce_async(sums, op=Sum, name=f"sync_batch_norm.backward.{len(mean)}")
             dy_mean, dot_mean = (ops.synchronize(handle) / ctx.total).chunk(2)
             scale = inverse if weight is None else inverse * weight
             dx = (dy - _channels(dy_mean, x)) - centred * _channels(dot_mean * inverse * inverse, x)
@@ -129,7 +129,7 @@ def _statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
     # Not a name per layer: all ranks run the layers in the same order, one after the other. Nor one per number of
     # channels, or ranks whose layers differ would wait for each other.
     try:
-        rows = ops.synchronize(ops.allgather_async(row, "sync_batch_norm.forward"))
+        rows = ops.synchronize(verbs.allgather_async(row, "sync_batch_norm.forward"))
     except MismatchError as error:
         raise MismatchError(
             "The ranks run different SyncBatchNorm layers, or in different dtypes. Build one model on all ranks. "

@@ -9,7 +9,7 @@ import torch
 
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet
-from workbench.torch.ops import allreduce_async
+from workbench.torch.verbs import allreduce_async
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 
@@ -93,6 +93,3 @@ def by_name(optimizer: torch.optim.Optimizer, named: Named | None) -> dict[str, 
             f"named_parameters was specified, but {unnamed} of the optimizer's parameters have no name in it."
         )
     return {given[param]: param for _, _, param in params}
-
-
-__all__ = ["Named", "Wrapping", "by_name", "loss_of_all"]

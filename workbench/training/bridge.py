@@ -17,9 +17,9 @@ import numpy as np
 from workbench.core.backend.base import Array
 from workbench.core.messages import Progress
 from workbench.job.api import Average, Sum
+from workbench.job.calls import Shape
 from workbench.job.process_sets import global_process_set
 from workbench.job.requests import OrderOfUse
-from workbench.training.calls import Shape
 from workbench.training.compression import Compressor
 from workbench.training.gradient_list import GradientList
 from workbench.training.progress import comparing
@@ -280,6 +280,3 @@ def names_among(names: Sequence[str], variables: Sequence[Any], chosen: Iterable
     """The names of those variables that are among the chosen ones, themselves, not equals of theirs."""
     ids = {id(each) for each in chosen}
     return [name for name, variable in zip(names, variables, strict=True) if id(variable) in ids]
-
-
-__all__ = ["Bridge", "NoSparseGradients", "Spec", "TensorReducer", "names_among", "names_of"]

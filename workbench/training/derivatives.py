@@ -26,7 +26,7 @@ from workbench.core.backend.base import Array
 from workbench.core.messages import Kind
 from workbench.job import api, arrays
 from workbench.job.api import Average, Sum
-from workbench.training.calls import Call
+from workbench.job.calls import Call
 
 Derivative = Callable[[Sequence[Array], Sequence[int]], list[Array]]
 
@@ -162,6 +162,3 @@ def derivative_of(call: Call) -> Derivative:
     """
     rule = rule_of(call)
     return lambda dy, rows: rule(BackwardContext(call, _ARRAYS, dy, rows))
-
-
-__all__ = ["DERIVATIVES", "BackwardContext", "Derivative", "Rule", "Verbs", "derivative_of", "rule_of"]

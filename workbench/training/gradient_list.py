@@ -27,10 +27,10 @@ from workbench.core.messages import Kind
 from workbench.job import api
 from workbench.job.api import Adasum, Average, ReduceOp, Sum
 from workbench.job.arrays import on_gpu, scaled
+from workbench.job.calls import Call
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.job.requests import OrderOfUse
-from workbench.training.calls import Call
 from workbench.training.memory import ALONE_BYTES, BucketLimit, BucketMemory
 from workbench.training.step_count import StepCount
 
@@ -245,6 +245,3 @@ def _scaled(rows: Any, factor: float) -> Any:
 def _merged(rows: list[Rows]) -> Rows:
     """The rows of several passes as one."""
     return np.concatenate([values for values, _ in rows]), np.concatenate([places for _, places in rows])
-
-
-__all__ = ["GradientList", "Rows"]

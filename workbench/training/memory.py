@@ -177,6 +177,3 @@ def bucket_bytes(wanted: int | None = None) -> int:
     """
     settings = HOLDER.get().settings
     return min(settings.bucket_bytes if wanted is None else wanted, settings.fusion_threshold_bytes)
-
-
-__all__ = ["ALONE_BYTES", "BucketLimit", "BucketMemory", "empty", "zeros"]

@@ -152,6 +152,3 @@ def _check_fits(found: Measured, numbers: int, machines: Sequence[str]) -> None:
         raise WorkbenchError(
             f"it was measured with a model of {values(found):,} numbers, and this optimizer has {numbers:,}. {again}"
         )
-
-
-__all__ = ["Measurements", "PlanSource", "agree", "keep"]

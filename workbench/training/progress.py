@@ -114,6 +114,3 @@ def comparing() -> bool:
     """Do the ranks of this job compare their progress?"""
     context = HOLDER.find()
     return context is not None and context.world.size > 1 and context.settings.compare_steps > 0
-
-
-__all__ = ["SAMPLE", "compare_learning_rates", "comparing", "hyperparameters", "stride", "weights"]

@@ -127,6 +127,3 @@ class StepCount:
         if job is not self._job or broadcasts != self._broadcasts:
             self.begin_anew()
             self._job, self._broadcasts = job, broadcasts
-
-
-__all__ = ["Broadcasts", "StepCount", "note_broadcast", "note_step"]

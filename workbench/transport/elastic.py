@@ -283,6 +283,3 @@ def _like() -> dict[str, str]:
 def _version() -> str:
     """The release, and the words that workers and launcher use."""
     return f"{getattr(sys.modules.get('workbench'), '__version__', '')} ({VERSION})"
-
-
-__all__ = ["Dismissed", "ElasticBootstrap", "Registration", "registration"]

@@ -68,6 +68,3 @@ def take_back(requests: list[MPI.Request]) -> None:
 def keep(requests: Iterable[MPI.Request]) -> None:
     """Those that are not done stay, with their memory, as long as the process."""
     _KEPT.extend(request for request in requests if request != MPI.REQUEST_NULL)
-
-
-__all__ = ["keep", "until", "wait"]

@@ -220,6 +220,3 @@ class _Broadcast(_Steps):
 
 def _unscaled(chunk: Array) -> None:
     """It is scaled already."""
-
-
-__all__ = ["TwoLevelCollectives"]

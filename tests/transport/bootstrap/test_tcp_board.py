@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from attackers import Address, Recorder, cut_off, listener, no_free_files, noises, trickle, visit
 
+from workbench.common.messages import Message, encode
 from workbench.common.secret import handshake
 from workbench.common.secret.listener import MOST
 from workbench.errors import LaunchError
@@ -52,7 +53,7 @@ class Job:
         assert server
         server.close()
         for board in self.boards:
-            board._socket.close()
+            board._channel.close()
 
 
 @pytest.fixture
@@ -77,7 +78,8 @@ def test_noise_is_cut_off(job: Job, i: int, tmp_path: Path) -> None:
 def test_who_does_not_know_the_secret_writes_nothing(job: Job) -> None:
     """A command right behind a wrong proof is not obeyed."""
     with visit(job.address) as stranger:
-        stranger.sendall(bytes(48) + struct.pack(">cHI", b"w", 1, 6) + b"x" + b"theirs")
+        theirs = encode(Message("write", {"name": "x"}, b"theirs"))
+        stranger.sendall(bytes(48) + struct.pack(">I", len(theirs)) + theirs)
         assert cut_off(stranger)
     assert job.boards[0].read("x") is None
 
@@ -93,7 +95,7 @@ def test_a_host_may_be_known_by_its_name_and_have_no_secret_yet() -> None:
     assert first._server
     first._server.close()
     for board in (first, second):
-        board._socket.close()
+        board._channel.close()
 
 
 def test_many_strangers_keep_no_rank_away(job: Job) -> None:
@@ -165,9 +167,8 @@ def test_a_stranger_who_listens_is_not_believed(says: bytes) -> None:
 
 def test_a_rank_that_has_lost_its_mind(job: Job) -> None:
     """Its nonsense ends its own connection; half a value keeps nobody else waiting."""
-    for said in (struct.pack(">cHI", b"w", 1, 1 << 31), struct.pack(">cHI", b"w", 1, 1000) + b"x" + bytes(500)):
-        mad = job.join()
-        mad._socket.sendall(said)
+    for said in (struct.pack(">I", 1 << 31), struct.pack(">I", 1000) + bytes(500)):
+        job.join()._channel._socket.sendall(said)
         assert job.works()
     with pytest.raises(LaunchError, match="does not answer any more"):
         job.boards[1].read("x")  # that one had announced two gigabytes
@@ -176,10 +177,7 @@ def test_a_rank_that_has_lost_its_mind(job: Job) -> None:
 def test_a_rank_0_that_is_gone(job: Job) -> None:
     """An error that names where it was."""
     rank = job.join()
-    server = job.boards[0]._server
-    assert server
-    server.close()
-    job.boards[0]._socket.close()
+    job.close()
     with pytest.raises(LaunchError, match=r"within 0.5 s: connection refused"):
         TcpBoard(*job.address, SECRET, 1, 2, 0.5)
     assert rank.where == f"127.0.0.1 port {job.address[1]}"

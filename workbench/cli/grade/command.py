@@ -98,6 +98,3 @@ def run(args: argparse.Namespace) -> int:
             "cannot. See instructors/guide.md."
         )
     return int(not all(notebook.complete for notebook in graded))
-
-
-__all__ = ["add", "run"]

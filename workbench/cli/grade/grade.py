@@ -224,6 +224,3 @@ def writable(path: str) -> Path:
             return Path(path)
     except OSError as error:
         raise LaunchError(f"{path} cannot be written: {error.strerror}.") from error
-
-
-__all__ = ["Grading", "How", "check_installed", "check_sandbox", "check_user", "writable"]

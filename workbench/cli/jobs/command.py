@@ -144,6 +144,3 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
         what = "a variable" if option == "env" else "it"
         raise LaunchError(f"--{option} {wrong[0]}: {what} has a value: {wrong[0]}=text.")
     return dict(each.split("=", 1) for each in texts)
-
-
-__all__ = ["KINDS", "add", "described", "handle"]

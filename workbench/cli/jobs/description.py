@@ -296,6 +296,3 @@ def run_words(job: JobDescription, *hosts: str) -> list[str]:
     """
     limits = ["--min-np", str(job.min_np), "--max-np", str(job.max_np)] if job.is_elastic else []
     return ["workbench", "run", "-np", str(job.np), *limits, *hosts, "--", *job.command]
-
-
-__all__ = ["JobDescription", "quantity", "run_words", "seconds", "toleration", "volume"]

@@ -64,6 +64,3 @@ def as_yaml(document: dict[str, Any]) -> str:
 
     text: str = yaml.dump(document, Dumper=PlainDumper, sort_keys=False, allow_unicode=True, width=120)
     return text
-
-
-__all__ = ["MANIFESTS", "as_yaml", "lines", "run_line"]

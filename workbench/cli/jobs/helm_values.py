@@ -69,6 +69,3 @@ def _image(job: JobDescription) -> tuple[str, str, str]:
     folder, slash, last = name.rpartition("/")
     last, _, tag = last.partition(":")
     return f"{folder}{slash}{last}", tag, digest
-
-
-__all__ = ["values"]

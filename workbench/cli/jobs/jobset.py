@@ -70,6 +70,3 @@ def fixed_size(job: JobDescription, kind: str) -> None:
             f"A {kind} has a fixed number of ranks, and this job has {job.min_np} to {job.max_np}. For an elastic job "
             "use mpijob or helm-values."
         )
-
-
-__all__ = ["fixed_size", "manifest"]

@@ -55,6 +55,3 @@ def manifest(job: JobDescription) -> dict[str, Any]:
 
 def _replicas(number: int, restart: str, template: dict[str, Any]) -> dict[str, Any]:
     return {"replicas": number, "restartPolicy": restart, "template": template}
-
-
-__all__ = ["manifest"]

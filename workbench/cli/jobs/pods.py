@@ -249,30 +249,3 @@ def no_torchrun_variables(job: JobDescription) -> None:
 
 TORCHRUN = ["torchrun", "--no-python"]
 """It starts any command, and its variables tell the workbench all that it needs."""
-
-__all__ = [
-    "GPU",
-    "KEYS",
-    "QUEUE",
-    "TORCHRUN",
-    "container",
-    "environment",
-    "image",
-    "launcher",
-    "literal",
-    "metadata",
-    "mounts",
-    "no_torchrun_variables",
-    "own_mounts",
-    "own_volumes",
-    "placement",
-    "pod",
-    "pod_security",
-    "resources",
-    "security",
-    "shm_size",
-    "template",
-    "torchrun_environment",
-    "volumes",
-    "worker",
-]

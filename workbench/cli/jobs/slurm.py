@@ -56,6 +56,3 @@ def script(job: JobDescription, site: Site | None = None, activate: str = "") ->
 
 def _mebibytes(memory: str, times: int) -> int:
     return ceil(quantity(memory) * times / _MEBIBYTE)
-
-
-__all__ = ["script", "wanted"]

@@ -71,6 +71,3 @@ def _patch(job: JobDescription) -> dict[str, Any]:
     }
     node = {"name": _NODE, "template": {"spec": {"template": pods.template(job, spec)}}}
     return {"template": {"spec": {"replicatedJobs": [node]}}}
-
-
-__all__ = ["manifest"]

@@ -43,6 +43,3 @@ def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
         if item is not None and not isinstance(item, Line):
             found.append({"data": item.data, "metadata": item.metadata})
     return found
-
-
-__all__ = ["IN_TAB", "MIME", "RANKS", "as_data"]

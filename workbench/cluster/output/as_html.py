@@ -97,6 +97,3 @@ def _style(code: int) -> str:
     if 30 <= code <= 37:
         return f"color:{_NAMES[code - 30]}"
     return f"color:{_NAMES[code - 90]}" if 90 <= code <= 97 else ""
-
-
-__all__ = ["as_html", "coloured"]

@@ -36,6 +36,3 @@ def plain(bundle: Bundle) -> str:
     """What stands for a bundle in a text."""
     text = bundle.data.get("text/plain") or ", ".join(bundle.data)
     return text if isinstance(text, str) else "".join(text)
-
-
-__all__ = ["as_text", "plain"]

@@ -186,6 +186,3 @@ class Collected:
                 self._rest, self.file = os.fdopen(number, "w", encoding="utf-8", errors="replace"), Path(name)
             self._rest.write(f"[rank {engine}] {text}")
             self._rest.flush()
-
-
-__all__ = ["KEPT_BYTES", "Collected"]

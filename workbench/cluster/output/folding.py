@@ -47,6 +47,3 @@ def _parts(items: Sequence[Item], most: int) -> Folded:
     first = (most - 1) // 2
     last = len(items) - (most - 1 - first)
     return Folded(items[:first], items[first:last], items[last:])
-
-
-__all__ = ["SCREEN_LINES", "Folded", "folded"]

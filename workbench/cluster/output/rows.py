@@ -126,6 +126,3 @@ def _slowest(bars: Mapping[int, tuple[Item, int]]) -> Line:
     if at == bars[fast][1]:
         return line
     return Line(f"{line.text} (the slowest: rank {slow}; the fastest, rank {fast}, is at {bars[fast][1]})", line.error)
-
-
-__all__ = ["Row", "merged", "one_bar"]

@@ -133,6 +133,3 @@ class Screen:
         elif piece.startswith(_UP) and up is not None:
             at = (len(self.items) if self._at is None else self._at) - int(up or 1)
             self._at, self._again = max(0, at) if self.items else None, True
-
-
-__all__ = ["Bundle", "Item", "Line", "Screen"]

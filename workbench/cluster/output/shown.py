@@ -141,6 +141,3 @@ def _both_ends(items: list[Item], most: int) -> list[Item]:
     if len(items) <= most:
         return items
     return [*items[: most // 2], Line(f"… {len(items) - most} lines are left out here …"), *items[-(most // 2) :]]
-
-
-__all__ = ["BelowTheCell", "OnTerminal", "Shown"]

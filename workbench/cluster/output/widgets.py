@@ -134,6 +134,3 @@ class Relay:
         if (held := self._held.pop(comm, None)) is not None:
             self._passed_at[comm] = self._clock()
             self._pass_on(held)
-
-
-__all__ = ["VIEW", "Bars", "Relay"]

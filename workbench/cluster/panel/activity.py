@@ -136,6 +136,3 @@ def _progress(loops: Sequence[Mapping[str, float]]) -> str:
 def step_of(loop: Mapping[str, float] | None) -> float | None:
     """The number of a training loop's step, by whatever name; None if none is seen."""
     return next((value for name, value in (loop or {}).items() if name != "loss"), None)
-
-
-__all__ = ["EngineStates", "lines", "missing_for", "sentence", "step_of"]

@@ -221,6 +221,3 @@ class PanelThread:
                 continue
             if not self._show(*(made or (None, ""))) or made is None:
                 return
-
-
-__all__ = ["KEPT_S", "Feed", "PanelThread", "Row"]

@@ -37,6 +37,3 @@ def print_tables(feed: Feed, every_s: float = 1.0, rounds: int = 0) -> None:
             height = len(lines)
     except KeyboardInterrupt:
         return
-
-
-__all__ = ["print_tables", "show_panel"]

@@ -47,6 +47,3 @@ def _cells(row: Row, gpu: bool) -> tuple[str, ...]:
         memory = str(use["memory"] // 1_000_000) if "memory" in use else ""
         numbers = (*numbers, str(use.get("percent", "")), memory)
     return str(row["rank"]), row["state"], first_line(row["detail"], _MOST), *numbers, first_line(row["line"], _MOST)
-
-
-__all__ = ["as_table"]

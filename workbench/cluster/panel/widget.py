@@ -116,6 +116,3 @@ def _widget_class() -> Any:
         ended = traitlets.Bool().tag(sync=True)
 
     return RanksPanel
-
-
-__all__ = ["panel"]

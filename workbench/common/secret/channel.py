@@ -100,6 +100,3 @@ def fields_of(message: Message | None, kind: str) -> Mapping[str, Any]:
         ({'slots': 2}, {})
     """
     return message.fields if message is not None and message.kind == kind else {}
-
-
-__all__ = ["SealedChannel", "fields_of"]

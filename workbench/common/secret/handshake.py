@@ -101,6 +101,3 @@ def exactly(sock: socket.socket, count: int, until: float) -> bytes:
             raise ConnectionError(errno.ECONNRESET, "it has closed the connection")
         found += more
     return bytes(found)
-
-
-__all__ = ["HANDSHAKE_S", "StrangerError", "connect", "exactly", "greet"]

@@ -105,6 +105,3 @@ class Listener:
         del self._strangers[oldest]
         with contextlib.suppress(OSError):
             oldest.shutdown(socket.SHUT_RDWR)  # its thread wakes up, and closes it
-
-
-__all__ = ["MOST", "Listener"]

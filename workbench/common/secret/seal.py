@@ -75,6 +75,3 @@ def mac(key: bytes, name: str, body: bytes) -> bytes:
     found.update(named)
     found.update(body)
     return found.digest()
-
-
-__all__ = ["MAC", "Seal", "derived", "mac"]

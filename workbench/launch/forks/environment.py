@@ -54,6 +54,3 @@ def read_by_imports(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: text for name, text in env.items() if (name in _READ or name.startswith(_BEGINS)) and name not in THREADS
     }
-
-
-__all__ = ["PAD", "THREADS", "read_by_imports"]

@@ -228,6 +228,3 @@ def _locked(path: str) -> int:
             os.close(lock)
             return -1
         os.close(lock)  # the last server has deleted it meanwhile
-
-
-__all__ = ["ENGINES", "Forks", "behind", "leave", "path", "possible", "start"]

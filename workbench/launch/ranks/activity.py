@@ -144,6 +144,3 @@ def _number(value: Any) -> float | None:
     if torch is not None and isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1:
         return float(value.detach())
     return None
-
-
-__all__ = ["Activity", "Published", "loop_of"]

@@ -45,6 +45,3 @@ def _settled(line: bytes) -> bytes:
 def _last(text: bytes) -> bytes:
     """The state that replaces the others."""
     return next((part for part in reversed(text.split(b"\r")) if part), b"")
-
-
-__all__ = ["Bars"]

@@ -288,6 +288,3 @@ def _caller(frame: FrameType) -> FrameType | bool:
 
 def _refused(why: str) -> dict[str, Any]:
     return {"success": False, "message": why, "body": {}}
-
-
-__all__ = ["DEBUG", "Debugger"]

@@ -138,6 +138,3 @@ def signal_name(number: int) -> str:
         ('SIGTERM', 'signal 40')
     """
     return Signals(number).name if number in set(Signals) else f"signal {number}"
-
-
-__all__ = ["Ending", "how_it_ended", "shell_code", "signal_name"]

@@ -55,6 +55,3 @@ def unlisted(names: Sequence[tuple[str, int]], data: bytes) -> dict[str, bytes]:
     for name, length in names:
         found[name], data = data[:length], data[length:]
     return found
-
-
-__all__ = ["FOLDER", "command", "listed", "read", "unlisted", "write"]

@@ -84,6 +84,3 @@ def _device() -> str:
     used = [torch.cuda.memory_reserved(i) for i in range(torch.cuda.device_count())]
     number = used.index(max(used))
     return (names[number] if names else str(number)) if any(used) else ""
-
-
-__all__ = ["GpuUse"]

@@ -59,6 +59,3 @@ def _unlocked(folder: Path) -> bool:
     finally:
         os.close(lock)
     return True
-
-
-__all__ = ["BEGINS", "delete_stale", "make"]

@@ -270,6 +270,3 @@ class Loop:
     def close(self) -> None:
         """It runs nothing any more."""
         self._loop.close()
-
-
-__all__ = ["Kernel", "Loop"]

@@ -39,5 +39,3 @@ def about_names(shell: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 _MOST = 2000
-
-__all__ = ["NAMES", "about_names"]

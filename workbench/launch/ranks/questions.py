@@ -104,6 +104,3 @@ class Questions:
         if header is not None:
             debugger.message(header)
         debugger.set_trace(frame)
-
-
-__all__ = ["ANSWERS", "ASK", "Questions"]

@@ -141,6 +141,3 @@ def _common(texts: list[list[bytes]]) -> int:
     while all(k < len(each) and each[k] == texts[0][k] and each[k].endswith(b"\n") for each in texts):
         k += 1
     return k
-
-
-__all__ = ["Piece", "Repeats"]

@@ -75,6 +75,3 @@ def shortened(trace: TracebackType, first: int = _FIRST, last: int = _LAST) -> t
         short = TracebackType(short, each.tb_frame, each.tb_lasti, each.tb_lineno)
     assert short is not None
     return short, left_out
-
-
-__all__ = ["MOST_TEXT", "number_cells", "shorten_tracebacks", "shortened"]

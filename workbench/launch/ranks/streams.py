@@ -41,6 +41,3 @@ class Stream(OutStream):
             self.write(text.decode(data))
             with contextlib.suppress(OSError):  # a full disk
                 os.write(self._original_stdstream_copy, data)
-
-
-__all__ = ["Stream"]

@@ -112,6 +112,3 @@ def text_of(value: Any) -> str:
         return f"{about}: {text}"[:_LONG]
     except Exception as error:  # noqa: BLE001 - whatever a foreign class does when it is looked at
         return f"({type(error).__name__} when looked at)"
-
-
-__all__ = ["Names", "Variables", "text_of"]

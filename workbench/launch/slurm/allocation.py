@@ -218,6 +218,3 @@ def by_slurm(n: int, job: JobGpus) -> dict[str, str]:
     """
     dealt = job.deal(n, [word for word in (config.visible_gpus() or "").split(",") if word])
     return {GPUS: ";".join(dealt)} if any(dealt) else {}
-
-
-__all__ = ["JobGpus", "allocation", "ask", "gpu_count", "gpus_here", "job_gpus", "slots_here"]

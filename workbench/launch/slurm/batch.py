@@ -217,6 +217,3 @@ def _place(waiting: _Row) -> int:
 def _outputs(number: str) -> set[str]:
     """The files that a job writes, of each of its tasks."""
     return set(re.findall(r"StdOut=(\S+)", ask(["scontrol", "show", "job", number], missing="Invalid job id")))
-
-
-__all__ = ["ENDED", "Wanted", "follow", "look", "options", "script", "submit"]

@@ -133,6 +133,3 @@ def reason(error: BaseException) -> str:
     text = " ".join(str(error).partition("dead because ")[2].split()) or " ".join(str(error).split())
     said = text.rpartition("Worker exit detail: ")[2]
     return said.partition(" Some common causes")[0].partition(" The actor ")[0][:_LONGEST]
-
-
-__all__ = ["PATIENCE_S", "RankGoneError", "gather", "reason", "within"]

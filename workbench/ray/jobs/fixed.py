@@ -70,7 +70,6 @@ class StaticAdapter:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
-        """See :meth:`workbench.ray.RayExecutor.start`."""
         connected()
         if self._strategy:
             raise LaunchError("The ranks are already running. shutdown() ends them.")
@@ -113,14 +112,12 @@ class StaticAdapter:
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
     ) -> list[Any]:
-        """See :meth:`workbench.ray.RayExecutor.run`."""
         with calling(callbacks or ()) as env:
             return self._gather(self._call(fn, args, kwargs, env))
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """See :meth:`workbench.ray.RayExecutor.run_remote`."""
         return self._call(fn, args, kwargs, {})
 
     def _call(
@@ -135,14 +132,12 @@ class StaticAdapter:
         return [worker.call.remote(task, env, said) for worker in workers]
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
-        """See :meth:`workbench.ray.RayExecutor.execute`."""
         workers, sent = self._workers(), _sent(fn, fn)
         with calling(callbacks or ()) as env:
             said = self._calls.next(range(len(workers)))
             return self._gather([worker.execute.remote(sent, env, said) for worker in workers])
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """See :meth:`workbench.ray.RayExecutor.execute_single`."""
         workers, sent = self._workers(), _sent(fn, fn)
         return self._gather([workers[0].execute.remote(sent, None, self._calls.next([0]))])[0]
 
@@ -161,7 +156,6 @@ class StaticAdapter:
             raise
 
     def shutdown(self) -> None:
-        """See :meth:`workbench.ray.RayExecutor.shutdown`."""
         strategy, self._strategy = self._strategy, None
         if strategy is None:
             return
@@ -188,6 +182,3 @@ def _sent(what: Any, fn: Callable[..., Any]) -> Any:
             f"{name} and its arguments cannot be sent to the ranks, because they cannot be pickled: {why} Open files "
             "and make locks and connections inside the function."
         ) from error
-
-
-__all__ = ["StaticAdapter"]

@@ -115,6 +115,3 @@ def limits_of(
     if not 0 <= shortest <= longest:
         raise ValueError(f"cooldown_range={tuple(rest_s or ())}: first the shorter time, then the longer.")
     return Limits(least, most or 0, resets, timeout_s, (float(shortest), float(longest)), peer_timeout_s)
-
-
-__all__ = ["Growing", "limits_of"]

@@ -156,6 +156,3 @@ def limited(slots: Mapping[str, int], most: int) -> dict[str, int]:
             found[address] = mine
             left -= mine
     return found
-
-
-__all__ = ["EVERY_S", "HostDiscovery", "Offer", "RaySlots", "Takes", "limited"]

@@ -58,7 +58,7 @@ class Rank0Channel(Protocol):
 
 
 class SocketChannel:
-    """The channel of every rank but rank 0: a connection.
+    """The :class:`Rank0Channel` of every rank but rank 0: a connection.
 
     Args:
         rank: this rank.
@@ -75,7 +75,6 @@ class SocketChannel:
         self._connection = Connection(sock, _LARGEST_OF_RANK_0)
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
-        """See :class:`Rank0Channel`."""
         self._poller = poller
         poller.register(self._connection, select.POLLIN)
 
@@ -94,7 +93,6 @@ class SocketChannel:
             self._poller.modify(self._connection, select.POLLIN | select.POLLOUT)
 
     def take(self, caller: bool = False) -> list[Decision]:
-        """See :class:`Rank0Channel`."""
         got: list[Decision] = []
         connection = self._connection
         if connection.closed:
@@ -118,28 +116,23 @@ class SocketChannel:
         return got
 
     def wait(self, timeout_s: float, caller: bool = False) -> Sequence[tuple[int, int]]:
-        """See :class:`Rank0Channel`."""
         return self._poller.poll(timeout_s * 1000)
 
     def look(self, now: float, slept_s: float) -> None:
-        """See :class:`Rank0Channel`."""
         self._watch.look(now, slept_s)
 
     def lost(self) -> str:
-        """See :class:`Rank0Channel`."""
         return "its connection ended without a word" if self._connection.closed else self._watch.why
 
     def sockets(self) -> list[socket.socket]:
-        """See :class:`Rank0Channel`."""
         return [self._connection.socket]
 
     def close(self) -> None:
-        """See :class:`Rank0Channel`."""
         self._connection.close()
 
 
 class LocalChannel:
-    """The channel of rank 0 itself: it calls the server, and the server calls back.
+    """The :class:`Rank0Channel` of rank 0 itself: it calls the server, and the server calls back.
 
     A caller that waits on rank 0 does the server's work, as it does the engine's (``runtime/steady/caller_runs.py``).
 
@@ -152,8 +145,6 @@ class LocalChannel:
         self._inside = False  # this rank calls the server, and looks for an answer afterwards
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
-        """See :class:`Rank0Channel`."""
-
         def put(decision: Decision) -> None:
             self._got.append(decision)
             if not self._inside:
@@ -162,7 +153,6 @@ class LocalChannel:
         self._server.own, self._poller = put, poller
 
     def send(self, event: Event) -> None:
-        """See :class:`Rank0Channel`."""
         self._inside = True
         try:
             self._server.receive(event)
@@ -170,7 +160,6 @@ class LocalChannel:
             self._inside = False
 
     def take(self, caller: bool = False) -> list[Decision]:
-        """See :class:`Rank0Channel`."""
         if caller and not self._got:
             self._inside = True
             try:
@@ -199,11 +188,9 @@ class LocalChannel:
         """See :class:`Rank0Channel`."""
 
     def lost(self) -> str:
-        """See :class:`Rank0Channel`."""
         return "" if self._got or self._server.is_alive() else "its coordinator has ended"
 
     def sockets(self) -> list[socket.socket]:
-        """See :class:`Rank0Channel`."""
         return self._server.sockets()
 
     def close(self) -> None:

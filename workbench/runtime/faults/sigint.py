@@ -107,5 +107,3 @@ class Interrupts:
 
 INTERRUPTS = Interrupts()
 os.register_at_fork(after_in_child=INTERRUPTS.uninstall)  # or a SIGINT to a child would count as one to this process
-
-__all__ = ["INTERRUPTS", "Interrupts"]

@@ -53,7 +53,6 @@ class PriorityCoordinator(Wrapper):
         self._on_their_way: deque[int] = deque()  # bytes of each, in the order in which the ranks do them
 
     def take(self, event: Event, now: float) -> Decision:
-        """See :class:`~workbench.runtime.coordinators.Coordinator`."""
         if isinstance(event, Done):
             if self._on_their_way:
                 self._on_their_way.popleft()
@@ -64,7 +63,6 @@ class PriorityCoordinator(Wrapper):
         return super().take(event, now)
 
     def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
-        """See :class:`~workbench.runtime.coordinators.Coordinator`."""
         return self.after(self._inner.decide(items, results))
 
     def after(self, decision: Decision) -> Decision:

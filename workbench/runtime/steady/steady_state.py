@@ -98,7 +98,6 @@ class SteadyCoordinator(Wrapper):
         self._began = 0.0  # when the first name of the step was announced
 
     def take(self, event: Event, now: float) -> Decision:
-        """See :class:`~workbench.runtime.coordinators.Coordinator`."""
         if isinstance(event, Done):
             return self._inner.take(event, now)
         if not isinstance(event, Announce):

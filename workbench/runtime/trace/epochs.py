@@ -71,6 +71,3 @@ def by_engine(found: Mapping[int, Sequence[Recorded]], engines: Sequence[int]) -
 def _numbered(batch: Collective, epoch: int) -> Collective:
     """Batches of different epochs are different."""
     return {**batch, "index": batch["index"] + epoch * _MOST}
-
-
-__all__ = ["Recorded", "by_engine", "keep", "past"]

@@ -222,6 +222,3 @@ def _nbytes(response: Response) -> int:
         return 0
     shape = (sum(response.rows), *response.shape[1:]) if response.rows else response.shape
     return prod(shape) * wire_dtype(response.dtype).itemsize
-
-
-__all__ = ["OWN", "Answer", "Collective", "Recorder", "Snapshot", "Totals", "label", "label_of", "labels"]

@@ -290,6 +290,3 @@ def begin_timeline(timeline: Timeline, settings: Settings, rank: int) -> None:
             f"The timeline {settings.timeline} cannot be written: {error.strerror or error}. Give a file in an "
             "existing folder: HOROVOD_TIMELINE, WORKBENCH_TIMELINE or --timeline-filename."
         ) from None
-
-
-__all__ = ["Timeline", "begin_timeline"]

@@ -47,12 +47,10 @@ class SparkBackend(Backend):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """See :class:`Backend`."""
         env = {**self._env, **(env or {})}
         return run_on_spark(fn, args, kwargs, num_proc=self._n, env=env, **self._kwargs)
 
     def num_processes(self) -> int:
-        """See :class:`Backend`."""
         return self._n
 
 
@@ -75,13 +73,11 @@ class LocalBackend(Backend):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """See :class:`Backend`."""
         from workbench.launch.function import run
 
         return run(fn, args, kwargs, np=self._n, env={**self._env, **(env or {})}, **self._kwargs)
 
     def num_processes(self) -> int:
-        """See :class:`Backend`."""
         return self._n
 
 

@@ -140,6 +140,3 @@ def _zeros(length: int, like: torch.Tensor, make: Callable[[int, str], api.Array
         return view(flat), flat
     array = make(length, wire_dtype(dtype_name(like)).name)
     return array, tensor_of(array, like)
-
-
-__all__ = ["GradBucket"]

@@ -196,6 +196,3 @@ def group_fields(names: Sequence[str]) -> dict[str, Any]:
     if len(names) < 2:
         return {}
     return {"group": f"group.{names[0]}.{zlib.crc32('/'.join(names).encode()):08x}", "group_size": len(names)}
-
-
-__all__ = ["CHANGED", "GradsByName", "group_fields"]

@@ -208,6 +208,3 @@ def wait_for_all(handles: Iterable[Handle]) -> dict[Handle, Any]:
     if failed:
         raise failed[0]
     return results
-
-
-__all__ = ["TOO_MANY_PASSES", "DenseGradients", "Submit", "wait_for_all"]

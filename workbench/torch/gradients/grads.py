@@ -240,6 +240,3 @@ class Grads:
         """No part is another rank's any more; gradients begin by name."""
         self.reduction = self._allreduce
         self.set_buckets([])
-
-
-__all__ = ["Allreduce", "BucketReduction", "Grads"]

@@ -40,6 +40,3 @@ class LocalGradients:
     def restart(self) -> bool:
         self.grads.restart()
         return False
-
-
-__all__ = ["LocalGradients"]

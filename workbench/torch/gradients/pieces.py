@@ -72,6 +72,3 @@ def pieces(entry: Entry, nbytes: int) -> list[Entry]:
         request = replace(known, name=f"{known.name} from {start}", shape=part.shape, offset=offset)
         found.append(Entry(request, part, part, Handle(request.name), caller=entry.caller))
     return found
-
-
-__all__ = ["PiecesHandle", "pieces", "submit_in_pieces"]

@@ -58,6 +58,3 @@ class GradientSource(Protocol):
         Returns:
             True if a step had begun, which is abandoned.
         """
-
-
-__all__ = ["GradientSource"]

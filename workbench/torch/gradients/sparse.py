@@ -143,6 +143,3 @@ class SparseGradients:
                 check_invariants=True,
             )
         return gather_sparse(grad, name, self._op, self._set, self._order.about(name, self._set))
-
-
-__all__ = ["SparseGradients", "Wait"]

@@ -22,6 +22,3 @@ class TopKGradients(LocalGradients):
             gathered = {name: wait() for name, wait in grads.sparse.gather_all(names).items()}
         for name, grad in gathered.items():
             grads.params[name].grad = grad
-
-
-__all__ = ["TopKGradients"]

@@ -10,7 +10,7 @@ import torch
 
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.low_communication.periodic import Periodic
-from workbench.torch.ops import grouped_allreduce_async_
+from workbench.torch.verbs import grouped_allreduce_async_
 
 
 class DiLoCo(Periodic):
@@ -125,6 +125,3 @@ def _checksum(tensors: Sequence[torch.Tensor]) -> int:
     for tensor in tensors:
         found = zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
     return found
-
-
-__all__ = ["DiLoCo"]

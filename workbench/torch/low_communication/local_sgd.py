@@ -9,7 +9,7 @@ import torch
 
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.low_communication.periodic import Periodic
-from workbench.torch.ops import grouped_allreduce_async
+from workbench.torch.verbs import grouped_allreduce_async
 
 
 class LocalSGD(Periodic):
@@ -63,6 +63,3 @@ class LocalSGD(Periodic):
         with torch.no_grad():
             for param, average in zip(params, averages, strict=True):
                 param.copy_(average)
-
-
-__all__ = ["LocalSGD"]

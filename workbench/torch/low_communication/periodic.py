@@ -182,6 +182,3 @@ def refuse_periodic(optimizer: torch.optim.Optimizer) -> None:
             f"{type(optimizer).__name__} exchanges weights after a number of steps, so no gradients are averaged. "
             "Use it without DistributedOptimizer."
         )
-
-
-__all__ = ["Periodic", "refuse_periodic"]

@@ -214,6 +214,3 @@ def orthogonal(factor: torch.Tensor) -> torch.Tensor:
     """
     basis: torch.Tensor = torch.linalg.qr(factor).Q
     return basis.contiguous()
-
-
-__all__ = ["PowerSGDCompression", "orthogonal"]

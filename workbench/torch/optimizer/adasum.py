@@ -14,10 +14,10 @@ import torch
 
 from workbench.core.messages import Kind
 from workbench.job.api import Adasum
+from workbench.job.calls import Call
 from workbench.torch.gradients.dense import wait_for_all
 from workbench.torch.gradients.local import LocalGradients
 from workbench.torch.ops import begin
-from workbench.training.calls import Call
 
 
 class AdasumGradients(LocalGradients):

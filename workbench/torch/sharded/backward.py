@@ -273,6 +273,3 @@ def failures() -> int:
     """Of cells and collectives, until now."""
     context = HOLDER.find()
     return context.failures if context else 0
-
-
-__all__ = ["Backward", "failures"]

@@ -244,5 +244,3 @@ _UNEVEN = (
     "A rank that has no data left makes a pass over an empty sum: (model(x).sum() * 0).backward(). Now call "
     "optimizer.zero_grad() on all ranks, and do the step again."
 )
-
-__all__ = ["ConsistencyCheck", "Progress", "check_consistency", "shardable"]

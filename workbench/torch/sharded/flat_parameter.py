@@ -333,6 +333,3 @@ def _name(spans: Mapping[str, ParameterSpan], number: int) -> str:
     described = [(name, tuple(p.like.shape), p.like.stride(), str(p.like.dtype)) for name, p in spans.items()]
     digest = f"{zlib.crc32(repr(described).encode()):08x}"
     return f"{len(names)} parameters, {names[0]} to {names[-1]} (model {number}, {digest})"
-
-
-__all__ = ["GRADIENTS", "PARAMETERS", "FlatParameter", "Members", "ParameterSpan", "bare", "sharded_model_of", "uneven"]

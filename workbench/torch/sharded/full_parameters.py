@@ -77,6 +77,3 @@ def load_full_state_dict(model: torch.nn.Module, state_dict: Mapping[str, Any], 
     """
     with full_parameters(model):
         return model.load_state_dict(state_dict, strict=strict)
-
-
-__all__ = ["full_parameters", "full_state_dict", "load_full_state_dict"]

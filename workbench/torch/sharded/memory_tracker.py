@@ -74,6 +74,3 @@ class MemoryTracker(TorchDispatchMode):
                     storage = value.untyped_storage()
                 if storage._cdata not in self._seen:
                     self._seen[storage._cdata] = StorageWeakRef(storage)
-
-
-__all__ = ["MemoryTracker"]

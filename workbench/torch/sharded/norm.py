@@ -43,6 +43,3 @@ def clip_factor(norm: torch.Tensor, max_norm: float) -> torch.Tensor:
         1.0
     """
     return torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-
-
-__all__ = ["clip_factor", "total_norm"]

@@ -203,6 +203,3 @@ class ShardedOptimizer(Wrapping):
         mine.optimizer.add_param_group(param_group)
         number = len(mine.optimizer.param_groups) - 1
         mine.add({f"noname.{number}.{i}": each for i, each in enumerate(mine.optimizer.param_groups[-1]["params"])})
-
-
-__all__ = ["ShardedOptimizer"]

@@ -141,14 +141,3 @@ def of_class(kind: type[P], value: Any) -> Iterator[P]:
             yield from of_class(kind, each)
     elif isinstance(value, dict):
         yield from of_class(kind, list(value.values()))
-
-
-__all__ = [
-    "ReshardedParameter",
-    "ShardedGradParameter",
-    "get_grad",
-    "mark_grad_sharded",
-    "of_class",
-    "refuse_sharded",
-    "set_grad",
-]

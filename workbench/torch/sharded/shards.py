@@ -177,6 +177,3 @@ def in_memory_order(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     flat = torch.empty(like.numel(), dtype=value.dtype)
     flat.as_strided(like.shape, like.stride()).copy_(value)
     return flat
-
-
-__all__ = ["Shard", "ShardedState", "in_memory_order"]

@@ -292,6 +292,3 @@ def _buckets(params: Mapping[str, torch.nn.Parameter]) -> list[list[str]]:
         names.append(name)
         open_ones[kind] = names, filled + nbytes
     return found
-
-
-__all__ = ["Stage2Gradients"]

@@ -306,6 +306,3 @@ def shard_parameters(
         raise ValueError(f"shard_parameters(units=…): {', '.join(missing)} is no module of this model.")
     ShardedModel(model, chosen, process_set)
     return model
-
-
-__all__ = ["ShardedModel", "shard_parameters"]

@@ -28,6 +28,3 @@ def ancestors() -> list[psutil.Process]:
         return found[1:]
     below, above = found[: pids.index(fork) + 1], psutil.Process(stand_in)
     return [*below, above, *above.parents()][1:]
-
-
-__all__ = ["ancestors"]

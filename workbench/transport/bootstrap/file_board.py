@@ -54,6 +54,3 @@ class FileBoard:
         return LaunchError(
             f"init(): the ranks cannot use {self._folder}: {error.strerror}. Does TMPDIR have free space?"
         )
-
-
-__all__ = ["FileBoard"]

@@ -91,6 +91,3 @@ def _is_member(path: str, parents: list[psutil.Process]) -> bool:
 
 def _one_of(launch: config.Launch) -> str:
     return "a rank of an elastic job" if launch.launcher == "elastic" else f"rank {launch.rank} of {launch.size}"
-
-
-__all__ = ["SUPERVISORS", "is_supervisor", "note_member", "sign_of_others"]

@@ -40,6 +40,3 @@ def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
         made.close()
         raise
     return made
-
-
-__all__ = ["listen"]

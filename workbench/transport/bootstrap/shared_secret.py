@@ -128,5 +128,3 @@ def _read(name: str, folders: Sequence[Path]) -> bytes:
 _CURE = (
     "Or set WORKBENCH_SECRET to a random text, the same for all ranks: export WORKBENCH_SECRET=$(openssl rand -hex 16)"
 )
-
-__all__ = ["SecretFile"]

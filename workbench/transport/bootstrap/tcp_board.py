@@ -3,27 +3,27 @@
 See :class:`workbench.transport.bootstrap.rendezvous.Board`. Only who proves to know the job's secret may read and
 write; where no launcher has given the ranks one, anybody may. No name is looked up but rank 0's. It ends with rank 0's
 process, so a job that ends can be followed by another one of the same processes.
+
+A rank sends ``read`` or ``write`` with a name; the answer is ``value``, or ``nothing`` where none stands there.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
 
+from workbench.common.messages import Message
 from workbench.common.ports import family_of
-from workbench.common.secret.handshake import HANDSHAKE_S, connect, exactly, greet
+from workbench.common.secret.channel import SealedChannel
+from workbench.common.secret.handshake import HANDSHAKE_S, connect, greet
 from workbench.common.secret.listener import MOST, Listener
 from workbench.common.secret.seal import derived
 from workbench.errors import LaunchError
 from workbench.transport.bootstrap.meeting_point import listen
 from workbench.transport.bootstrap.rendezvous import looks
-
-_LENGTHS = struct.Struct(">cHI")  # what to do, length of the name, length of the value
-_LONGEST = 64 << 20
 
 
 class TcpBoard:
@@ -46,8 +46,8 @@ class TcpBoard:
         why, until = "", time.monotonic() + timeout_s
         for _ in looks(timeout_s):
             try:
-                self._socket, _ = connect(address, port, key, min(until, time.monotonic() + HANDSHAKE_S))
-                self._socket.settimeout(timeout_s)
+                met = connect(address, port, key, min(until, time.monotonic() + HANDSHAKE_S))
+                self._channel = SealedChannel(*met, listened=False)
                 return
             except OSError as error:
                 if not (why and isinstance(error, TimeoutError)):  # the last attempt has little time
@@ -59,20 +59,19 @@ class TcpBoard:
 
     def read(self, name: str) -> bytes | None:
         """What stands there, or None."""
-        there, value = self._call(b"r", name, b"")
-        return value if there == b"v" else None
+        answer = self._call("read", name)
+        return answer.data if answer.kind == "value" else None
 
     def write(self, name: str, value: bytes) -> None:
-        self._call(b"w", name, value)
+        self._call("write", name, value)
 
-    def _call(self, what: bytes, name: str, value: bytes) -> tuple[bytes, bytes]:
-        named = name.encode()
-        try:
-            with self._lock:
-                self._socket.sendall(_LENGTHS.pack(what, len(named), len(value)) + named + value)
-                return _frame(self._socket, time.monotonic() + self._timeout_s)[::2]
-        except OSError as error:
-            raise LaunchError(f"init(): {self.where} does not answer any more: {error}") from None
+    def _call(self, what: str, name: str, value: bytes = b"") -> Message:
+        with self._lock:
+            self._channel.send(what, value, name=name)
+            answer = self._channel.receive(time.monotonic() + self._timeout_s)
+        if answer is None:
+            raise LaunchError(f"init(): {self.where} does not answer any more: has rank 0's process ended?")
+        return answer
 
 
 def _listening(address: str, port: int, backlog: int) -> socket.socket:
@@ -88,17 +87,16 @@ def _serve(address: str, port: int, key: bytes, size: int) -> Listener:
 
     def meet(sock: socket.socket, known: Callable[[], None]) -> bool:
         """Until this rank is gone, or does not speak like one."""
-        if not greet(sock, key, known):
+        if not (session := greet(sock, key, known)):
             return False
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        while True:
-            what, name, value = _frame(sock, float("inf"))
-            if what == b"w":
-                values[name] = value
-            there = values.get(name) if what == b"r" else None
-            answer = there or b""
-            sock.sendall(_LENGTHS.pack(b"v" if there is not None else b"-", 0, len(answer)) + answer)
+        channel = SealedChannel(sock, session, listened=True)
+        while question := channel.receive():
+            name = str(question.fields.get("name"))
+            if question.kind == "write":
+                values[name] = question.data
+            there = values.get(name) if question.kind == "read" else None
+            channel.send("nothing" if there is None else "value", there or b"")
+        return False
 
     try:
         return Listener(_listening(address, port, size + MOST), meet, size + MOST, "workbench-board")
@@ -107,13 +105,3 @@ def _serve(address: str, port: int, key: bytes, size: int) -> Listener:
             f"init(): rank 0 cannot listen at {address} port {port}: {error.strerror}. Start the job, or its step in "
             "Slurm, again: it gets another port."
         ) from None
-
-
-def _frame(sock: socket.socket, until: float) -> tuple[bytes, str, bytes]:
-    what, named, length = _LENGTHS.unpack(exactly(sock, _LENGTHS.size, until))
-    if length > _LONGEST:
-        raise OSError(f"{length} bytes are too many")
-    return what, exactly(sock, named, until).decode(errors="replace"), exactly(sock, length, until)
-
-
-__all__ = ["TcpBoard"]

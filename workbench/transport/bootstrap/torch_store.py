@@ -96,7 +96,7 @@ def _await_listener(address: str, port: int, timeout_s: float, tick: Callable[[]
 
 
 class StoreBoard:
-    """One of torch's stores, as a board for :mod:`workbench.transport.bootstrap.rendezvous`.
+    """One of torch's stores, as a :class:`workbench.transport.bootstrap.rendezvous.Board`.
 
     A call to a store cannot be interrupted, and one that somebody else holds may never answer. So all are made on a
     thread of their own.
@@ -113,11 +113,9 @@ class StoreBoard:
         store.set_timeout(timedelta(seconds=_GONE_S))
 
     def read(self, name: str) -> bytes | None:
-        """See :class:`workbench.transport.bootstrap.rendezvous.Board`."""
         return self._call(lambda: self._get(name) if self._store.check([name]) else None)
 
     def write(self, name: str, value: bytes) -> None:
-        """See :class:`workbench.transport.bootstrap.rendezvous.Board`."""
         self._call(lambda: self._store.set(name, value))
 
     def _get(self, name: str) -> bytes | None:

@@ -78,6 +78,3 @@ def _fits(value: Any, hint: Any) -> bool:
     if get_origin(hint) is tuple:
         return isinstance(value, tuple) and all(_fits(each, get_args(hint)[0]) for each in value)
     return type(value) is hint or (hint is float and type(value) is int)
-
-
-__all__ = ["Problem", "decode", "encode"]

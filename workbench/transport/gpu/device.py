@@ -347,5 +347,3 @@ class CupyCaller:
 
 
 CUPY = CupyCaller()
-
-__all__ = ["CUPY", "Arrival", "Caller", "CupyCaller", "Gpu", "address"]

@@ -1,4 +1,4 @@
-"""One collective, described once, for every framework: how it is called on host arrays, and what its derivative is.
+"""One collective, described once, for every framework: how it is called on host arrays.
 
 A framework's verb turns its tensors into arrays, hands them to a :class:`Call`, and makes tensors of what comes back;
 inside a graph it puts the Call into the graph and does the same when the graph runs. So names, groups and the shapes of
@@ -9,8 +9,7 @@ The rules of the derivatives are in :mod:`workbench.training.derivatives`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,17 +17,13 @@ import numpy as np
 
 from workbench.core.backend.base import Array
 from workbench.core.handle import GroupHandle, Handle
-from workbench.core.messages import Kind
+from workbench.core.messages import Kind, ReduceOp
 from workbench.core.pending import Entry
 from workbench.core.verbs import Verb, verb
-from workbench.errors import UnsupportedTensorError, WorkbenchError
-from workbench.job import api, arrays
-from workbench.job.api import Average, ReduceOp, Sum
-from workbench.job.context import HOLDER
-from workbench.job.entries import MakeEntry, submit_group
+from workbench.errors import UnsupportedTensorError
+from workbench.job.arrays import given
+from workbench.job.entries import MakeEntry, entry, submit, submit_group, submit_when_free, wait_for
 from workbench.job.process_sets import ProcessSet, global_process_set
-from workbench.runtime.faults.blocked_threads import called_at, users_line
-from workbench.runtime.faults.sigint import INTERRUPTS
 
 Shape = tuple[int | None, ...]
 
@@ -45,10 +40,11 @@ class Call:
         about: fields that say whose tensors they are, see :class:`workbench.job.requests.OrderOfUse`.
 
     Example:
+        >>> from workbench.job.api import Sum, run_threads
         >>> def both():
         ...     call = Call(Kind.ALLREDUCE, op=Sum)
         ...     return call([np.array([1.0, 2.0])])[0].tolist()
-        >>> api.run_threads(2, both)
+        >>> run_threads(2, both)
         [[2.0, 4.0], [2.0, 4.0]]
     """
 
@@ -58,13 +54,13 @@ class Call:
     prescale: float = 1.0
     postscale: float = 1.0
     root: int | None = None
-    splits: tuple[int, ...] | None = None
+    splits: Sequence[int] | None = None
     process_set: ProcessSet = field(default=global_process_set)
     about: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def __call__(self, given: Sequence[Array]) -> list[Array]:
+    def __call__(self, arrays: Sequence[Any]) -> list[Array]:
         """The results in new memory, one per array; for alltoall two: the rows, and how many came from each rank."""
-        results: list[Any] = api.wait_for(lambda: GroupHandle(self.begin(given, self._entry)))
+        results: list[Any] = wait_for(lambda: GroupHandle(self.begin(arrays, self.entry)))
         return list(results[0]) if results and self.verb.splits else results
 
     @property
@@ -85,13 +81,13 @@ class Call:
             fields |= {"root": self.root}
         if self.verb.splits:
             fields |= {"splits": self.splits}
-        submit = api.submit_when_free if self.about else api.submit
-        return submit_group(self.kind, self.name, tensors, entry, fields, submit)
+        return submit_group(self.kind, self.name, tensors, entry, fields, submit_when_free if self.about else submit)
 
-    def _entry(self, array: Array, name: str | None, fields: dict[str, Any]) -> Entry:
-        array, about = arrays.given(array)
+    def entry(self, array: Any, name: str | None, fields: dict[str, Any]) -> Entry:
+        """Of an array whose result goes into new memory; see :meth:`begin`."""
+        array, about = given(array)
         target = None if self.verb.by_rows else np.empty_like(array)
-        return api.entry(self.kind, array, name, target=target, **about, **fields)
+        return entry(self.kind, array, name, target=target, **about, **fields)
 
     def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
         """Shapes of the results, with None for what depends on the other ranks.
@@ -123,60 +119,14 @@ def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
     if op is not None:
         return op
-    return Sum if average is False else Average
+    return ReduceOp.SUM if average is False else ReduceOp.AVERAGE
+
+
+def rows_of(splits: Sequence[int] | None) -> tuple[int, ...] | None:
+    """The splits of an alltoall as numbers."""
+    return None if splits is None else tuple(int(each) for each in splits)
 
 
 def _share(rows: int | None, members: int, rank: int) -> int | None:
     """How many of so many rows a rank keeps."""
     return None if rows is None else rows // members + (rank < rows % members)
-
-
-@dataclass
-class GraphCalls:
-    """Between a framework's graphs and the host: functions that its runtime calls, on threads of its own.
-
-    Args:
-        library: the framework's folder, where the Python frames lie of a thread that runs a graph.
-
-    Attributes:
-        error: what the last failing one raised. The framework makes another error of it, with this one's text.
-    """
-
-    library: str = ""
-    error: BaseException | None = None
-
-    def function(
-        self, function: Callable[..., Any], line: str | None = None, more: Callable[[], bool] = lambda: False
-    ) -> Callable[..., Any]:
-        """``function``, for the graph: it runs as this rank, and what it raises is remembered.
-
-        Args:
-            line: where the user's code put it into the graph; by default the caller's line.
-            more: asked when it waits: may the graph submit other tensors meanwhile?
-        """
-        context, line = HOLDER.own(), users_line() if line is None else line
-        INTERRUPTS.install()
-
-        def run(*args: Any) -> Any:
-            try:
-                with HOLDER.as_rank(context), INTERRUPTS.interruptible(), called_at(line, self.library, more):
-                    return function(*args)
-            except BaseException as error:
-                self.error = error
-                raise
-
-        return run
-
-    @contextmanager
-    def own_errors(self, *foreign: type[BaseException]) -> Iterator[None]:
-        """Within the block, the framework's error is the one that our function raised."""
-        self.error = None
-        try:
-            yield
-        except foreign as error:
-            if self.error is None or isinstance(error, WorkbenchError):  # ours already, from no graph
-                raise
-            raise self.error from None
-
-
-__all__ = ["Call", "GraphCalls", "Shape", "choose_op"]
