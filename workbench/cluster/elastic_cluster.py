@@ -354,6 +354,3 @@ class ElasticCluster(Cluster):
 def _in_a_job(joining: Sequence[Any]) -> bool:
     """Was any engine in a job, when all were told to begin its next epoch?"""
     return not joining or any(each.exception() is None and each.result() for each in joining)
-
-
-__all__ = ["ElasticCluster"]

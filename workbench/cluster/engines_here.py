@@ -188,6 +188,3 @@ class EnginesHere(OfThisMachine):
         if len(gone) == 1 or first is None:
             return f"{are(list(gone))} gone"
         return f"{are(list(gone))} gone; rank {first[1]} was the first"
-
-
-__all__ = ["Engines", "EnginesHere", "Here", "Log", "OfThisMachine", "crowded"]

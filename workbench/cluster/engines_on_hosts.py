@@ -311,6 +311,3 @@ def unregister(hub: dict[str, Any], engines: Iterable[int]) -> None:
         for engine in engines:
             session.send(socket, "unregistration_request", content={"id": engine})
     context.term()
-
-
-__all__ = ["EnginesOnHosts", "OnHosts", "unregister"]

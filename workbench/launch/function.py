@@ -302,6 +302,3 @@ def _leave(folder: str, name: str, content: bytes) -> None:
     unfinished = Path(folder, f"{name}.unfinished")
     unfinished.write_bytes(content)
     unfinished.rename(Path(folder, name))
-
-
-__all__ = ["run"]

@@ -10,7 +10,7 @@ import pytest
 
 from workbench.diagnostics.first_steps.mistakes import Event, find
 from workbench.diagnostics.first_steps.recorder import Recorder
-from workbench.diagnostics.first_steps.torch_steps import _missing
+from workbench.diagnostics.first_steps.torch_steps import missing_parameters
 
 MADE = ["train.py", 9, "optimizer = SGD(model.parameters(), lr=0.1)"]
 LOOP = ["train.py", 11, "for x, y in loader:"]
@@ -47,7 +47,7 @@ def test_each_optimizer_has_a_number_of_its_own(tmp_path: Path) -> None:
     list(map(recorder.made, (one, other, one)))
     recorder.step(other, weights=1, gradients=2, framework="keras", sharded=False)
     recorder.saw_batch(3, model)
-    assert _missing(recorder) == ([], 0), "neither has groups of parameters"
+    assert missing_parameters(recorder) == ([], 0), "neither has groups of parameters"
     recorder._file.close()
     events = [json.loads(line) for line in (tmp_path / "0.jsonl").read_text().splitlines()]
     assert [(each["what"], each["optimizer"]) for each in events] == [("optimizer", 0), ("optimizer", 1), ("step", 1)]

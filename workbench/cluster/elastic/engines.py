@@ -13,10 +13,10 @@ from workbench.cluster import engine_commands
 from workbench.cluster.elastic.watch import MembershipThread, name_of
 from workbench.cluster.engines_here import Engines, Log, OfThisMachine, crowded
 from workbench.common.text import count
-from workbench.launch.elastic.registry import NAME
 from workbench.launch.forks.find import Forks
 from workbench.launch.ranks import supervisor
 from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.ranks.worker_registry import NAME
 from workbench.launch.start import mpi
 from workbench.launch.start.binding import bind, placed
 from workbench.launch.start.gpus import Gpu, Pins
@@ -147,6 +147,3 @@ class ElasticEngines(OfThisMachine):
         """The watch first: what ends from now on is not lost."""
         self.watch.close()
         super().stop()
-
-
-__all__ = ["ElasticEngines", "ElasticHere"]

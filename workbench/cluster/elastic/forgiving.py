@@ -57,6 +57,3 @@ class Forgiving:
                 raise PeerLostError(cells.gone(list(targets)))
             targets = living
         return find(targets)
-
-
-__all__ = ["Forgiving"]

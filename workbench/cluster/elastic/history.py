@@ -80,6 +80,3 @@ class CellHistory:
         for cell in self._cells:
             if cell.results and all(each.ready() for each in cell.results):
                 cell.failed, cell.results = not cell.results[0].successful(), []
-
-
-__all__ = ["CellHistory", "Finished"]

@@ -14,11 +14,11 @@ from signal import SIGKILL
 
 from workbench.common.messages import Message
 from workbench.launch.elastic.membership import Membership, Out
-from workbench.launch.elastic.registry import CUT, WorkerRegistry
 from workbench.launch.elastic.silence import Silence
 from workbench.launch.forks.find import behind
 from workbench.launch.ranks.ending import how_it_ended
 from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.ranks.worker_registry import CUT, WorkerRegistry
 
 _LOOK_S = 0.05  # between two looks at the engines' processes
 _DYING_S = 0.002  # the same, after an engine's connection was cut
@@ -251,6 +251,3 @@ def name_of(worker: int) -> str:
         'engine 3'
     """
     return f"engine {worker}"
-
-
-__all__ = ["MembershipChange", "MembershipThread", "name_of"]

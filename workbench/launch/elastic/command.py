@@ -144,6 +144,3 @@ def check_slots(least: int, hosts: Hosts) -> None:
             "other hosts will come. Give a smaller --min-np, a larger -np or more slots (-H), or name a "
             "--host-discovery-script."
         )
-
-
-__all__ = ["check_slots", "elastic_environment", "limits_of", "run_elastic"]

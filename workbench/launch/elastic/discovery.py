@@ -77,6 +77,3 @@ class Discovery:
                     self._complained = self._complaint = complaint
                 if found != self._known:
                     self._known = self._new = found
-
-
-__all__ = ["EVERY_S", "Discovery", "FindsHosts", "Found"]

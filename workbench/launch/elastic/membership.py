@@ -409,6 +409,3 @@ class Membership:
             one.trained |= not trained  # they begin with what rank 0 has
             out.append((worker, Message("epoch", {**common, "rank": rank, "come": one.number})))
         return out + self._ask_to_leave()
-
-
-__all__ = ["ADDED", "REMOVED", "Membership", "Out", "Worker"]

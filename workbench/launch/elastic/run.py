@@ -318,6 +318,3 @@ def run(
         finally:
             job.take(workers.stop())
     return job.outcome()
-
-
-__all__ = ["RESET_LIMIT", "ElasticRun", "Limits", "run"]

@@ -46,6 +46,3 @@ class Silence:
             if min(self._contact.silent_for(worker), now - since) > self._limit_s:
                 self._overdue(worker)
             self._contact.send(worker, Message("ping", {}))
-
-
-__all__ = ["ReportsSilence", "Silence"]

@@ -137,6 +137,3 @@ class Slots:
     def may_start(self) -> bool:
         """Is there a host on which something may be started, now or later?"""
         return any(host.slots and not host.given_up for host in self.hosts.values())
-
-
-__all__ = ["MOST_FALSE_STARTS", "Host", "Slots"]

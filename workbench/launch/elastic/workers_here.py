@@ -43,6 +43,3 @@ class WorkersHere(RanksHere):
 
     def start(self, worker: int, placement: Placement) -> None:
         super().start(worker, replace(placement, slot=placement.index, beside=placement.total))
-
-
-__all__ = ["Workers", "WorkersHere"]

@@ -184,6 +184,3 @@ class WorkersOnHosts(AgentsOnHosts):
                     yield HostLost(name, tuple(worker for worker, _ in orders), opened.why)
                 for worker, placement in orders if name in self._hosts and starts else ():
                     self._start(worker, placement)
-
-
-__all__ = ["WorkersOnHosts"]

@@ -278,6 +278,3 @@ class Connections:
             self._selector.register(connection.into, selectors.EVENT_WRITE, connection)
         elif waiting and not connection.pending:
             self._selector.unregister(connection.into)
-
-
-__all__ = ["GONE", "Connections", "Target"]

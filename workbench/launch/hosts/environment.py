@@ -34,6 +34,3 @@ def environment_here(about: Mapping[str, Any], n: int) -> dict[str, str]:
 
 def _is_own(name: str) -> bool:
     return name in _OWN or name.startswith(_OWN_BEGIN)
-
-
-__all__ = ["environment_here"]

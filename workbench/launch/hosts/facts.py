@@ -168,6 +168,3 @@ def source(address: str) -> str:
 def _folders() -> list[Path]:
     """Where a job writes: temporary files and shared memory."""
     return [path for path in (Path(tempfile.gettempdir()), Path("/dev/shm")) if path.is_dir()]
-
-
-__all__ = ["HOME", "PACKAGES", "code_hash", "facts", "file_hashes", "imported", "interfaces", "source"]

@@ -112,6 +112,3 @@ def slurm_targets(n: int | None = None) -> list[Target]:
     gpus = job_gpus(config.batch_job()) if parts else JobGpus()
     shells = [Srun(gpus=gpus, component=number if len(parts) > 1 else None) for number in range(len(parts))]
     return [Target(*host, shell) for part, shell in zip(parts, shells, strict=True) for host in part]
-
-
-__all__ = ["HostPlan", "find_hosts", "slurm_targets"]

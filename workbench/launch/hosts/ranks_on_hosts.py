@@ -372,6 +372,3 @@ def host_environment(env: Mapping[str, str], endpoint: Endpoint, first: Endpoint
     found.setdefault("WORKBENCH_CONTROL_ADDRESS", first.address)
     found["WORKBENCH_RENDEZVOUS_PORT"] = str(first.ports[0])
     return found | {"MASTER_ADDR": first.address, "MASTER_PORT": str(first.ports[1])}
-
-
-__all__ = ["AgentsOnHosts", "OpenHost", "RanksOnHosts", "host_environment", "ranks_on", "silence_s"]

@@ -145,6 +145,3 @@ def _read_on(sock: Any, received: dict[str, bytes], host: str, right: bytes) -> 
     if data and right.startswith(received[host]):
         return "" if received[host] == right else None
     return f"another program answers there ({received[host][:64].decode(errors='replace')!r})"
-
-
-__all__ = ["SMALL_ONLY", "Port", "PortAddress", "reach"]

@@ -422,6 +422,3 @@ def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[st
     among = f" among {', '.join(networks)}" if networks else ""
     what = f"no single interface{among} reaches all other hosts (it has {has})"
     return HostProblem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
-
-
-__all__ = ["LIMIT_S", "Endpoint", "HostProblem", "differences", "facing", "rehearse", "suspicions", "way_back"]

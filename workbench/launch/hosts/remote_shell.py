@@ -253,6 +253,3 @@ def explain(
         )
     said = " ".join(re.sub(r"\s+", " ", line) for line in text.strip().splitlines()[-3:]) or "it said nothing"
     return f"{who} ended with exit code {code}: {said}", f"Does this work? {shlex.join(shell.trial(host))}"
-
-
-__all__ = ["LocalShell", "Relay", "Shell", "Srun", "Ssh", "agent_script", "explain"]

@@ -200,6 +200,3 @@ def _try(found: Sequence[tuple[int, ...]]) -> None:
     finally:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, before)
-
-
-__all__ = ["Binding", "bind", "placed", "shares"]

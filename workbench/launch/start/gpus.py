@@ -231,6 +231,3 @@ def _parse(lines: Sequence[str]) -> list[tuple[str, str]]:
     """
     pairs = (line.partition(", ") for line in lines if ", " in line)
     return [(uuid.removeprefix("GPU-"), name.strip()) for uuid, _, name in pairs]
-
-
-__all__ = ["TAKE_MINE", "Gpu", "GpuChoice", "Pins", "assign", "for_cuda", "gpus", "pin", "visible"]

@@ -25,10 +25,10 @@ from typing import Protocol
 from workbench import config
 from workbench.common.messages import Message
 from workbench.errors import LaunchError
-from workbench.launch.elastic.registry import NAME, WorkerRegistry
 from workbench.launch.ranks import files, supervisor
 from workbench.launch.ranks.events import LauncherEvent, RankEnded, RankPipes, Signals, Started, Stopped, WorkerMessage
 from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.ranks.worker_registry import NAME, WorkerRegistry
 from workbench.launch.start import mpi, shared_memory
 from workbench.launch.start.binding import bind, placed
 from workbench.launch.start.starters import (
@@ -278,6 +278,3 @@ class RanksHere:
     def _note_shared_memory(self) -> None:
         """Record the shared memory of ranks that are about to die without MPI_Finalize, to remove it later."""
         self._processes.follow(self._pids[rank] for rank in self._running & self._pids.keys())
-
-
-__all__ = ["FixedRanks", "Ranks", "RanksHere"]

@@ -230,6 +230,3 @@ def _describe(ending: Ending, culprit: int | None, where: Callable[[int], str]) 
             f"{free / 1e6:.0f} MB are free now. {shared_memory.CURE}"
         )
     return f"{rank} {how_it_ended(code)}, which ends the job."
-
-
-__all__ = ["TERMINAL", "Outcome", "RunningJob", "run"]

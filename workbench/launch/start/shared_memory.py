@@ -66,6 +66,3 @@ def _free(folder: Path) -> str:
 
 def _size(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:.0f} MB"
-
-
-__all__ = ["CURE", "free_bytes", "most_ranks", "needed_bytes", "problem"]

@@ -250,21 +250,3 @@ def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
         raise LaunchError(
             f"The timeline {timeline} cannot be written: the folder {folder} {why}. Make it, or name another."
         )
-
-
-__all__ = [
-    "THREADS",
-    "JobSpec",
-    "Placement",
-    "check_command",
-    "choose",
-    "environment",
-    "free_port",
-    "horovod_shell",
-    "idle_hosts",
-    "launcher_variables",
-    "mpiexec",
-    "rendezvous",
-    "torch_variables",
-    "worker_variables",
-]

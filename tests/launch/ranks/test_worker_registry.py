@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from workbench.common.messages import Message, encode
-from workbench.launch.elastic import registry as registry_module
-from workbench.launch.elastic.registry import CUT, NAME, WorkerRegistry
+from workbench.launch.ranks import worker_registry as registry_module
+from workbench.launch.ranks.worker_registry import CUT, NAME, WorkerRegistry
 
 pytestmark = pytest.mark.timeout(30)
 HERE = encode(Message("here", {"worker": 3, "pid": 7}))

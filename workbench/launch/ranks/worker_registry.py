@@ -155,6 +155,3 @@ class WorkerRegistry:
         if connection.socket.fileno() >= 0:
             writes = selectors.EVENT_WRITE if connection.pending else 0
             self._selector.modify(connection.socket, selectors.EVENT_READ | writes, connection)
-
-
-__all__ = ["CUT", "NAME", "WorkerRegistry"]
