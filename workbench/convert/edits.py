@@ -11,9 +11,8 @@ from typing import Any, cast
 import libcst as cst
 
 from workbench.convert.script import Script, Statement
-from workbench.convert.source import Reason
+from workbench.convert.source import Reason, UnclearError
 from workbench.convert.steps import comment
-from workbench.convert.unclear import UnclearError
 
 Change = Callable[[Any], cst.CSTNode]
 _ONLY_RANK_0 = cst.parse_expression("hvd.rank() == 0")

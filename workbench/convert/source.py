@@ -43,6 +43,19 @@ class RefusedError(ValueError):
         super().__init__("\n  ".join([f"{name} is not converted:", *map(str, self.reasons)]))
 
 
+class UnclearError(Exception):
+    """Something that is needed to go on is not understood.
+
+    Args:
+        line: where.
+        text: what, and what to do.
+    """
+
+    def __init__(self, line: int, text: str) -> None:
+        self.reason = Reason(line, text)
+        super().__init__(text)
+
+
 @dataclass(frozen=True)
 class Source:
     """A file.
@@ -106,4 +119,4 @@ def _not_python(text: str, error: SyntaxError) -> str:
     return f"this is not valid Python: {error.msg}."
 
 
-__all__ = ["Reason", "RefusedError", "Source", "parse", "read"]
+__all__ = ["Reason", "RefusedError", "Source", "UnclearError", "parse", "read"]

@@ -6,7 +6,7 @@ import libcst as cst
 
 from workbench.convert.origins import assignments, bound, parameters
 from workbench.convert.script import Script, last
-from workbench.convert.unclear import UnclearError
+from workbench.convert.source import UnclearError
 
 _PROGRESS = ("tqdm", "trange", "track", "progress_bar")
 

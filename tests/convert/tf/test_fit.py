@@ -28,10 +28,11 @@ def test_names_of_keras_without_its_module() -> None:
 
 
 def test_a_model_that_is_trained_twice() -> None:
-    """Each ``compile()`` gets its optimizer, and each ``fit()`` its share and its local batch."""
-    again = KERAS[KERAS.index("model.compile") :].replace("sgd", "adam").replace("batch_size=4", "batch_size=8")
-    new = convert("train.py", KERAS + again)
+    """Each ``compile()`` gets its optimizer, and each ``fit()`` its share and its local batch; its callback stays."""
+    again = KERAS[KERAS.index("model.compile") :].replace("sgd", "adam").replace("=4", "=8, callbacks=Stop('loss')")
+    new = convert("train.py", "from keras.callbacks import EarlyStopping as Stop\n" + KERAS + again)
     assert not new.edits.undecided
     assert new.after.count("hvd.DistributedOptimizer(") == 2
     assert "local_batch = 4 // hvd.size()" in new.after
     assert "local_batch_ = 8 // hvd.size()" in new.after
+    assert "callbacks=[*hvd_callbacks_, Stop('loss')]" in new.after

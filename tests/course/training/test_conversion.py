@@ -102,14 +102,14 @@ def test_the_recorder_knows_training_samples() -> None:
 
 def test_the_serial_training_is_right_alone() -> None:
     """What learners are to convert trains, saves and prints on one rank."""
-    found = trial.run_job(1, lambda hvd, job: trial.train_alone(job))[0]
+    found = trial.run("job", 1, lambda hvd, job: trial.train_alone(job))[0]
     assert found.reported == pytest.approx(found.measured)
     assert (found.files, len(found.lines), found.device) == (["checkpoint"], 1, 0)
 
 
 def test_nothing_works_before_init() -> None:
     """The exercise's hvd is closed until init() was called."""
-    words = trial.Trial(trial.run_job, (2,)).runs(lambda hvd, job: hvd.size())
+    words = trial.Trial("job", (2,)).runs(lambda hvd, job: hvd.size())
     assert "hvd.size() before hvd.init()" in words
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from workbench.diagnostics.first_steps.mistakes import Event, find
 from workbench.diagnostics.first_steps.recorder import Recorder
-from workbench.diagnostics.first_steps.torch_steps import missing_parameters
+from workbench.diagnostics.first_steps.torch_steps import without_optimizer
 
 MADE = ["train.py", 9, "optimizer = SGD(model.parameters(), lr=0.1)"]
 LOOP = ["train.py", 11, "for x, y in loader:"]
@@ -47,7 +47,7 @@ def test_each_optimizer_has_a_number_of_its_own(tmp_path: Path) -> None:
     list(map(recorder.made, (one, other, one)))
     recorder.step(other, weights=1, gradients=2, framework="keras", sharded=False)
     recorder.saw_batch(3, model)
-    assert missing_parameters(recorder) == ([], 0), "neither has groups of parameters"
+    assert without_optimizer(recorder) == ([], 0), "neither has groups of parameters"
     recorder._file.close()
     events = [json.loads(line) for line in (tmp_path / "0.jsonl").read_text().splitlines()]
     assert [(each["what"], each["optimizer"]) for each in events] == [("optimizer", 0), ("optimizer", 1), ("step", 1)]
@@ -80,9 +80,7 @@ def test_epochs_of_different_lengths_are_right_with_join() -> None:
 
 def test_weights_that_are_averaged_later_are_no_mistake() -> None:
     """Local SGD: gradients of their own, equal weights at the next step."""
-    ranks = [
-        [each | {"wrapped": False} for each in changed(rank, "gradients") if each.get("wrapped")] for rank in (0, 1)
-    ]
+    ranks = [[each | {"wrapped": False} for each in changed(r, "gradients") if each.get("wrapped")] for r in (0, 1)]
     assert find(ranks) == []
 
 

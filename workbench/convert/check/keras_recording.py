@@ -31,7 +31,9 @@ def recording(found: Record, steps: int) -> Iterator[None]:
     def recorded(self: Any, *args: Any, **options: Any) -> Any:
         if options.get("shuffle", True):
             found.seen.add("shuffle")
-        options |= {"shuffle": False, "callbacks": [*(options.get("callbacks") or []), Recorder()]}
+        given = options.get("callbacks") or []  # or one of them by itself
+        callbacks = [*(given if isinstance(given, (list, tuple)) else [given]), Recorder()]
+        options |= {"shuffle": False, "callbacks": callbacks}
         return fit(self, *args, **options)
 
     dropout = changed(keras.src.backend.random, "dropout", _skip(found, "dropout"))

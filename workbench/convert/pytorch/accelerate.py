@@ -12,8 +12,7 @@ from workbench.convert.origins import makers
 from workbench.convert.pytorch import gradients, serial, sharding
 from workbench.convert.pytorch.training import Training, training
 from workbench.convert.script import Script, inside, last
-from workbench.convert.source import Reason, RefusedError
-from workbench.convert.unclear import UnclearError
+from workbench.convert.source import Reason, RefusedError, UnclearError
 from workbench.convert.ways import bare
 
 _DEVICE = 'torch.device("cuda" if torch.cuda.is_available() else "cpu")'

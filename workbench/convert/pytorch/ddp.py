@@ -10,8 +10,7 @@ from workbench.convert.pytorch import gradients, serial
 from workbench.convert.pytorch.training import Training, training
 from workbench.convert.rank_0 import also
 from workbench.convert.script import Script, argument, last
-from workbench.convert.source import Reason
-from workbench.convert.unclear import UnclearError
+from workbench.convert.source import Reason, UnclearError
 
 _DDP = "DistributedDataParallel"
 OURS = {

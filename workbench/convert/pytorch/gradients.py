@@ -11,7 +11,7 @@ import libcst as cst
 from workbench.convert.edits import Edits
 from workbench.convert.pytorch.training import Training
 from workbench.convert.script import Script, last
-from workbench.convert.unclear import UnclearError
+from workbench.convert.source import UnclearError
 
 _READ = ("unscale_", "grad")
 _NO_READ = ("zero_grad", "step", "print", "update")

@@ -11,9 +11,8 @@ from workbench.convert.edits import Edits
 from workbench.convert.pytorch import gradients, loss, refusals, sharding, statistics, totals
 from workbench.convert.pytorch.training import Batches, Optimizer, Training, training
 from workbench.convert.script import Script, argument, inside, last
-from workbench.convert.source import Reason
+from workbench.convert.source import Reason, UnclearError
 from workbench.convert.steps import MEAN_OR_SUM
-from workbench.convert.unclear import UnclearError
 
 PIN = "if torch.cuda.is_available():\n    torch.cuda.set_device(hvd.local_rank())"
 

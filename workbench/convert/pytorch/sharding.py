@@ -10,9 +10,8 @@ from workbench.convert.edits import Edits
 from workbench.convert.origins import assignments, bound, called, origins, parameters
 from workbench.convert.pytorch.training import Batches, Training
 from workbench.convert.script import Script, argument, inside, last, stars
-from workbench.convert.source import Reason
+from workbench.convert.source import Reason, UnclearError
 from workbench.convert.steps import comment
-from workbench.convert.unclear import UnclearError
 from workbench.convert.ways import bare, shown_at, way_out
 
 _SAMPLER = "DistributedSampler"

@@ -8,8 +8,7 @@ from workbench.convert.edits import Edits
 from workbench.convert.origins import origins
 from workbench.convert.pytorch.ddp import OURS
 from workbench.convert.script import Script, argument, inside, last
-from workbench.convert.source import Reason, RefusedError
-from workbench.convert.unclear import UnclearError
+from workbench.convert.source import Reason, RefusedError, UnclearError
 
 _OURS = "workbench.torch."
 _SAME = {ours: f"dist.{theirs}()" for theirs, ours in OURS.items()} | {

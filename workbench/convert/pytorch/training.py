@@ -9,8 +9,7 @@ import libcst as cst
 from workbench.convert.edits import Edits
 from workbench.convert.origins import assignments, makers, origins
 from workbench.convert.script import Script, argument, inside, last
-from workbench.convert.source import Reason, RefusedError
-from workbench.convert.unclear import UnclearError
+from workbench.convert.source import Reason, RefusedError, UnclearError
 from workbench.convert.ways import bare, is_self, loops_around
 
 _LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")

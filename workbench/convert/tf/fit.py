@@ -8,9 +8,8 @@ from workbench.convert import beginning, files, rank_0
 from workbench.convert.edits import Change, Edits
 from workbench.convert.origins import makers, origins
 from workbench.convert.script import Script, argument, last, stars
-from workbench.convert.source import Reason, RefusedError
+from workbench.convert.source import Reason, RefusedError, UnclearError
 from workbench.convert.tf import device, pipeline
-from workbench.convert.unclear import UnclearError
 
 _WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger")
 _CALLBACKS = "hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()"
@@ -191,7 +190,8 @@ def _arguments(edits: Edits, fit: cst.Call) -> None:
         edits.replace(callbacks.value, _starred_first(name))
     else:
         listed = "{}" if isinstance(callbacks.value, (cst.Name, cst.Attribute, cst.Call)) else "({})"
-        edits.wrap(callbacks.value, f"[*{name}, *{listed}]")
+        is_one = any("callbacks." in script.meaning(each.func) for each in makers(script, callbacks.value))
+        edits.wrap(callbacks.value, f"[*{name}, {'' if is_one else '*'}{listed}]")
     if verbose is None:
         edits.replace(fit, lambda call: rank_0.also(call, 'verbose="auto" if hvd.rank() == 0 else 0'), 7)
     elif script.text(verbose.value) != "0":

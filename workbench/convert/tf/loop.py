@@ -9,10 +9,9 @@ from workbench.convert.decisions import Own, check, say_put, say_sums
 from workbench.convert.edits import Edits
 from workbench.convert.origins import origin, origins
 from workbench.convert.script import Script, argument, inside, last
-from workbench.convert.source import Reason, RefusedError
+from workbench.convert.source import Reason, RefusedError, UnclearError
 from workbench.convert.steps import MEAN_OR_SUM
 from workbench.convert.tf import device, pipeline
-from workbench.convert.unclear import UnclearError
 from workbench.convert.ways import bare, loops_around, shown_at, way_out
 
 _VARIABLES = ("trainable_variables", "trainable_weights", "variables")

@@ -7,8 +7,7 @@ import libcst as cst
 from workbench.convert.edits import Edits
 from workbench.convert.origins import assignments, bound, called, parameters, returned
 from workbench.convert.script import Script, argument, inside, last
-from workbench.convert.source import Reason
-from workbench.convert.unclear import UnclearError
+from workbench.convert.source import Reason, UnclearError
 from workbench.convert.ways import bare
 
 _SOURCES = ("tensorflow.data.Dataset.", "tensorflow.data.TFRecordDataset", "tensorflow.data.TextLineDataset")

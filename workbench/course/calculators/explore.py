@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from workbench.common.text import count
 from workbench.course.calculators import units
 from workbench.course.calculators.lanes import lanes
 from workbench.course.calculators.memory import MIXED, OPTIMIZERS, PRECISIONS, MemorySettings
-from workbench.course.calculators.panel import Knob, nearest, panel, stops
+from workbench.course.calculators.panel import Knob, choice, panel, slider, stops
 from workbench.course.calculators.stacks import stacks
 from workbench.course.calculators.steps import NETWORKS, Training
 
@@ -49,27 +50,16 @@ def step(
 
 def step_knobs(training: Training) -> list[Knob]:
     """What a training consists of."""
-    ranks = stops([1, *units.doubled(2, 512)], lambda n: f"{n} rank" + "s" * (n != 1))
-    latency = stops([0.0, *units.series(1e-6, 1e-2)], units.seconds)
-    speed = {f"{units.nbytes(rate)}/s": 1 / rate for rate in units.series(1e7, 1e12)}
-    total, bucket = (
-        stops(units.series(1e5, 1e10), units.nbytes),
-        stops([int(each) for each in units.series(1e4, 1e10)], units.nbytes),
-    )
-    compute = stops(units.series(1e-3, 10.0), units.seconds)
+    rates = {f"{units.nbytes(rate)}/s": 1 / rate for rate in units.series(1e7, 1e12)}
+    buckets = stops([int(each) for each in units.series(1e4, 1e10)], units.nbytes)
     return [
-        Knob("ranks", "ranks n", ranks, nearest(ranks, training.ranks)),
-        Knob("compute_s", "computing alone", compute, nearest(compute, training.compute_s)),
-        Knob("alpha_s", "latency α", latency, nearest(latency, training.alpha_s)),
-        Knob("beta_s", "bandwidth 1/β", speed, nearest(speed, training.beta_s)),
-        Knob("gradient_bytes", "gradients", total, nearest(total, training.gradient_bytes)),
-        Knob(
-            "bucket_bytes",
-            "a bucket, up to",
-            {"none": 0, **bucket},
-            nearest({"none": 0, **bucket}, training.bucket_bytes),
-        ),
-        Knob("network", "network", {name: name for name in NETWORKS}, training.network, slides=False),
+        slider(training, "ranks", "ranks n", stops([1, *units.doubled(2, 512)], lambda n: count(n, "rank"))),
+        slider(training, "compute_s", "computing alone", stops(units.series(1e-3, 10.0), units.seconds)),
+        slider(training, "alpha_s", "latency α", stops([0.0, *units.series(1e-6, 1e-2)], units.seconds)),
+        slider(training, "beta_s", "bandwidth 1/β", rates),
+        slider(training, "gradient_bytes", "gradients", stops(units.series(1e5, 1e10), units.nbytes)),
+        slider(training, "bucket_bytes", "a bucket, up to", {"none": 0, **buckets}),
+        choice(training, "network", "network", NETWORKS),
     ]
 
 
@@ -101,20 +91,17 @@ def memory(job: MemorySettings = JOBS[_STATE]) -> Any:
 
 def memory_knobs(job: MemorySettings) -> list[Knob]:
     """What a job consists of."""
-    parameters = stops([int(each) for each in (*units.series(1e5, 1e12), 7.5e9, 1.5e9, 2.5e7)], units.count)
-    parameters = dict(sorted(parameters.items(), key=lambda one: one[1]))
-    ranks = stops([1, *units.doubled(2, 1024)], lambda n: f"{n} rank" + "s" * (n != 1))
+    parameters = sorted({int(each) for each in (*units.series(1e5, 1e12), 7.5e9, 1.5e9, 2.5e7)})
     each = {"none": 0.0, **stops(units.series(1e3, 1e11), units.nbytes)}
-    batch = stops([1, *units.doubled(2, 1024)], lambda n: f"{n} sample" + "s" * (n != 1))
-    device = stops([float(gigabytes * 10**9) for gigabytes in (4, 8, 16, 24, 32, 40, 80, 141, 192)], units.nbytes)
+    device = [float(gigabytes * 10**9) for gigabytes in (4, 8, 16, 24, 32, 40, 80, 141, 192)]
     return [
-        Knob("parameters", "parameters Ψ", parameters, nearest(parameters, job.parameters)),
-        Knob("ranks", "ranks n", ranks, nearest(ranks, job.ranks)),
-        Knob("activation_bytes", "activations, a sample", each, nearest(each, job.activation_bytes)),
-        Knob("batch", "batch of a rank", batch, nearest(batch, job.batch)),
-        Knob("device_bytes", "memory of a rank", device, nearest(device, job.device_bytes)),
-        Knob("optimizer", "optimizer", {name: name for name in OPTIMIZERS}, job.optimizer, slides=False),
-        Knob("precision", "precision", {name: name for name in PRECISIONS}, job.precision, slides=False),
+        slider(job, "parameters", "parameters Ψ", stops(parameters, units.count)),
+        slider(job, "ranks", "ranks n", stops([1, *units.doubled(2, 1024)], lambda n: count(n, "rank"))),
+        slider(job, "activation_bytes", "activations, a sample", each),
+        slider(job, "batch", "batch of a rank", stops([1, *units.doubled(2, 1024)], lambda n: count(n, "sample"))),
+        slider(job, "device_bytes", "memory of a rank", stops(device, units.nbytes)),
+        choice(job, "optimizer", "optimizer", OPTIMIZERS),
+        choice(job, "precision", "precision", PRECISIONS),
     ]
 
 

@@ -7,7 +7,7 @@ page made of it shows that; where ipywidgets is missing, there is only the pictu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -65,6 +65,16 @@ def nearest(stops: Mapping[str, float], value: float) -> float:
         for stop in stops.values()
     }
     return min(far, key=lambda stop: far[stop])
+
+
+def slider(of: object, name: str, label: str, stops: Mapping[str, float]) -> Knob:
+    """A knob for an attribute; it begins at the stop that is nearest."""
+    return Knob(name, label, stops, nearest(stops, getattr(of, name)))
+
+
+def choice(of: object, name: str, label: str, names: Iterable[str]) -> Knob:
+    """A list of names for an attribute that has one of them."""
+    return Knob(name, label, {each: each for each in names}, getattr(of, name), slides=False)
 
 
 def panel(knobs: Sequence[Knob], draw: Draw, still: Figure) -> Any:
@@ -130,4 +140,4 @@ def _control(knob: Knob) -> Any:
     )
 
 
-__all__ = ["Knob", "nearest", "panel", "stops"]
+__all__ = ["Knob", "choice", "nearest", "panel", "slider", "stops"]

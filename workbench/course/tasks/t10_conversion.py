@@ -11,7 +11,7 @@ from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.simulator import Run
 from workbench.course.training import behaviour
 from workbench.course.training.replay import led_to
-from workbench.course.training.trial import Trial, run_job
+from workbench.course.training.trial import Trial
 from workbench.data.sampler import ShardedSampler
 
 
@@ -64,7 +64,7 @@ def as_asked(alone: behaviour.Seen, ranks: Sequence[behaviour.Seen]) -> str:
 
 
 _EQUAL = 1e-6
-_TRIAL = Trial(run_job, (2,))
+_TRIAL = Trial("job", (2,))
 _OWN = tuple(behaviour.own_device if one is behaviour.threads_fit else one for one in behaviour.LIGHTS)
 _LIGHTS = (*_OWN, as_asked)
 

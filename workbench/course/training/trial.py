@@ -14,7 +14,6 @@ from workbench.errors import NotInitializedError
 
 DEADLINE_S = 10.0
 Property = Callable[[Callable[..., Any]], str]
-Runner = Callable[[int, Callable[..., Any]], list[behaviour.Seen]]
 
 
 @dataclass
@@ -101,26 +100,26 @@ class Trial:
     """The runs of a learner's function that all its properties look at.
 
     Args:
-        runner: runs it on so many ranks.
+        training: of :data:`TRAININGS`.
         sizes: on how many, besides one alone.
     """
 
-    def __init__(self, runner: Runner, sizes: Sequence[int]) -> None:
-        self._runner, self._sizes = runner, sizes
+    def __init__(self, training: str, sizes: Sequence[int]) -> None:
+        self._training, self._sizes = training, sizes
         self._alone = behaviour.Seen()
         self._together: dict[int, list[behaviour.Seen]] = {}
 
     def runs(self, function: Callable[..., Any]) -> str:
         """It runs, alone and together."""
         try:
-            self._alone = self._runner(1, function)[0]
+            self._alone = run(self._training, 1, function)[0]
         except NotImplementedError:
             raise
         except Exception as error:  # noqa: BLE001 - the learner's
             return f"on one rank: {described(error)}"
         for n in self._sizes:
             try:
-                self._together[n] = self._runner(n, function)
+                self._together[n] = run(self._training, n, function)
             except Exception as error:  # noqa: BLE001 - the learner's
                 return f"on {n} ranks: {described(error)}"
         return ""
@@ -213,18 +212,11 @@ class Elsewhere(Protocol):
         """What it does on n ranks, each with a part of this training of :data:`TRAININGS`."""
 
 
-def run_job(n: int, function: Callable[..., Any]) -> list[behaviour.Seen]:
-    """What ``function(hvd, job)`` does on n ranks."""
-    return _run("job", n, function)
+def run(training: str, n: int, function: Callable[..., Any]) -> list[behaviour.Seen]:
+    """What a function does on n ranks, each with a part of this training of :data:`TRAININGS`.
 
-
-def run_capstone(n: int, function: Callable[..., Any]) -> list[behaviour.Seen]:
-    """What ``function(hvd, model, digits, batch, epochs)`` does on n ranks."""
-    return _run("capstone", n, function)
-
-
-def _run(training: str, n: int, function: Callable[..., Any]) -> list[behaviour.Seen]:
-    """On threads of this process, unless it is to run elsewhere. The judge compares the ranks by itself."""
+    They are threads of this process, unless it is to run elsewhere. The judge compares the ranks by itself.
+    """
     with config.changed_environment(WORKBENCH_COMPARE_STEPS="0"):
         return function.seen(training, n) if isinstance(function, Elsewhere) else _run_here(training, n, function)
 

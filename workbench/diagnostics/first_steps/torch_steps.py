@@ -56,7 +56,7 @@ def _step(optimizer: Any, recorder: Recorder) -> None:
         return
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     gradients = [weight.grad for weight in weights if weight.grad is not None and not weight.grad.is_sparse]
-    missing, known = missing_parameters(recorder)
+    missing, known = without_optimizer(recorder)
     recorder.step(
         optimizer,
         hash_of(map(_bytes, weights)),
@@ -69,7 +69,7 @@ def _step(optimizer: Any, recorder: Recorder) -> None:
     )
 
 
-def missing_parameters(recorder: Recorder) -> tuple[list[str], int]:
+def without_optimizer(recorder: Recorder) -> tuple[list[str], int]:
     """Parameters of the model that have a gradient and no optimizer, and how many have one."""
     model = recorder.model()
     if not hasattr(model, "named_parameters"):  # it is gone, or a layer of Keras
@@ -167,4 +167,4 @@ def _short(batches: Iterator[Any], recorder: Recorder) -> Iterator[Any]:
             return
 
 
-__all__ = ["watches"]
+__all__ = ["watches", "without_optimizer"]
