@@ -69,7 +69,7 @@ coverage: for-tests ## which lines the fast tests run, some minutes: a table, an
 mutants: for-tests ## which faults, planted one at a time, the tests let through, hours: build/mutants.md (ARGS="--count 20")
 	@.venv/bin/python .ci/mutants.py $(ARGS)
 
-verbs: for-tests ## write the verbs from .ci/verbs.toml, and print which framework has which: the table in docs/reference/verbs.md
+verbs: for-checks ## write the verbs from .ci/verbs.toml, and print which framework has which: the table in docs/reference/verbs.md
 	@.venv/bin/python .ci/verbs.py
 
 house: for-checks ## rooms, floors, arrows and lines of the package (ARGS=--arrows lists them)
