@@ -44,7 +44,7 @@ def answers(name: str, values: tuple[float, ...]) -> list[tuple[str, Callable[..
                 (f"solution with {number}", lambda *args, number=number: with_numbers(reference(*args), number))
             )
     if not task(name).live:
-        found += [(f"returns {odd!r:.9}", lambda *args, odd=odd: odd) for odd in ([], {}, 10**400)]
+        found += [(f"returns {odd!r:.9}", lambda *args, odd=odd: odd) for odd in ([], {}, (1.5,), [[]], 10**400)]
     arguments = reference.__code__.co_argcount
     return found + [(f"returns argument {i}", lambda *args, i=i: args[i]) for i in range(arguments)]
 
