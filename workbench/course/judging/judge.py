@@ -186,10 +186,11 @@ def _why_wrong(task: CommTask, function: Callable[..., Any], case: Case, run: Ru
 
 def _what_is_right(task: CommTask, results: Sequence[Any], expected: Sequence[Any]) -> str:
     """Where a result has several parts, and only some of them are wrong: which, as the end of a sentence."""
-    if not all(isinstance(one, (list, tuple)) and len(one) == len(task.names) for one in results):
+    parts = len(task.names)
+    if parts < 2 or not all(isinstance(one, (list, tuple)) and len(one) == parts for one in (*results, *expected)):
         return ""
-    pairs = list(zip(results, expected, strict=True))
-    wrong = {name for i, name in enumerate(task.names) if any(unlike(mine[i], wanted[i]) for mine, wanted in pairs)}
+    yours, wanted = (list(zip(*each, strict=True)) for each in (results, expected))
+    wrong = {name for i, name in enumerate(task.names) if compared(yours[i], wanted[i])}
     right = [name for name in task.names if name not in wrong]
     are = "are" if len(right) > 1 else "is"
     return f". Look at what makes {' and '.join(sorted(wrong))}; {' and '.join(right)} {are} right" if right else ""

@@ -106,9 +106,13 @@ def ratio(one: CaseOutcome) -> float | None:
     for mine, wanted in pairs:
         if not all(isinstance(value, (int, float, np.number, np.ndarray)) for value in (mine, wanted)):
             return None
-        if np.shape(mine) != np.shape(wanted) or not np.isfinite(mine).all():
+        try:
+            yours, right = np.asarray(mine, float), np.asarray(wanted, float)
+        except (OverflowError, TypeError, ValueError):  # a number that no float holds, or an array of something else
             return None
-        yours, right = (np.asarray(value, float) - one.start for value in (mine, wanted))
+        if yours.shape != right.shape or not np.isfinite(yours).all():
+            return None
+        yours, right = yours - one.start, right - one.start
         scale = float(np.abs(right).max(initial=0.0))
         if scale < _EXACT:
             if np.abs(yours).max(initial=0.0) > _EXACT:

@@ -117,27 +117,24 @@ def _of_ranks(function: Function, case: Case) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal up to rounding, all through lists and dicts; nan is like nan."""
+    """Equal up to rounding, all through lists and dicts; nan is like nan. What cannot be compared is not equal."""
+    try:
+        return _same(a, b)
+    except Exception:  # noqa: BLE001 - of the learner's own objects, or of numbers that no float holds
+        return False
+
+
+def _same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return _same_arrays(a, b)
+        one, two = np.asarray(a, float), np.asarray(b, float)
+        return one.shape == two.shape and bool(np.allclose(one, two, rtol=_CLOSE, atol=1e-12, equal_nan=True))
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
     if isinstance(a, (int, float, np.number)) and isinstance(b, (int, float, np.number)):
         return bool(a == b or np.isclose(a, b, rtol=_CLOSE, atol=1e-12, equal_nan=True))
-    try:
-        return type(a) is type(b) and bool(a == b)
-    except Exception:  # noqa: BLE001 - of the learner's own objects
-        return False
-
-
-def _same_arrays(a: Any, b: Any) -> bool:
-    try:
-        one, two = np.asarray(a, float), np.asarray(b, float)
-    except (TypeError, ValueError):
-        return False
-    return one.shape == two.shape and bool(np.allclose(one, two, rtol=_CLOSE, atol=1e-12, equal_nan=True))
+    return type(a) is type(b) and bool(a == b)
 
 
 def spread(cases: Sequence[Case], first: Case | None = None) -> Iterator[Case]:

@@ -50,7 +50,9 @@ def _recovered(function: Callable[..., Any], cases: Iterable[tuple[int, int, str
         )
         if mine is None:
             return "your result is None. Is there a return?"
-        for name, yours, wanted in zip(("processes started", "steps done again"), mine, right, strict=False):
+        if not isinstance(mine, (list, tuple)) or len(mine) != len(right):
+            return f"{what}: your result is {mine!r}. Two numbers are asked for: processes started, steps done again"
+        for name, yours, wanted in zip(("processes started", "steps done again"), mine, right, strict=True):
             if yours != wanted:
                 return f"{what}: {name} is {yours} in your result, expected {wanted}"
     return ""
