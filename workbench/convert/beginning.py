@@ -126,6 +126,3 @@ def _runs_only_in_functions(script: Script, nodes: list[cst.CSTNode]) -> bool:
         if not is_guard and not isinstance(top, (cst.FunctionDef, cst.ClassDef)):
             return False
     return True
-
-
-__all__ = ["convert"]

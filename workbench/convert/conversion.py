@@ -120,6 +120,3 @@ def _kind(script: Script, options: Options) -> tuple[str, Callable[[], Edits]]:
     if script.imports("torch"):
         return "PyTorch", lambda: serial.convert(script, options.loss, options.scale_rate)
     raise RefusedError(script.name, Reason(0, "it imports neither torch, nor tensorflow, nor keras."))
-
-
-__all__ = ["Converted", "Options", "convert"]

@@ -260,6 +260,3 @@ def _leaves(node: cst.If | cst.While) -> str:
     if isinstance(node, cst.While):
         found.append("the loop")
     return ", ".join(dict.fromkeys(found))
-
-
-__all__ = ["ADDED", "Own", "check", "is_read_later", "say_put", "say_sums"]

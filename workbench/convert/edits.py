@@ -250,6 +250,3 @@ def _comment_line(text: str) -> cst.EmptyLine:
 
 def _has_comment(node: Any) -> bool:
     return any(each.comment is not None for each in node.leading_lines)
-
-
-__all__ = ["Change", "Edits"]

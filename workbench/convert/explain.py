@@ -59,6 +59,3 @@ def _places(converted: Converted) -> list[int]:
     for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         found += [i + 1 + (n if tag == "equal" else min(n, max(j - i - 1, 0))) for n in range(m - k)]
     return [min(each, len(before)) for each in found]
-
-
-__all__ = ["explain"]

@@ -37,6 +37,3 @@ def convert(edits: Edits) -> list[str]:
 def _mode(script: Script, call: cst.Call) -> str:
     arg = argument(call, 1, "mode")
     return script.text(arg.value).strip("'\"") if arg is not None else "r"
-
-
-__all__ = ["convert"]

@@ -61,6 +61,3 @@ def _modules(script: Script, node: cst.CSTNode) -> list[str]:
     if module != "horovod" or isinstance(node.names, cst.ImportStar):
         return [module]
     return [f"{module}.{last(each.name)}" for each in node.names if last(each.name) != "run"]
-
-
-__all__ = ["convert"]

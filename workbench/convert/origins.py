@@ -180,6 +180,3 @@ def returns(script: Script, function: cst.FunctionDef) -> list[cst.BaseExpressio
     """What a function returns."""
     found = [each for each in script.all(cst.Return) if script.function(each) is function]
     return [each.value for each in found if each.value is not None]
-
-
-__all__ = ["assignments", "bound", "called", "makers", "origin", "origins", "parameters", "returned", "returns"]

@@ -122,6 +122,3 @@ def _numpy(script: Script) -> str:
         if script.text(node.name) == "numpy":
             return script.text(node.asname.name) if node.asname else "numpy"
     return "np"
-
-
-__all__ = ["imports", "is_draw", "lines", "own_generators", "unseeded"]

@@ -93,6 +93,3 @@ def also(call: cst.Call, text: str) -> cst.Call:
     if args and not isinstance(args[-1].comma, cst.Comma):
         args[-1] = args[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
     return call.with_changes(args=[*args, new])
-
-
-__all__ = ["also", "convert"]

@@ -227,6 +227,3 @@ def _walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
     for child in node.children:
         yield from _walk(child)
-
-
-__all__ = ["Script", "Statement", "argument", "inside", "last", "stars"]

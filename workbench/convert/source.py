@@ -117,6 +117,3 @@ def _not_python(text: str, error: SyntaxError) -> str:
     if _PYTHON_2.search(text):
         return "this is Python 2. `2to3 -w` rewrites most of it, see PyPI's fissix; then convert it."
     return f"this is not valid Python: {error.msg}."
-
-
-__all__ = ["Reason", "RefusedError", "Source", "UnclearError", "parse", "read"]

@@ -34,6 +34,3 @@ def comment(step: int, text: str = "") -> str:
         '# Step 1: this process learns its rank, and how many there are'
     """
     return f"# Step {step}: {text or COMMENTS[step]}"
-
-
-__all__ = ["COMMENTS", "MEAN_OR_SUM", "STEPS", "WITHOUT", "comment"]

@@ -88,6 +88,3 @@ def is_self(node: cst.CSTNode) -> bool:
     while isinstance(node, cst.Attribute):
         node = node.value
     return isinstance(node, cst.Name) and node.value == "self"
-
-
-__all__ = ["bare", "is_self", "loops_around", "shown_at", "way_out"]

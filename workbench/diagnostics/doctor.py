@@ -120,6 +120,3 @@ def printable(line: str, encoding: str) -> str:
     except UnicodeEncodeError:
         return line.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
     return line
-
-
-__all__ = ["Ask", "examine", "printable", "show", "start_ranks"]

@@ -30,6 +30,3 @@ def explanation(name: str) -> str:
         '# MismatchError'
     """
     return (PAGES / f"{name}.md").read_text(encoding="utf-8")
-
-
-__all__ = ["PAGES", "explanation", "names"]

@@ -32,6 +32,3 @@ def examine_hosts(targets: Sequence[Target], networks: Sequence[str] = ()) -> It
     yield f"✓ the rehearsal with {count(len(endpoints), 'host')}"
     yield from (f"! {line}" for line in warnings)
     yield from (f"  {endpoint.name}: by {endpoint.interface} {endpoint.address}" for endpoint in endpoints)
-
-
-__all__ = ["examine_hosts"]

@@ -238,6 +238,3 @@ def make_communicators() -> None:
 
     nccl.NcclCommunicator.initAll(list(range(runtime.getDeviceCount())))
     os._exit(0)
-
-
-__all__ = ["GpuCard", "GpuTopology", "Net", "describe", "look", "make_communicators", "parse", "probe"]

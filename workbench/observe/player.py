@@ -92,6 +92,3 @@ def _player_class() -> Any:
             return data, {**metadata, "workbench": {"seconds": self.seconds}}  # a page without a kernel plays it, too
 
     return Player
-
-
-__all__ = ["play"]

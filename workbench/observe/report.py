@@ -301,6 +301,3 @@ def main(words: Sequence[str]) -> int:
     else:
         print("\n".join(compared(rest)))
     return 0
-
-
-__all__ = ["Rank", "against_prediction", "compared", "html", "ranks", "read", "sentences"]

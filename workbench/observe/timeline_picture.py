@@ -124,6 +124,3 @@ def gathered(last: int) -> list[Snapshot]:
     mine = json.dumps(HOLDER.get().timeline.recorder.snapshot(2 * last)).encode() + b"\n"
     lines = api.allgather(np.frombuffer(mine, np.uint8), name=OWN).tobytes().splitlines()
     return [json.loads(line) for line in lines]
-
-
-__all__ = ["Picture", "all_recorded", "gathered", "recorded", "trace_events"]

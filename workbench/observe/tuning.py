@@ -78,6 +78,3 @@ def _svg(trials: Sequence[TunerTrial], choice: Choice, said: str) -> str:
     lines = [said[i : i + 130] for i in range(0, len(said), 130)]
     words = [kit.label(12, 18 + 14 * i, line) for i, line in enumerate(lines)]
     return kit.document(said, WIDTH, bottom + 28, [*words, *parts])
-
-
-__all__ = ["AutotuneReport", "autotune_report"]

@@ -208,17 +208,3 @@ def table(
                 closed_s = known.closed_s(formula, n, nbytes) if known.closed_s and per_host == 1 else None
                 rows.append(Time(known.name, n, nbytes, seconds, closed_s))
     return rows
-
-
-__all__ = [
-    "KNOWN",
-    "Formula",
-    "Known",
-    "Time",
-    "adasum",
-    "allgather",
-    "alltoall",
-    "broadcast",
-    "reduce_scatter",
-    "table",
-]

@@ -161,6 +161,3 @@ class Negotiation:
 def _check(name: str, value: float, least: float) -> None:
     if not (isinstance(value, int | float | np.number) and np.isfinite(value) and value >= least):
         raise ValueError(f"{name} is {value}: a finite number, {least:g} at least, is needed.")
-
-
-__all__ = ["Exponential", "LogNormal", "Negotiation", "OneSlow", "Stragglers"]

@@ -224,6 +224,3 @@ def _byteps(known: Constants) -> list[HeldOutRow]:
         HeldOutRow("BytePS over Horovod, VGG-16, 20 Gbit/s", 1.00, slow, "", source),
         HeldOutRow("BytePS over Horovod, VGG-16, 100 Gbit/s", 0.17, fast, "", source),
     ]
-
-
-__all__ = ["Constants", "HeldOutRow", "byteps_gain", "fit_tcp_line", "rdma_gain", "table"]

@@ -205,6 +205,3 @@ def compared(name: str = "VGG-16", machines: Machines | None = None, common: flo
     paper, cluster = MODELS[name], machines or pascal()
     model = paper.model()
     return [Compared(idea, idea.efficiency(model, paper.step_s, cluster, common)) for idea in IDEAS]
-
-
-__all__ = ["IDEAS", "PRIORITY", "Compared", "Idea", "compared", "power_sgd"]

@@ -116,6 +116,3 @@ class _Part:
 
     def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
         self._link.sendrecv(send, self._ranks[dest], recv, self._ranks[source])
-
-
-__all__ = ["Leaders", "TwoLevels"]

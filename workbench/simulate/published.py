@@ -82,6 +82,3 @@ def efficiency(name: str, machines: Machines, common: float = 0.10, policy: Poli
 def reduction(machines: Machines, algorithm: Algorithm = ring_allreduce) -> Callable[[float], float]:
     """How long an algorithm takes for so many bytes."""
     return timed(algorithm, machines)
-
-
-__all__ = ["BATCH", "MODELS", "Paper", "efficiency", "pascal", "reduction"]

@@ -73,6 +73,3 @@ class Servers:
                 link.sendrecv(chunks[piece - 1][place] if piece else None, worker, into, worker)
                 if total is not None and step:
                     combine(total, into, out=total)
-
-
-__all__ = ["Servers"]

@@ -122,6 +122,3 @@ def table(found: Comparison) -> str:
         f"more than {OF_CHANGE:g} of their change."
     )
     return "\n".join(lines)
-
-
-__all__ = ["STEPS", "TOLERANCE", "Comparison", "compare", "table"]

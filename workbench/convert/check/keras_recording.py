@@ -75,6 +75,3 @@ def _optimizers(found: Record) -> Iterator[None]:
     if not found.steps and made:
         found.steps = max(int(each.iterations.numpy()) for each in made)
         found.weights = [each.numpy().astype(float) for one in made for each in one._trainable_variables]
-
-
-__all__ = ["recording"]

@@ -54,6 +54,3 @@ def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
-
-
-__all__ = ["SEED", "Enough", "Record", "changed"]

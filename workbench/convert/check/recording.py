@@ -58,6 +58,3 @@ def record(text: str, path: str, words: list[str], steps: int) -> Record:
             found.error = traceback.format_exc()
     found.output = output.getvalue()
     return found
-
-
-__all__ = ["record"]

@@ -91,6 +91,3 @@ def _batch_norm_is_seen(found: Record) -> Any:
         return batch_norm(*args, **options)
 
     return seen
-
-
-__all__ = ["recording"]

@@ -160,6 +160,3 @@ def _move_batches(edits: Edits, found: Training, loaders: set[str]) -> None:
         moved = ", ".join(f"{script.text(each)}.to(device)" for each in names)
         edits.before(loop, 3, f"device = {_DEVICE}", said=False)
         edits.before(loop.body.body[0], 3, f"{text} = {moved}", "a batch goes to this rank's GPU")
-
-
-__all__ = ["convert"]

@@ -182,6 +182,3 @@ def _samplers(edits: Edits, found: Training) -> None:
         raise UnclearError(
             script.line(found.backward[0]), "no loader has a DistributedSampler here, so ranks may share no samples."
         )
-
-
-__all__ = ["OURS", "convert"]

@@ -98,6 +98,3 @@ def name(script: Script, step: cst.Call) -> str:
     on = step.func.value  # type: ignore[attr-defined]
     is_scaled = bool(step.args) and isinstance(step.args[0].value, (cst.Name, cst.Attribute)) and "scaler" in last(on)
     return script.text(step.args[0].value if is_scaled else on)
-
-
-__all__ = ["convert", "name"]

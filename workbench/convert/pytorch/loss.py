@@ -122,6 +122,3 @@ def _is_loss(script: Script, function: cst.FunctionDef) -> bool:
 def _is_transposed(script: Script, node: cst.BaseExpression) -> bool:
     inner = node.func if isinstance(node, cst.Call) else node
     return last(inner) in ("T", "t", "mT") and "weight" not in script.text(node)
-
-
-__all__ = ["MEAN", "SUM", "UNKNOWN", "compared", "kind"]

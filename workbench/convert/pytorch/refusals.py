@@ -47,6 +47,3 @@ def weights_after(script: Script, optimizer: Optimizer) -> Iterator[Reason]:
         draws = meaning.startswith("torch.nn.init.") or last(call.func) in ("apply", "reset_parameters")
         if draws and script.function(call) is place and script.line(call) > line:
             yield Reason(script.line(call), "this changes weights after their broadcast: move it before the optimizer.")
-
-
-__all__ = ["found", "weights_after"]

@@ -143,6 +143,3 @@ def _one_device(edits: Edits) -> None:
             else:
                 said = "this is a certain GPU, and each rank should have its own."
                 edits.decide(Reason(edits.script.line(call), said))
-
-
-__all__ = ["PIN", "convert", "wrap"]

@@ -295,6 +295,3 @@ def download_once(edits: Edits) -> None:
             edits.after(call, 4, "if hvd.local_rank() == 0:\n    hvd.barrier()", said=False)
         else:
             edits.note(call, "all ranks download at the same time: start once on one rank before.")
-
-
-__all__ = ["SAMPLER_IMPORT", "download_once", "shard"]

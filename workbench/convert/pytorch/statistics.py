@@ -75,6 +75,3 @@ def _may_have_batch_norm(script: Script) -> bool:
 
 def _parts(name: str) -> list[str]:
     return name.split(".")
-
-
-__all__ = ["convert", "evaluations", "judged"]

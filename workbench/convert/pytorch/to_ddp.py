@@ -172,6 +172,3 @@ def _imports(edits: Edits, used: set[str]) -> None:
         edits.after(ours[0], 1, f"\n{_FUNCTIONS[name]}", said=False)
     for node in ours:
         edits.remove(node)
-
-
-__all__ = ["convert"]

@@ -144,6 +144,3 @@ def _say_divisions(edits: Edits, batches: Batches, own: Own, name: str, kind: st
         if divides and not own.has(node.right) and "sampler" not in script.text(node.right):
             text = f"{name} is a sum over this rank's samples, and {script.text(node.right)} may count all samples."
             edits.decide(Reason(script.line(node), text))
-
-
-__all__ = ["convert"]

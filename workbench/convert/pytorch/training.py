@@ -242,6 +242,3 @@ def _only_if(script: Script, loop: cst.For, backward: cst.Call) -> cst.BaseExpre
                 continue
             return each.test if backward in inside(each.body, cst.Call) else cst.UnaryOperation(cst.Not(), each.test)
     return None
-
-
-__all__ = ["Batches", "Optimizer", "Training", "is_optimizer", "training"]

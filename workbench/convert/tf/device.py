@@ -48,6 +48,3 @@ def refused(script: Script) -> Iterator[Reason]:
                 yield Reason(
                     script.line(call), "without a seed each rank draws other numbers: keras.utils.set_random_seed(…)."
                 )
-
-
-__all__ = ["PIN", "refused"]

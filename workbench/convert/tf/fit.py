@@ -228,6 +228,3 @@ def _writes(script: Script, callback: cst.BaseExpression) -> bool:
 
 def _starred(value: cst.BaseExpression) -> Change:
     return lambda element: cst.StarredElement(value=value, comma=element.comma)
-
-
-__all__ = ["convert"]

@@ -176,6 +176,3 @@ def _is_built(made: cst.Call) -> bool:
         return True
     calls = inside(made, cst.Call) if last(made.func) == "Sequential" else []
     return any(last(call.func) in ("Input", "InputLayer") or argument(call, None, "input_shape") for call in calls)
-
-
-__all__ = ["convert"]

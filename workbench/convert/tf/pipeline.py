@@ -129,6 +129,3 @@ def _say_other_readers(edits: Edits, source: cst.Call, trained: cst.BaseExpressi
         if reads and bare(script, name) is not trained:
             text = f"{name.value} is this rank's share now: what is computed here is not of all samples."
             edits.decide(Reason(script.line(name), text))
-
-
-__all__ = ["is_pipeline", "links", "shard"]

@@ -52,6 +52,3 @@ def _watch_init(api: ModuleType, recorder: Recorder) -> None:
 
     vars(api)["init"] = init
     before(api, "join", lambda *_, **__: recorder.write("join"))
-
-
-__all__ = ["begin"]

@@ -76,6 +76,3 @@ def when_made(kind: Any, look: Callable[[Any], object]) -> None:
         look(made)
 
     kind.__init__ = init
-
-
-__all__ = ["before", "when_imported", "when_made"]

@@ -149,6 +149,3 @@ def _stopper(recorder: Recorder) -> Any:
                 self.model.stop_evaluating = True
 
     return Stopper()
-
-
-__all__ = ["watches"]

@@ -276,6 +276,3 @@ def _training_loop(events: Sequence[Event]) -> Event | None:
 
 def _line_of_loop(events: Sequence[Event]) -> tuple[Any, ...]:
     return tuple((_training_loop(events) or _first(events, "step") or {}).get("at", ()))
-
-
-__all__ = ["Event", "Mistake", "find"]

@@ -123,6 +123,3 @@ def _wrapped_by_us() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-__all__ = ["BATCHES_WITHOUT_STEP", "MOST_STEPS", "STEPS_OF_AN_EPOCH", "Recorder", "hash_of", "user_line", "world"]

@@ -96,6 +96,3 @@ def _shown(mistake: Mistake) -> list[str]:
     symbol = (Severity.WARNING if mistake.note else Severity.FAILURE).value
     where = f"{os.path.relpath(mistake.at[0])}:{mistake.at[1]}: {mistake.at[2]}" if mistake.at else "the script"
     return [f"{symbol} {where}", f"    {mistake.text}", f"    → {mistake.cure}"]
-
-
-__all__ = ["events", "mistakes", "recorded", "report"]

@@ -428,6 +428,3 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.Assign):
         return node.targets
     return [node.target] if isinstance(node, (ast.AnnAssign, ast.AugAssign)) else []
-
-
-__all__ = ["Script", "read"]

@@ -165,6 +165,3 @@ def _short(batches: Iterator[Any], recorder: Recorder) -> Iterator[Any]:
         yield batch
         if recorder.steps - before >= STEPS_OF_AN_EPOCH or (recorder.steps == before and count >= BATCHES_WITHOUT_STEP):
             return
-
-
-__all__ = ["watches", "without_optimizer"]

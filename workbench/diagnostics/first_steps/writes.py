@@ -98,6 +98,3 @@ def _watch_h5(module: ModuleType, recorder: Recorder) -> None:
             note(recorder, name, False)
 
     before(module.File, "__init__", look)
-
-
-__all__ = ["asked_by_script", "watch", "watches"]

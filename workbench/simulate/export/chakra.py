@@ -271,6 +271,3 @@ def _node(message: Any) -> TraceNode:
 def _attributes(message: Any) -> dict[str, Value]:
     """By name, those with a value of a kind that is known here."""
     return {each.name: getattr(each, kind) for each in message.attr if (kind := each.WhichOneof("value"))}
-
-
-__all__ = ["ALL_REDUCE", "VERSION", "NodeType", "TraceNode", "nodes", "read_chakra", "write_chakra"]

@@ -63,6 +63,3 @@ def _complete(event: TimedEvent, start_s: float, nbytes: int) -> TraceEvent:
     args = {"bytes": nbytes} if event.what == "reduce" else {}
     begin_us, end_us = 1e6 * (event.begin_s - start_s), 1e6 * (event.end_s - start_s)
     return complete(0, thread, name, event.what, begin_us, end_us, **args)
-
-
-__all__ = ["chrome_trace", "write_chrome_trace"]

@@ -70,6 +70,3 @@ def _times_as_long(reduce_s: Callable[[float], float], factor: float) -> Callabl
 
 def _both_s(one: TimedEvent, other: TimedEvent) -> float:
     return max(0.0, min(one.end_s, other.end_s) - max(one.begin_s, other.begin_s))
-
-
-__all__ = ["Contention", "simulate_together"]

@@ -84,6 +84,3 @@ def rates(measured: Measured, ranks: int, hosts: int) -> Callable[[Choice], floa
         return nbytes / predict(measured, [ranks], hosts, policy=policy).rows[0].step_s
 
     return rate
-
-
-__all__ = ["expectation", "rates"]

@@ -131,6 +131,3 @@ def _line(costs: Costs, seconds: Costs, besides: Costs) -> Costs:
     alone = np.zeros(2)
     alone[column] = max(0.0, scaled[:, column] @ wanted / (scaled[:, column] @ scaled[:, column]))
     return alone
-
-
-__all__ = ["DOUBT", "Constant", "Fit", "NoisyError", "fit"]

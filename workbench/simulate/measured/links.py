@@ -80,6 +80,3 @@ def gather(machines: Machines) -> Callable[[float], float]:
     """… gathering these parts: half of a reduction, or nothing where all ranks share memory."""
     both = reduction(machines)
     return lambda nbytes: both(nbytes) / 2 if machines.hosts > 1 else 0.0
-
-
-__all__ = ["Links", "gather", "reduce_scatter", "reduction"]

@@ -177,6 +177,3 @@ def _why(best: SendMode, plain: SendMode, others: list[SendMode]) -> str:
 
 def _ms(way: SendMode) -> str:
     return f"{way.step_s * 1e3:.1f} ms"
-
-
-__all__ = ["COMPRESSIONS", "ERRORS", "Plan", "SendMode", "choose", "values"]
