@@ -47,6 +47,3 @@ def cause(name: str, choice: str = "") -> None:
     print(f"  ✓ {letter}  {sentence}\n      {answer}")
     if not entry.passed:
         print(f'      Now repair the program: check("{name}").')
-
-
-__all__ = ["cause"]

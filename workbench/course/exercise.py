@@ -405,15 +405,3 @@ def _missing(name: str, function: Callable[..., Any] | None) -> str:
     if function is None:
         return f'not there yet: run the cell that begins with @exercise("{name}")'
     return "not done yet: replace the line “your code here”, and run the cell"
-
-
-__all__ = [
-    "catch_up",
-    "check",
-    "exercise",
-    "hint",
-    "progress",
-    "report",
-    "show",
-    "solution",
-]

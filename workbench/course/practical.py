@@ -176,6 +176,3 @@ def _built(output: str) -> str:
 def _and(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
-
-
-__all__ = ["PracticalError", "Run", "begin", "look", "places", "read", "table"]

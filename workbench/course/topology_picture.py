@@ -58,6 +58,3 @@ def _legend(y: float) -> Iterable[str]:
     ):
         yield f'<line class="wbt-arrow" x1="{x}" y1="{y - 4:g}" x2="{x + 34}" y2="{y - 4:g}"{style}/>'
         yield kit.label(x + 42, y, words, 12)
-
-
-__all__ = ["picture"]

@@ -141,6 +141,3 @@ def _write(target: Path, files: Mapping[str, bytes]) -> None:
             about = zipfile.ZipInfo(name)  # without the time
             about.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(about, content)
-
-
-__all__ = ["missing", "pack", "place"]

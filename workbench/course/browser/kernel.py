@@ -71,6 +71,3 @@ def _without_installer() -> None:
     for name in ("piplite", "piplite.piplite"):
         sys.modules[name] = ModuleType(name)
     vars(sys.modules["piplite"])["piplite"] = sys.modules["piplite.piplite"]
-
-
-__all__ = ["start"]

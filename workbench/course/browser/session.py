@@ -281,6 +281,3 @@ def restore(text: str) -> None:
     """Take up what was kept."""
     progress_file.FILE.parent.mkdir(exist_ok=True)
     progress_file.FILE.write_text(text, encoding="utf-8")
-
-
-__all__ = ["LATER", "MOST", "Absent", "NotHereError", "Session", "imported", "restore", "state"]

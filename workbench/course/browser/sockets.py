@@ -212,6 +212,3 @@ def install() -> None:
     socket.AF_UNIX, socket.SO_PEERCRED = _AF_UNIX, _SO_PEERCRED  # type: ignore[misc, assignment]
     select.poll = Poll  # type: ignore[misc, assignment]
     selectors.DefaultSelector = Selector  # type: ignore[misc, assignment]
-
-
-__all__ = ["install"]

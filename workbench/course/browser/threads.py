@@ -391,6 +391,3 @@ def install() -> None:
     threading.excepthook = _raised
     ctypes.pythonapi.PyThreadState_SetAsyncExc = _halt  # type: ignore[attr-defined]
     sys._current_frames = THREADS.frames
-
-
-__all__ = ["THREADS", "install", "loops_give_way"]

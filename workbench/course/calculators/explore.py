@@ -103,6 +103,3 @@ def memory_knobs(job: MemorySettings) -> list[Knob]:
         choice(job, "optimizer", "optimizer", OPTIMIZERS),
         choice(job, "precision", "precision", PRECISIONS),
     ]
-
-
-__all__ = ["JOBS", "STEPS", "memory", "memory_knobs", "step", "step_knobs"]

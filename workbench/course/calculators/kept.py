@@ -68,6 +68,3 @@ def _trim() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
-
-
-__all__ = ["Counted", "of_the_system"]

@@ -63,6 +63,3 @@ def described(training: Training) -> str:
         f"{units.nbytes(training.gradient_bytes)} of gradients, {bucket}, "
         f"computing {units.seconds(training.compute_s)}, {training.network}"
     )
-
-
-__all__ = ["came_to", "described", "lanes"]

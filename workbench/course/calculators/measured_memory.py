@@ -250,6 +250,3 @@ def kept_by(forward: Callable[[], torch.Tensor], model: nn.Module) -> tuple[torc
 def _activations(sizes: Sequence[int]) -> float:
     """Bytes of one sample: what each layer puts in, and the last one puts out, in float32; its target, an int64."""
     return 4.0 * sum(sizes) + 8
-
-
-__all__ = ["SIZES", "WAYS", "KeptBytes", "MemoryComparison", "MemoryRow", "kept_by", "measured", "wrapped"]

@@ -119,6 +119,3 @@ def _on_a_rank(sizes: tuple[int, ...], seconds: float) -> tuple[Measured, float]
     took = trained(sizes=sizes)
     hvd.shutdown()
     return found, took
-
-
-__all__ = ["BUCKETS", "SIZES", "BucketRow", "StepComparison", "calculated", "measured"]

@@ -152,6 +152,3 @@ def calculate(job: MemorySettings, sharding: Sharding) -> MemoryUse:
         job.activation_bytes * job.batch,
         (n - 1) / n * (gathered + gradients * (1 if sharding.stage else 2)),
     )
-
-
-__all__ = ["MIXED", "OPTIMIZERS", "PRECISIONS", "MemorySettings", "MemoryUse", "Precision", "Sharding", "calculate"]

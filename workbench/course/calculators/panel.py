@@ -138,6 +138,3 @@ def _control(knob: Knob) -> Any:
         layout={"width": "98%"},
         **({"continuous_update": True} if knob.slides else {}),
     )
-
-
-__all__ = ["Knob", "choice", "nearest", "panel", "slider", "stops"]

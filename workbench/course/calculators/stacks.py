@@ -96,6 +96,3 @@ def _legend() -> Iterator[str]:
         yield kit.label(x + 14, 49, words, 11)
         x += 40 + _LETTER * len(words)
     yield kit.label(x, 49, "dashed: what the device has", 11)
-
-
-__all__ = ["described", "stacks"]

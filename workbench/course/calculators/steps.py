@@ -170,6 +170,3 @@ def step_of(training: Training, found: Result, latency_s: float) -> StepTimes:
     took = [event.end_s - event.begin_s for event in found.events if event.what == "reduce"]
     latencies_s = len(took) * latency_s
     return StepTimes(training, found.step_s, latencies_s, sum(took) - latencies_s, len(took), tuple(found.events))
-
-
-__all__ = ["EVEN", "NETWORKS", "StepTimes", "Training", "calculate", "step_of"]

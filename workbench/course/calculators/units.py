@@ -71,6 +71,3 @@ def _scaled(value: float, units: Sequence[tuple[float, str]], base: str) -> str:
 def _digits(value: float) -> str:
     """Three digits, never an exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-__all__ = ["count", "doubled", "nbytes", "seconds", "series"]

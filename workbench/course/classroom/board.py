@@ -253,6 +253,3 @@ def _number(value: Any) -> float:
 
 def _tries(entry: Mapping[str, Any]) -> int:
     return int(_number(entry.get("attempts")))
-
-
-__all__ = ["STUCK_S", "Learner", "Questions", "cause", "learners", "questions", "state"]

@@ -343,6 +343,3 @@ def _gib(number: float) -> str:
 
 def _mib(number: float) -> str:
     return f"{number / (1 << 20):.0f} MiB"
-
-
-__all__ = ["Learner", "Rehearsal", "free_bytes", "process_bytes", "reserve_bytes"]

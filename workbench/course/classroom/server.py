@@ -72,6 +72,3 @@ def server(state: Callable[[], dict[str, Any]], port: int = 0) -> tuple[LocalSer
 
     found = LocalServer(port, functools.partial(_Board, token, one_at_a_time))
     return found, f"http://127.0.0.1:{found.server_port}/{token}/"
-
-
-__all__ = ["server"]

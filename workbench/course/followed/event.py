@@ -35,6 +35,3 @@ def _bar(track: Track, name: str) -> Bar:
     if not found:
         raise ValueError(f"The timeline of rank {track.rank} has no {name!r}: ask for more with timeline(last=…).")
     return found[-1]
-
-
-__all__ = ["event"]

@@ -88,6 +88,3 @@ def _arrow(here: tuple[float, float], there: tuple[float, float]) -> Iterator[st
     )
     back = -7 if right else 7
     yield f'<path class="wbt-head" d="M{tip:g} {mid:g}l{back} -4l0 8z"/>'
-
-
-__all__ = ["way_picture"]

@@ -106,6 +106,3 @@ PLACES = (
     TracedFunction("step", "workbench.torch.optimizer.distributed:DistributedOptimizer.step", lambda values: [STEP]),
 )
 """In the order in which they are told."""
-
-
-__all__ = ["PHASES", "PLACES", "STEP", "STOPS", "TracedFunction"]

@@ -87,6 +87,3 @@ def from_ranks() -> list[Snapshot]:
         return recorded(4 * _STEPS)
 
     return [snapshot for snapshot in api.run_threads(_RANKS, job) if snapshot is not None]
-
-
-__all__ = ["from_ranks", "made_up"]

@@ -111,6 +111,3 @@ def _says(line: str) -> bool:
 
 def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
-
-
-__all__ = ["excerpt", "listing"]

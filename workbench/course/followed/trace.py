@@ -157,6 +157,3 @@ class Follower:
 def _about(place: TracedFunction, frame: FrameType) -> Iterable[str]:
     assert place.about is not None
     return place.about(frame.f_locals)
-
-
-__all__ = ["Follower", "Passed"]

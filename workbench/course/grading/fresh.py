@@ -90,6 +90,3 @@ def _other(value: Any, secret: bytes) -> Any:
 
 def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return not compared([others], [some])
-
-
-__all__ = ["stages", "varied"]

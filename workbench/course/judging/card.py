@@ -48,6 +48,3 @@ class CommCard(Card, CommTask):
 @dataclass(frozen=True)
 class PlainCard(Card, PlainTask):
     """A card whose program is judged by properties."""
-
-
-__all__ = ["Card", "CommCard", "PlainCard"]

@@ -61,6 +61,3 @@ def is_ours(error: BaseException) -> bool:
     frames = traceback.extract_tb(error.__traceback__)
     here = frames and frames[-1].filename.startswith(_HERE) and not hasattr(error, "theirs")
     return bool(here and (frames[-1].line or "").startswith("raise "))
-
-
-__all__ = ["ERROR", "UNKNOWN", "has_cause", "honest", "is_ours"]

@@ -168,6 +168,3 @@ def _precision(mine: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> str:
         if fit == [True, False]:
             return f". All of your numbers fit into {bits} bits: they were rounded, and {wanted.dtype} was asked for"
     return ""
-
-
-__all__ = ["about", "compared", "described", "difference", "unlike"]

@@ -54,6 +54,3 @@ def kept() -> Iterator[None]:
         random.setstate(own)
         if torch is not None:
             torch.set_rng_state(torchs)
-
-
-__all__ = ["draw", "kept", "seed", "states"]

@@ -17,6 +17,3 @@ def named(explained: Iterable[list[str]]) -> str:
     """
     first, *others = explained
     return next((f". Look again: {why}" for why in first if all(why in each for each in others)), "")
-
-
-__all__ = ["named"]

@@ -107,5 +107,3 @@ def _unsigned(lines: str) -> str:
 
 GENERAL = read(Path(__file__).with_name("general.txt"))["any exercise"]
 """What may go wrong in any exercise; looked at after the exercise's own."""
-
-__all__ = ["GENERAL", "Mistake", "read"]

@@ -60,6 +60,3 @@ class PlainResults:
         kind = str(getattr(found, "dtype", "")).rpartition(".")[2]
         self.narrow = kind if kind in _NARROW else self.narrow
         return plain(found)
-
-
-__all__ = ["PlainResults", "from_torch", "plain"]

@@ -133,6 +133,3 @@ def _pairs(mine: Any, wanted: Any) -> list[tuple[Any, Any]]:
     if isinstance(wanted, (list, tuple)) and isinstance(mine, (list, tuple)) and len(mine) == len(wanted):
         return [pair for both in zip(mine, wanted, strict=True) for pair in _pairs(*both)]
     return [(mine, wanted)]
-
-
-__all__ = ["USUAL", "CaseOutcome", "Factor", "named", "of_numbers", "ratio"]

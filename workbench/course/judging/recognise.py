@@ -143,6 +143,3 @@ def spread(cases: Sequence[Case], first: Case | None = None) -> Iterator[Case]:
         yield first
     others = [case for case in cases if case.n > 1 and case is not first]
     yield from others[:: max(1, -(-len(others) // (_ENOUGH - 1)))]
-
-
-__all__ = ["matches", "recognised", "same", "spread", "version"]

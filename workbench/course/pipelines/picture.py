@@ -68,6 +68,3 @@ def _axis(length: float, bottom: float) -> Iterator[str]:
         x = _LEFT + _WIDTH * time / length
         yield f'<line class="wbt-line" stroke="#8b949e" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 4:g}" y2="{bottom:g}"/>'
         yield kit.label(x, bottom + 16, str(time), 10, "middle")
-
-
-__all__ = ["pipeline_picture"]

@@ -162,6 +162,3 @@ class _PipelineStage:
 def _nth(number: int) -> str:
     last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
-
-
-__all__ = ["BACKWARD_S", "FORWARD_S", "Op", "PlayedSchedule", "Schedule", "gpipe", "mistake", "play"]

@@ -73,6 +73,3 @@ def _step(sign: str, x: float, middle: float, words: str = "") -> Iterator[str]:
     yield kit.label(x + 12, middle + 5, sign, 16, "middle")
     if words:
         yield kit.label(x + 12, middle + 22, words, 10, "middle")
-
-
-__all__ = ["split_layers"]

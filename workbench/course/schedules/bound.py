@@ -38,6 +38,3 @@ def least_step(layers: Sequence[Span], reduce_s: Callable[[float], float]) -> fl
         + sum(layer.forward_s + layer.backward_s for layer in layers[i:])
         for i, values in enumerate(before)
     )
-
-
-__all__ = ["least_step"]

@@ -77,6 +77,3 @@ def _uncovered(layers: Sequence[Span], messages: Sequence[Sequence[Piece]]) -> I
                         f"gradients {begin} to {overlap} of layer {i} ({layer.name}) are in two messages, "
                         "or twice in one"
                     )
-
-
-__all__ = ["BYTES", "Messages", "Piece", "in_turn", "mistake", "nbytes"]

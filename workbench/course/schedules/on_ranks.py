@@ -74,6 +74,3 @@ class Sender:
                 self._gradients[layer][begin:end] = summed[at : at + end - begin]
                 at += end - begin
         self._handles.clear()
-
-
-__all__ = ["Gradient", "Sender"]

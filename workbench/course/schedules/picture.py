@@ -123,6 +123,3 @@ def _axis(step_s: float, bottom: float = 146.0) -> Iterator[str]:
         x = _LEFT + _WIDTH * part * tick_s / step_s
         yield f'<line class="wbt-line" x1="{x:.1f}" x2="{x:.1f}" y1="54" y2="{bottom:g}"/>'
         yield kit.label(x, bottom + 18, _took(tick_s * part) if part else "0", 10, "middle")
-
-
-__all__ = ["lanes_picture", "step_picture"]

@@ -131,6 +131,3 @@ def _send(known: Sequence[float], costs: Sequence[float], free: float) -> list[t
         begin, free = free, free + costs[number]
         sent.append((number, begin, free))
     return sent
-
-
-__all__ = ["STEPS", "PlayedSteps", "on_the_network", "play", "waits"]

@@ -123,6 +123,3 @@ class Failures:
             "communicator of their own.",
             dead,
         )
-
-
-__all__ = ["NOTICE_S", "Died", "Failures", "Kill", "RankDiedError"]

@@ -78,6 +78,3 @@ class Turns:
     def _join(self) -> None:
         for thread in self._threads:
             thread.join(1.0)
-
-
-__all__ = ["Turns"]

@@ -69,6 +69,3 @@ def _cell(text: str) -> str:
 
 def _bare(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text).strip()
-
-
-__all__ = ["commands"]

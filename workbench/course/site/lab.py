@@ -121,6 +121,3 @@ def _settings(target: Path) -> dict[str, Any]:
         "jupyter_lite_config.json": {"LiteBuildConfig": build},
         "jupyter-lite.json": {"jupyter-lite-schema-version": 0, "jupyter-config-data": lite},
     }
-
-
-__all__ = ["ENGINES", "FOLDER", "address", "build", "hindrance", "kernel", "runs"]

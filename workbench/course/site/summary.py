@@ -64,6 +64,3 @@ def _head(text: str) -> tuple[str, str]:
 
 def _plain(text: str) -> str:
     return re.sub(r"\s+", " ", _MARKUP.sub(lambda found: found[1] or found[2] or "", text)).strip()
-
-
-__all__ = ["summary"]

@@ -251,6 +251,3 @@ def _hooks(recorder: BehaviourRecorder) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-__all__ = ["DEADLINE_S", "Watched", "accuracy", "difference", "table", "turned_green", "watch"]

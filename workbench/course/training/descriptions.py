@@ -42,6 +42,3 @@ def essentials(document: Any) -> Any:
     if isinstance(document, dict):
         return {name: essentials(value) for name, value in document.items() if name not in _LEFT_OUT}
     return [essentials(each) for each in document] if isinstance(document, list) else document
-
-
-__all__ = ["COMMAND", "essentials", "four"]

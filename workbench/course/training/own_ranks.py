@@ -115,6 +115,3 @@ def _summed() -> list[Gradient]:
         for i, weight in enumerate(model.parameters())
         if weight.grad is not None
     ]
-
-
-__all__ = ["batch", "network", "repeated", "sent_by", "slowest", "trained"]

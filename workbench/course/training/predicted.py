@@ -99,6 +99,3 @@ def beside(chosen: Sequence[Cell]) -> Figure:
         for way in dict.fromkeys(cell.way for cell in chosen)
     }
     return figures.points(points, "measured, ms", "predicted, ms", "A step, predicted beside measured")
-
-
-__all__ = ["Cell", "beside", "cells", "predicted", "summary"]

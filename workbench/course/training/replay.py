@@ -114,6 +114,3 @@ def slip_of(training: str, ranks: Sequence[behaviour.Seen], batch: int, close: f
     finally:
         torch.set_num_threads(threads)
     return f". Look again: {found}" if found else ""
-
-
-__all__ = ["TrainingReplay", "led_to", "slip_of"]

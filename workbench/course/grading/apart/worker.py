@@ -386,6 +386,3 @@ def _become(old: Any, new: Any) -> None:
                 _become(old[key], theirs)
             else:
                 old[key] = theirs
-
-
-__all__ = ["LearnerObject", "LearnersFunction", "NotebookWorker", "OnRanks"]
