@@ -9,7 +9,7 @@ import pytest
 
 from workbench.cluster.engines_on_hosts import OnHosts
 from workbench.cluster.reservation import Reservation, ShortTime
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.agent_connections import Target
 from workbench.launch.hosts.host_plan import HostPlan
 from workbench.launch.hosts.remote_shell import Srun
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from workbench.launch.hosts import agent, connections, facts, remote_shell
+from workbench.launch.hosts import agent, agent_connections, facts, remote_shell
 from workbench.launch.hosts.remote_shell import LocalShell, Ssh
 
 ADDRESSES = {"a": "127.77.0.1", "b": "127.77.0.2"}
@@ -56,7 +56,7 @@ def invented() -> Iterator[None]:
         mock.patch.object(Ssh, "command", _command),
         mock.patch.object(socket, "getaddrinfo", find),
         # As an agent of this machine, it is no part of the launcher's own tree, and cleans up after itself.
-        mock.patch.object(connections, "LocalShell", (LocalShell, Ssh)),
+        mock.patch.object(agent_connections, "LocalShell", (LocalShell, Ssh)),
     ):
         yield
 

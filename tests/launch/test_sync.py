@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.agent_connections import Target
 from workbench.launch.hosts.remote_shell import Ssh
 from workbench.launch.sync import sync, why
 

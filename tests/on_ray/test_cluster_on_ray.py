@@ -10,7 +10,7 @@ from ray_nodes import Nodes, processes_of
 
 from workbench import cluster
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.agent_connections import Target
 from workbench.launch.hosts.remote_shell import Relay
 from workbench.launch.sync import sync
 

@@ -28,7 +28,7 @@ from workbench.launch.as_command import as_command, become, write_named
 from workbench.launch.ranks.output import Printer, log
 
 if TYPE_CHECKING:
-    from workbench.launch.hosts.connections import Target
+    from workbench.launch.hosts.agent_connections import Target
     from workbench.launch.start.starters import JobSpec
 
 _RUN = """\

@@ -32,7 +32,7 @@ from workbench.cluster.reservation import Allocation, ShortTime
 from workbench.common.messages import Message
 from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Connections
+from workbench.launch.hosts.agent_connections import Connections
 from workbench.launch.hosts.host_plan import HostPlan
 from workbench.launch.hosts.ranks_on_hosts import RanksOnHosts
 from workbench.launch.hosts.remote_shell import Relay

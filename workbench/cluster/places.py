@@ -14,7 +14,7 @@ from workbench.cluster.engines_here import Here, Log
 from workbench.cluster.engines_on_hosts import OnHosts
 from workbench.cluster.reservation import Allocation, Reservation
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.agent_connections import Target
 from workbench.launch.hosts.host_plan import HostPlan, find_hosts
 from workbench.launch.hosts.remote_shell import LocalShell
 from workbench.launch.site import Site

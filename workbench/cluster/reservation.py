@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from workbench import config
 from workbench.common.text import numbered
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.agent_connections import Target
 from workbench.launch.hosts.host_plan import slurm_targets
 from workbench.launch.hosts.remote_shell import Srun
 from workbench.launch.ranks.watchdog import Leftovers, Watchdog

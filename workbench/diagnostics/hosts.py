@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from workbench import config
 from workbench.common.text import count
-from workbench.launch.hosts.connections import Connections, Target
+from workbench.launch.hosts.agent_connections import Connections, Target
 from workbench.launch.hosts.rehearsal import rehearse
 from workbench.launch.ranks.process_tree import ProcessTree
 

@@ -28,7 +28,7 @@ from workbench.common.secret.seal import derived
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.executors.executor import PURPOSE, Invitation
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.agent_connections import Target
 from workbench.launch.hosts.remote_shell import Relay
 
 _LOOK_S = 0.1

@@ -18,7 +18,7 @@ from pathlib import Path
 from workbench.common.backoff import Backoff
 from workbench.common.text import count
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.agent_connections import Target
 from workbench.launch.hosts.remote_shell import Relay, Srun, Ssh, explain
 from workbench.launch.ranks.process_tree import ProcessTree
 

@@ -21,7 +21,7 @@ from workbench import config
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.executors.registry import ExecutorRegistry
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.agent_connections import Target
 from workbench.ray.jobs.calls import reason
 from workbench.ray.jobs.offers import Offer
 from workbench.ray.needed import connected, ray

@@ -22,7 +22,7 @@ import workbench
 from workbench.cli import main as cli
 from workbench.errors import LaunchError
 from workbench.launch.hosts import rehearsal
-from workbench.launch.hosts.connections import Connections, Target
+from workbench.launch.hosts.agent_connections import Connections, Target
 from workbench.launch.hosts.remote_shell import Ssh
 from workbench.launch.ranks.process_tree import ProcessTree
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Connections, Target
+from workbench.launch.hosts.agent_connections import Connections, Target
 from workbench.launch.hosts.facts import facts
 from workbench.launch.hosts.host_plan import HostPlan
 from workbench.launch.hosts.ranks_on_hosts import host_environment

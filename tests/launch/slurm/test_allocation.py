@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.agent_connections import Target
 from workbench.launch.hosts.host_plan import find_hosts
 from workbench.launch.hosts.remote_shell import GPU_REQUESTS, LocalShell, Srun
 from workbench.launch.ranks import supervisor

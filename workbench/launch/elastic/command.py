@@ -12,8 +12,8 @@ from workbench import config
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.elastic.discovery import Discovery
+from workbench.launch.elastic.local_workers import LocalWorkers
 from workbench.launch.elastic.run import Limits, run
-from workbench.launch.elastic.workers_here import WorkersHere
 from workbench.launch.hosts.host_plan import HostPlan
 from workbench.launch.hosts.remote_shell import LocalShell, Shell, Ssh
 from workbench.launch.ranks.events import Signals
@@ -24,7 +24,7 @@ from workbench.launch.start.starters import JobSpec
 from workbench.machine import make_room
 
 if TYPE_CHECKING:
-    from workbench.launch.hosts.connections import Target
+    from workbench.launch.hosts.agent_connections import Target
 
 _REST_S = (1.0, 60.0)
 _LATER_S = 30.0  # by so much the ranks' own deadline is later, for the launcher knows more about the reason
@@ -70,7 +70,7 @@ def run_elastic(
     with Signals(numbers) as signals:
         printer.heed(lambda: signals.came)
         if here:
-            return run(limits, WorkersHere(task, signals), discovery, printer, log)
+            return run(limits, LocalWorkers(task, signals), discovery, printer, log)
         from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts
 
         shells = {target.name: target.shell for target in targets}  # a host that comes later is not Slurm's

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from workbench.common.messages import Message
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Connections, Target
+from workbench.launch.hosts.agent_connections import Connections, Target
 from workbench.launch.hosts.host_plan import HostPlan
 from workbench.launch.hosts.ranks_on_hosts import AgentsOnHosts, OpenHost, host_environment
 from workbench.launch.hosts.rehearsal import LIMIT_S, Endpoint, rehearse
@@ -36,7 +36,7 @@ class _Opened:
 
 
 class WorkersOnHosts(AgentsOnHosts):
-    """See :class:`workbench.launch.elastic.workers_here.Workers`.
+    """See :class:`workbench.launch.elastic.local_workers.Workers`.
 
     Args:
         plan: hosts that are known at the start, with their shells; networks, ports and GPUs.
@@ -76,7 +76,7 @@ class WorkersOnHosts(AgentsOnHosts):
         self._tell(worker, Message("worker", {"worker": worker, "placement": dataclasses.asdict(there)}))
 
     def wait(self, timeout_s: float) -> Iterator[LauncherEvent]:
-        """See :class:`~workbench.launch.start.ranks_here.Ranks`.
+        """See :class:`~workbench.launch.start.local_ranks.Ranks`.
 
         Raises:
             LaunchError: the first hosts could not be opened.
@@ -90,12 +90,12 @@ class WorkersOnHosts(AgentsOnHosts):
                 connections.close()
 
     def send(self, worker: int, message: Message) -> None:
-        """See :class:`~workbench.launch.elastic.workers_here.Workers`."""
+        """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
         fields = {"worker": worker, "what": message.kind, "fields": message.fields}
         self._tell(worker, Message("tell", fields, message.data))
 
     def silent_for(self, worker: int) -> float:
-        """See :class:`~workbench.launch.elastic.workers_here.Workers`."""
+        """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
         return time.monotonic() - self._last_heard.get(worker, time.monotonic())
 
     def stop(self) -> list[LauncherEvent]:

@@ -37,7 +37,7 @@ from workbench.launch.hosts.environment import environment_here
 from workbench.launch.hosts.reach import Port, PortAddress, reach
 from workbench.launch.ranks.events import REPORTS, LauncherEvent, WorkerMessage, Wrote
 from workbench.launch.ranks.files import unlisted
-from workbench.launch.start.ranks_here import RanksHere
+from workbench.launch.start.local_ranks import LocalRanks
 from workbench.launch.start.starters import JobSpec, Placement
 
 _SILENCE_S = 30.0  # until the launcher says another limit
@@ -57,7 +57,7 @@ class Agent:
         self._decoder, self._silence_s = Decoder(), _SILENCE_S
         self._last_received = self._looked = self._look_at = time.monotonic()
         self._port: Port | None = None
-        self._ranks: RanksHere | None = None
+        self._ranks: LocalRanks | None = None
         self._over = False
         self._handlers: dict[str, Callable[[Message], None]] = {
             "facts": self._facts,
@@ -166,7 +166,7 @@ class Agent:
         self._silence_s = float(about["silence_s"])
         env, contents = environment_here(about, about["slots"]), unlisted(about["files"], message.data)
         task = JobSpec(about["slots"], about["command"], env, files=contents)
-        self._ranks = RanksHere(task, None, about["elastic"], about["tag"], about["folder"])
+        self._ranks = LocalRanks(task, None, about["elastic"], about["tag"], about["folder"])
         if not about["elastic"]:
             start = self._ranks.expect_from_mpi if about["starter"] == "mpi" else self._ranks.start_share
             start(about["ranks"], about["size"], about["host"], about["hosts"])
@@ -179,7 +179,7 @@ class Agent:
         fields = message.fields
         self._running().send(fields["worker"], Message(fields["what"], fields["fields"], message.data))
 
-    def _running(self) -> RanksHere:
+    def _running(self) -> LocalRanks:
         if self._ranks is None:
             raise LaunchError("no ranks have been started here.")
         return self._ranks

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from workbench import config
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.agent_connections import Target
 from workbench.launch.hosts.remote_shell import LocalShell, Srun, Ssh
 from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus, slots_here
 from workbench.launch.start.gpus import GpuChoice

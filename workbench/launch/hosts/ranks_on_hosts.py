@@ -20,7 +20,7 @@ from workbench import config
 from workbench.common.messages import Message
 from workbench.common.text import count
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import GONE, Connections, Target
+from workbench.launch.hosts.agent_connections import GONE, Connections, Target
 from workbench.launch.hosts.host_plan import HostPlan
 from workbench.launch.hosts.rehearsal import LIMIT_S, Endpoint, rehearse, way_back
 from workbench.launch.hosts.remote_shell import GPU_REQUESTS, LocalShell, Srun, Ssh
@@ -28,7 +28,7 @@ from workbench.launch.ranks import files, job_folder, supervisor
 from workbench.launch.ranks.events import REPORTS, HostLost, LauncherEvent, Signalled, Signals, WorkerMessage, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
-from workbench.launch.start.ranks_here import FixedRanks, RanksHere
+from workbench.launch.start.local_ranks import FixedRanks, LocalRanks
 from workbench.launch.start.starters import JobSpec
 
 _END_S = 3.0  # deadline of the agents' last words
@@ -59,7 +59,7 @@ def ranks_on(
         LaunchError: ``WORKBENCH_PORTS`` is no range.
     """
     if all(isinstance(target.shell, LocalShell) for target in targets):
-        return RanksHere, []
+        return LocalRanks, []
     plan = HostPlan(targets, networks, config.ports(env), gpus, folder)
     return functools.partial(RanksOnHosts, plan), [name for name, ranks in plan.ranks(n).items() for _ in ranks]
 
@@ -88,7 +88,7 @@ class AgentsOnHosts:
         signals: of this process; they come as events.
 
     Attributes:
-        files: see :class:`workbench.launch.start.ranks_here.Ranks`.
+        files: see :class:`workbench.launch.start.local_ranks.Ranks`.
     """
 
     def __init__(self, plan: HostPlan, task: JobSpec, signals: Signals) -> None:
@@ -230,7 +230,7 @@ class AgentsOnHosts:
 
 
 class RanksOnHosts(AgentsOnHosts):
-    """Those of a fixed job, see :class:`workbench.launch.start.ranks_here.FixedRanks`.
+    """Those of a fixed job, see :class:`workbench.launch.start.local_ranks.FixedRanks`.
 
     Args:
         plan: where they go.

@@ -20,7 +20,7 @@ from typing import Any
 from workbench.common.messages import Message
 from workbench.common.text import plural
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Connections
+from workbench.launch.hosts.agent_connections import Connections
 from workbench.launch.hosts.facts import source
 from workbench.launch.hosts.reach import SMALL_ONLY, Port, PortAddress
 from workbench.launch.hosts.remote_shell import LocalShell

@@ -25,7 +25,7 @@ from workbench.launch.ranks.ending import Ending, how_it_ended, shell_code, sign
 from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start import shared_memory
-from workbench.launch.start.ranks_here import FixedRanks, Ranks, RanksHere
+from workbench.launch.start.local_ranks import FixedRanks, LocalRanks, Ranks
 from workbench.launch.start.starters import JobSpec
 from workbench.machine import make_room
 
@@ -64,7 +64,7 @@ def run(
     log: Callable[[str], None],
     verbose: bool = False,
     numbers: Iterable[int] = TERMINAL,
-    ranks: Callable[[JobSpec, Signals], FixedRanks] = RanksHere,
+    ranks: Callable[[JobSpec, Signals], FixedRanks] = LocalRanks,
 ) -> Outcome:
     """Start the ranks, print what they print, and return when all have ended.
 

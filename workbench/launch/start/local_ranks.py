@@ -2,8 +2,8 @@
 
 ::
 
-    RanksHere ─┬─ supervisor 0 ── the command         or   RanksHere ── mpiexec ─┬─ supervisor 0 ── the command
-               └─ supervisor 1 ── the command                                    └─ supervisor 1 ── the command
+    LocalRanks ─┬─ supervisor 0 ── the command      or      LocalRanks ── mpiexec ─┬─ supervisor 0 ── the command
+                └─ supervisor 1 ── the command                                     └─ supervisor 1 ── the command
 
 The launcher has one for a job on its own machine, and the agent of each host has one for its part of a job. Ranks of a
 fixed job start together. Those of an elastic job, its *workers*, start one by one and register with the launcher.
@@ -83,7 +83,7 @@ class FixedRanks(Ranks, Protocol):
         """Each command that was started, and the last lines that it wrote."""
 
 
-class RanksHere:
+class LocalRanks:
     """See the module, and :class:`Ranks`.
 
     Args:
@@ -165,7 +165,7 @@ class RanksHere:
         (self._folder / supervisor.JOB).write_bytes(marshal.dumps([self._command, env]))
 
     def start(self, worker: int, placement: Placement) -> None:
-        """See :class:`~workbench.launch.elastic.workers_here.Workers`."""
+        """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
         assert self._registry
         membership = {"WORKBENCH_MEMBERSHIP": self._registry.path}
         self._start(worker, placement.index, worker_variables(worker, placement) | membership)
@@ -228,12 +228,12 @@ class RanksHere:
         return [Stopped(rank, now.get(rank, "")) for rank in changed]
 
     def send(self, worker: int, message: Message) -> None:
-        """See :class:`~workbench.launch.elastic.workers_here.Workers`."""
+        """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
         if self._registry:
             self._registry.send(worker, message)
 
     def silent_for(self, worker: int) -> float:
-        """See :class:`~workbench.launch.elastic.workers_here.Workers`."""
+        """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
         return self._registry.silent_for(worker) if self._registry else 0.0
 
     def signal(self, ranks: Iterable[int], number: int) -> None:

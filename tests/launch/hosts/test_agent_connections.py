@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from workbench.common.messages import Message
-from workbench.launch.hosts.connections import GONE, Connections, Target
+from workbench.launch.hosts.agent_connections import GONE, Connections, Target
 from workbench.launch.hosts.remote_shell import LocalShell, Ssh
 from workbench.launch.ranks.process_tree import ProcessTree
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from workbench.common.messages import Message
 from workbench.launch.ranks.events import Signals
 from workbench.launch.start.hosts import is_here
-from workbench.launch.start.ranks_here import Ranks, RanksHere
+from workbench.launch.start.local_ranks import LocalRanks, Ranks
 from workbench.launch.start.starters import JobSpec, Placement
 
 
@@ -26,7 +26,7 @@ class Workers(Ranks, Protocol):
         """For how many seconds a worker has said nothing."""
 
 
-class WorkersHere(RanksHere):
+class LocalWorkers(LocalRanks):
     """See :class:`Workers`. Names of this machine are one host, which has the slots of all.
 
     Args:
