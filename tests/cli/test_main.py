@@ -782,32 +782,27 @@ def test_without_mpi_the_ranks_are_plain_processes(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(mpi, "candidates", list)
     said: list[str] = []
     task = starters.JobSpec(3, ["python", "x.py"], {})
-    found = starters.processes(task, tmp_path, said.append)
-    assert [each.name for each in found] == ["rank 0", "rank 1", "rank 2"]
+    assert starters.mpiexec(task, said.append) == []
     assert len(said) == 1
     assert "no mpiexec" in said[0]
-    for rank, process in enumerate(found):
-        launch = config.launch(process.env)
+    common = starters.rendezvous(task, tmp_path) | starters.torch_variables()
+    for rank in range(3):
+        launch = config.launch(starters.launcher_variables(rank, 3, rank, 3) | common)
         assert (launch.launcher, launch.rank, launch.size, launch.local_rank, launch.local_size) == (
             "torchrun", rank, 3, rank, 3,
         )  # fmt: skip
         assert launch.address == "127.0.0.1"
-        assert process.command[-2:] == ["python", "x.py"]
-    assert len({process.env["MASTER_PORT"] for process in found}) == 1
     with pytest.raises(LaunchError, match="no mpiexec"):
-        starters.processes(starters.JobSpec(3, ["python"], {}, starter="mpi"), tmp_path, said.append)
+        starters.mpiexec(starters.JobSpec(3, ["python"], {}, starter="mpi"), said.append)
 
 
 def test_ranks_without_mpi_have_a_secret_and_a_private_place(tmp_path: Path) -> None:
-    """Each job its own, in the environment and never in a command; another launcher's is not handed on."""
-    found = [starters.processes(starters.JobSpec(2, ["python"], {}, starter="gloo"), tmp_path, print) for _ in range(2)]
-    secrets = [{config.secret(process.env) for process in job} for job in found]
-    assert [len(each) for each in secrets] == [1, 1]
-    assert secrets[0] != secrets[1]
-    for process in found[0]:
-        assert config.launch(process.env).file == str(tmp_path / starters.RENDEZVOUS_FILE)
-        assert config.secret(process.env).decode() not in " ".join(process.command)
-    assert not {"WORKBENCH_SECRET", "WORKBENCH_RENDEZVOUS_FILE"} & starters.environment(2, env=found[0][0].env).keys()
+    """Each job its own, in the environment; another launcher's is not handed on."""
+    found = [starters.rendezvous(starters.JobSpec(2, ["python"], {}, starter="gloo"), tmp_path) for _ in range(2)]
+    assert config.secret(found[0]) != config.secret(found[1])
+    ranks = starters.launcher_variables(0, 2, 0, 2) | starters.torch_variables() | found[0]
+    assert config.launch(ranks).file == str(tmp_path / starters.RENDEZVOUS_FILE)
+    assert not {"WORKBENCH_SECRET", "WORKBENCH_RENDEZVOUS_FILE"} & starters.environment(2, env=ranks).keys()
 
 
 @pytest.mark.parametrize("name", ["WORKBENCH_BACKEND", "HOROVOD_CPU_OPERATIONS"])
@@ -817,8 +812,8 @@ def test_shared_memory_goes_with_both_launchers(tmp_path: Path, name: str) -> No
     assert starters.choose(None, True, env) == "gloo"
     assert starters.choose(True, None, env) == "mpi"
     assert starters.choose(None, None, env) == "auto"
-    (process,) = starters.processes(starters.JobSpec(1, ["python"], env, starter="gloo"), tmp_path, print)
-    assert config.settings(env | process.env).backend == "shm"
+    told = starters.rendezvous(starters.JobSpec(1, ["python"], env, starter="gloo"), tmp_path)
+    assert config.settings(env | told).backend == "shm"
     for wrong, use_mpi in (("gloo", True), ("mpi", False)):
         with pytest.raises(LaunchError, match="exclude each other"):
             starters.choose(use_mpi, not use_mpi, {name: wrong})
