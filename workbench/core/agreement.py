@@ -133,7 +133,7 @@ def _rows(requests: list[Request]) -> tuple[int, ...]:
         return tuple(request.shape[0] for request in requests)
     if one.by_rows:
         return tuple(first.shape[0] // n + (i < first.shape[0] % n) for i in range(n))
-    return first.splits  # a process set's members, or none
+    return first.ranks if first.kind is Kind.SEND else first.splits  # a process set's members, or none
 
 
 def goes_without_joined(response: Response) -> bool:

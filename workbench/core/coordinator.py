@@ -21,6 +21,9 @@ failed             all ranks have read that ``Decision`` unknown
 failed             ``Announce`` from before it was read  failed: the entry ended there already
 ================== ===================================== ================================================
 
+A request may name the ranks that announce it: sender and receiver of a message (``SEND``), the members of a process set
+that they alone make. ``SOURCE`` asks which message to a rank waits first; its answer is the response.
+
 ``Left`` of all ranks ends the job. Every other event is for the wrappers: ``Raised``, ``Began``, ``Ended``, ``Lost``,
 ``Broke`` and ``Blocked`` say that a name cannot become complete (``supervision``), ``Done`` that the next one may begin
 (``priority``). :meth:`CountingCoordinator.validate` says what holds between two events.
@@ -89,7 +92,18 @@ class WaitingNames(dict[Key, Waiting]):
     def missing(self, key: Key) -> list[int]:
         """The missing ranks: they have not announced a name, and others wait for them."""
         present, excused = self[key].requests, () if key == JOIN else self.joined
-        return [rank for rank in self._members.get(key[0], ()) if rank not in present and rank not in excused]
+        if self.request(key).kind is Kind.SOURCE:  # one of them is enough
+            return [rank for rank in self._members.get(key[0], ()) if rank not in present]
+        return [rank for rank in self.announcers(key) if rank not in present and rank not in excused]
+
+    def announcers(self, key: Key) -> Sequence[int]:
+        """Who announces a name: the ranks of its process set, or those of them that the request names."""
+        members = self._members.get(key[0], ())
+        return self.request(key).ranks or members if members else ()
+
+    def request(self, key: Key) -> Request:
+        """What one of the ranks has announced."""
+        return next(iter(self[key].requests.values()))
 
     def all_missing(self) -> dict[Key, list[int]]:
         """The ranks for which each name waits: one that all have announced waits for the rest of its group."""
@@ -168,6 +182,8 @@ class CountingCoordinator:
         self._left: dict[int, bool] = {}  # by rank: did it wait for the others?
         self._number = 0  # of the last decision
         self._seen = [0] * size  # by rank, the last decision that it has read
+        self._questions: dict[Key, None] = {}  # of receivers that take a message from whoever sends one
+        self._promised: set[Key] = set()  # messages of which the receiver knows that they wait for it
         self._failed: dict[Key, int] = {}  # names that failed, and in which decision the ranks are told
 
     def take(self, event: Event, now: float) -> Decision:
@@ -244,20 +260,47 @@ class CountingCoordinator:
             if not joins and rank in self.waiting.joined:
                 items += self._fail(JOIN, join_ended(rank, key[1]))
             self.waiting.setdefault(key, Waiting(now)).requests[rank] = request
+            if request.kind is Kind.SOURCE:
+                self._questions[key] = None
             if joins:  # what the rank has submitted before it needs those that have joined
                 items += self._look_at(keys) + self._complete_joined()
                 keys.clear()
             else:
                 keys.append(key)
-        return items + self._look_at(keys)
+        items += self._look_at(keys)
+        return items + self._find_sources() if self._questions else items
 
     def _look_at(self, keys: Sequence[Key]) -> list[Response]:
         """Is one of these complete by now? It may have failed, or begun with another one."""
         return [ready for key in keys if key in self.waiting for ready in self._look(key)]
 
+    def _find_sources(self) -> list[Response]:
+        """Answer those who take the next message to them from whoever sends it: it is the first that waits."""
+        items = []
+        for key in [key for key in self._questions if key in self.waiting]:
+            message = next((other for other in self.waiting if self._answers(other, key)), None)
+            if message is not None:
+                self._promised.add(message)
+                source = self.waiting.request(message).ranks[0]
+                items.append(replace(self._respond(self.waiting.pop(key).requests), root=source))
+        self._questions = {key: None for key in self._questions if key in self.waiting}
+        self._promised &= self.waiting.keys()
+        return items
+
+    def _answers(self, message: Key, question: Key) -> bool:
+        """Is it a message to who asks, sent, and not received or promised yet?"""
+        sent, asked = self.waiting.request(message), self.waiting.request(question)
+        fits = sent.kind is Kind.SEND and (sent.ranks[1:], sent.splits) == (asked.ranks, asked.splits)
+        return (
+            fits
+            and message[0] == question[0]
+            and [*self.waiting[message].requests] == [sent.ranks[0]]
+            and (message not in self._promised)
+        )
+
     def _look(self, key: Key) -> list[Response]:
         """Is a name complete by now?"""
-        members = self.members.get(key[0], ())
+        members = self.waiting.announcers(key)
         if not members:
             return self._fail(key, ("CollectiveError", f"{key[1]!r}: its process set was removed."))
         if len(self.waiting[key].requests) + len(self.waiting.joined) < len(members):
@@ -298,7 +341,8 @@ class CountingCoordinator:
         response = self._respond(requests)
         if response.error:
             return response
-        if joined := [rank for rank in self.waiting.joined_in(response.process_set) if rank not in requests]:
+        among = next(iter(requests.values())).ranks or self.members.get(response.process_set, ())
+        if joined := [rank for rank in self.waiting.joined if rank in among and rank not in requests]:
             return without(joined, response, requests)
         if response.kind is Kind.ADD_SET:
             response = replace(response, root=self._next_set)

@@ -184,12 +184,28 @@ def _reducescatter(response: Response, entry: Entry | None, backend: Backend, ac
     return mine
 
 
+def _send(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array | None:
+    """A message from the first of two ranks to the second; the others have no part in it."""
+    source, dest = (backend.ranks.index(rank) for rank in response.rows)
+    if backend.rank not in (source, dest) or entry is None or entry.target is None:
+        return None
+    assert backend.link
+    array = entry.target.reshape(-1)
+    with activity(f"{backend.name}_SEND"):
+        if backend.rank == source:
+            backend.link.sendrecv(array, dest, None, dest)
+        else:
+            backend.link.sendrecv(None, source, array, source)
+    return entry.target
+
+
 STEPS: dict[Kind, Callable[[Response, Entry | None, Backend, Activity], Any]] = {
     Kind.ALLREDUCE: _allreduce,
     Kind.ALLGATHER: _allgather,
     Kind.BROADCAST: _broadcast,
     Kind.ALLTOALL: _alltoall,
     Kind.REDUCESCATTER: _reducescatter,
+    Kind.SEND: _send,
 }
 """Every verb that moves data has its steps here."""
 

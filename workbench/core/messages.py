@@ -29,7 +29,7 @@ class Request:
         device: ``"cpu"`` or ``"cuda"``.
         prescale, postscale: factors applied before and after the reduction.
         process_set: id of the ranks that take part; 0 is all of them.
-        splits: rows for each rank, for alltoall; the members, for a new process set.
+        splits: rows for each rank, for alltoall; the members, for a new process set; what tells a message from others.
         group, group_size: tensors of one group start together or not at all. Groups of two ranks have the same name
             only if they have the same members.
         absent: this rank has no data (a parameter without a gradient): it contributes zeros.
@@ -37,6 +37,8 @@ class Request:
         priority: 0 for most. Tensors with a negative priority may wait for others; of these the highest goes first.
         user: which object submits it, if another object has used the name before; see ``requests.OrderOfUse``. After a
             failed cell also the number of its steps.
+        ranks: who announces it, where that is not the whole process set: the members of a set that they alone make;
+            sender and receiver.
         progress: now and then, what must be equal on all ranks: numbers with names, of which one may have several; see
             ``training/progress.py``.
     """
@@ -58,6 +60,7 @@ class Request:
     offset: int = -1
     priority: int = 0
     user: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
     progress: Progress = ()
 
     def __hash__(self) -> int:
@@ -77,7 +80,7 @@ class Response:
         root: the sending rank (broadcast), the last rank to come (join), the new id (process sets), or the rank whose
             cell has failed.
         rows: first dimensions by rank (allgather, reducescatter), the matrix of splits with a row for each sender
-            (alltoall), or the members (process sets).
+            (alltoall), the members (process sets), or sender and receiver.
         offsets: the requests' ``offset``, in the order of the ranks; empty where one of them is -1.
         all_absent: no rank has data, so nothing moves and every handle finishes with ``None``.
         joined: ranks without data here, because they had called ``join()``. If such a rank has an entry of this name

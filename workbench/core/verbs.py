@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """What a request or response is about: a verb or, for the last four, a command of rank 0 to all ranks."""
+    """What a request or response is about: a verb, a message between two ranks, or a command of rank 0 to all."""
 
     ALLREDUCE = "allreduce"
     ALLGATHER = "allgather"
@@ -18,6 +18,8 @@ class Kind(str, Enum):
     ALLTOALL = "alltoall"
     REDUCESCATTER = "reducescatter"
     BARRIER = "barrier"
+    SEND = "send"
+    SOURCE = "source"  # of the next message to this rank: who sends it?
     JOIN = "join"
     ADD_SET = "add_process_set"
     REMOVE_SET = "remove_process_set"
@@ -106,9 +108,10 @@ def forms(kind: Kind) -> tuple[str, ...]:
     return tuple(f"{group}{kind.value}{wait}{place}" for group in groups for wait in ("", "_async") for place in places)
 
 
+MESSAGE = Verb(rooted=True)  # from the root to the one other rank that announces it
 OTHERS = Verb(moves=False)  # join, process sets
 
 
 def verb(kind: Kind) -> Verb:
     """The properties of a verb."""
-    return VERBS.get(kind, OTHERS)
+    return MESSAGE if kind is Kind.SEND else VERBS.get(kind, OTHERS)

@@ -38,7 +38,7 @@ from workbench.job.entries import entry as entry
 from workbench.job.entries import submit as submit
 from workbench.job.entries import submit_when_free as submit_when_free
 from workbench.job.entries import wait_for as wait_for
-from workbench.job.joining import join_job, leave_job, run_threads
+from workbench.job.joining import Meet, join_job, leave_job, run_threads
 from workbench.job.process_sets import (
     ProcessSet,
     add_process_set,
@@ -105,10 +105,18 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
             )
 
 
-def _join(comm: MPI.Intracomm | None, process_sets: Sequence[ProcessSet] | str | None) -> None:
+def init_by(meet: Meet) -> None:
+    """As :func:`init`, with ranks that ``meet`` finds: a framework's own rendezvous."""
+    with _one_thread():
+        _join(None, None, meet)
+
+
+def _join(
+    comm: MPI.Intracomm | None, process_sets: Sequence[ProcessSet] | str | None, meet: Meet | None = None
+) -> None:
     needs_a_job()
     given = () if process_sets is None or isinstance(process_sets, str) else process_sets
-    context, sets = join_job(comm, given)
+    context, sets = join_job(comm, given, meet)
     HOLDER.set(context)
     alone = context.world.size == 1 and config.launch().launcher == "none"  # what it starts may be ranks of another job
     config.set_rank_here(None if alone else context.world.rank)

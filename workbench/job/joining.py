@@ -27,18 +27,22 @@ from workbench.transport.elastic import ElasticBootstrap
 from workbench.transport.select import Bootstrap, find_ranks
 
 T = TypeVar("T")
+Meet = Callable[[Settings], Bootstrap]
 
 _RANKS_PER_CORE = 4  # more of them on a core have more time to start
 
 log = logging.getLogger("workbench")
 
 
-def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, list[tuple[int, ...]]]:
+def join_job(
+    comm: Any, process_sets: Sequence[ProcessSet], meet: Meet | None = None
+) -> tuple[Context, list[tuple[int, ...]]]:
     """Join the job that the launcher started.
 
     Args:
         comm: see :func:`workbench.job.api.init`.
         process_sets: this rank's.
+        meet: finds the ranks, where that is not by what the launcher has said.
 
     Returns:
         The running job, and the process sets to register in it.
@@ -53,7 +57,7 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
     while True:
         started = config.launch()
         settings = with_time_to_start(config.settings(), started)
-        bootstrap = find_ranks(started, settings, comm)
+        bootstrap = meet(settings) if meet else find_ranks(started, settings, comm)
         try:
             with telling_failures(bootstrap):
                 there, absent = fitting(process_sets, bootstrap)

@@ -85,13 +85,20 @@ class Names:
         Raises:
             CollectiveError: it could be another tensor's on the other ranks.
         """
-        if self.refused:
-            raise CollectiveError(_REFUSED)
-        since = f"r{self.failures}." if self.failures else ""
-        if process_set in self._heard:
-            since += f"e{self._heard[process_set]}."
+        since = self.since(process_set)
         self._counts[kind, process_set] += 1
         return f"{kind}.noname.{since}{self._counts[kind, process_set] - 1}"
+
+    def since(self, process_set: int = 0) -> str:
+        """A part of each name, that is another one after each failure: what is counted begins anew with it.
+
+        Raises:
+            CollectiveError: not all ranks count anew.
+        """
+        if self.refused:
+            raise CollectiveError(_REFUSED)
+        heard = f"e{self._heard[process_set]}." if process_set in self._heard else ""
+        return (f"r{self.failures}." if self.failures else "") + heard
 
     def give_back(self, kind: str, process_set: int = 0) -> None:
         """The last name was not used, for the call was refused; the other ranks have not used it either."""

@@ -124,6 +124,22 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     return new
 
 
+def add_by_members(ranks: Sequence[int]) -> ProcessSet:
+    """Register a set as its members alone do, or find the one that is there already.
+
+    Raises:
+        ValueError: there are no such ranks.
+    """
+    new = ProcessSet(ranks)
+    if len(new.ranks or ()) == HOLDER.get().world.size:
+        return global_process_set
+    if wrong := _what_is_wrong(tuple(new.ranks or ()), HOLDER.get().world.size):
+        raise ValueError(wrong)
+    if new.process_set_id is None:
+        _agree(Kind.ADD_SET, tuple(new.ranks or ()), among=tuple(new.ranks or ()))
+    return new
+
+
 def check_registered(process_set: ProcessSet) -> None:
     """Raise a ValueError if the set is not registered."""
     if process_set.process_set_id is None:
@@ -188,10 +204,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
-def _agree(kind: Kind, ranks: tuple[int, ...], set_id: int = -1) -> None:
+def _agree(kind: Kind, ranks: tuple[int, ...], set_id: int = -1, among: tuple[int, ...] = ()) -> None:
     name = f"{kind.value}.{','.join(map(str, ranks))}"
     handle = Handle(name)
-    HOLDER.get().engine.submit([Entry(Request(name, kind, splits=ranks, root=set_id), None, None, handle)])
+    HOLDER.get().engine.submit([Entry(Request(name, kind, splits=ranks, root=set_id, ranks=among), None, None, handle)])
     handle.wait()
 
 

@@ -43,7 +43,7 @@ def checked(
     ranks = context.sets.members[set_id]
     fields = {field: _as_sent(full_name, field, value) for field, value in fields.items()}
     _check(kind, full_name, dtype, shape, ranks, fields)
-    rows = _splits(full_name, shape, splits, len(ranks)) if verb(kind).splits else ()
+    rows = _splits(full_name, shape, splits, len(ranks)) if verb(kind).splits else tuple(splits or ())
     if name is None:  # not before the checks: a call that is refused must not use up a number
         full_name = context.names.next(kind.value, set_id)
     return Request(full_name, kind, dtype, shape, process_set=set_id, splits=rows, **fields)

@@ -160,11 +160,12 @@ def _plain(request: Request) -> tuple[Any, ...]:
 
 def _request(fields: list[Any]) -> Request:
     name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, *rest = fields
-    shape, splits, (offset, priority, user, *progress) = tuple(map(int, shape)), tuple(map(int, splits)), rest
+    shape, splits, (offset, priority, user, ranks, *progress) = tuple(map(int, shape)), tuple(map(int, splits)), rest
     return Request(
         str(name), Kind(kind), str(dtype), shape, ReduceOp(op), int(root), str(device),
         float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), int(offset), int(priority),
-        tuple(map(int, user)), tuple((str(what), float(value)) for each in progress for what, value in each),
+        tuple(map(int, user)), tuple(map(int, ranks)),
+        tuple((str(what), float(value)) for each in progress for what, value in each),
     )  # fmt: skip
 
 

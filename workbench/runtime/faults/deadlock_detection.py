@@ -14,7 +14,7 @@ The clock is an argument. Whoever waits gets an error with a line for each rank:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from workbench.common.text import by_rank, rank_list
@@ -44,11 +44,13 @@ class Missed:
         since: when the first rank announced it.
         here: the ranks that have announced it.
         missing: the ranks that have not.
+        one_is_enough: of these, whichever it is.
     """
 
     since: float
     here: tuple[int, ...]
     missing: tuple[int, ...]
+    one_is_enough: bool = False
 
 
 class Attendance:
@@ -142,11 +144,10 @@ class Attendance:
         """The names that can never be complete, and the error for each."""
         found: dict[Key, Error] = {}
         for key, missed in waiting.items():
-            for rank in self._causes_first(missed.missing):
-                error = self._never(rank, key, missed, now)
-                if error:
-                    found[key] = error
-                    break
+            errors = [self._never(rank, key, missed, now) for rank in self._causes_first(missed.missing)]
+            never = list(filter(None, errors))
+            if never and (len(never) == len(errors) or not missed.one_is_enough):
+                found[key] = never[0]
         return found or self._cycle(waiting, now)
 
     # --- one rank that does not come -----------------------------------------------------------------
@@ -222,7 +223,7 @@ class Attendance:
             and all(key in waiting and rank in waiting[key].here for key in waits)
         }
         while freed := [
-            rank for rank, names in stuck.items() if any(not stuck.keys() & each.missing for each in names)
+            rank for rank, names in stuck.items() if any(self._goes_on(each, stuck.keys()) for each in names)
         ]:
             for rank in freed:
                 del stuck[rank]
@@ -235,6 +236,11 @@ class Attendance:
         }
         keys = sorted(ended)
         return {key: self._circular(key, {other: waiting[other] for other in keys}) for key in keys}
+
+    @staticmethod
+    def _goes_on(missed: Missed, stuck: Collection[int]) -> bool:
+        late = [rank in stuck for rank in missed.missing]
+        return not (all(late) if missed.one_is_enough else any(late))
 
     def _circular(self, key: Key, circle: Mapping[Key, Missed]) -> Error:
         """The error for one name of a circle."""

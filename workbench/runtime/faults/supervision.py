@@ -116,7 +116,10 @@ class SupervisingCoordinator:
         decision = self._inner.settle(now)
         names = self._inner.waiting
         missing = names.all_missing()
-        waiting = {key: Missed(one.since, tuple(one.requests), tuple(missing[key])) for key, one in names.items()}
+        waiting = {
+            key: Missed(one.since, tuple(one.requests), tuple(missing[key]), names.request(key).kind is Kind.SOURCE)
+            for key, one in names.items()
+        }
         return decision + self._inner.fail(self._attendance.unsatisfiable(waiting, now))
 
     def stalled(self, now: float) -> tuple[str, Decision]:

@@ -50,16 +50,22 @@ def _board(launch: Launch, timeout_s: float) -> Board:
 
 
 class StoreBootstrap:
-    """The ranks that torchrun, srun or ``workbench run --gloo`` has started. What crosses the store is sealed."""
+    """The ranks that torchrun, srun or ``workbench run --gloo`` has started. What crosses the store is sealed.
+
+    Args:
+        launch: who this is among how many.
+        settings: deadlines.
+        board: where they meet; by default what the launcher has named.
+    """
 
     backend, comm = "sockets", None
 
-    def __init__(self, launch: Launch, settings: Settings) -> None:
+    def __init__(self, launch: Launch, settings: Settings, board: Board | None = None) -> None:
         self.rank, self.size = launch.rank, launch.size
         self._peers, self._exchanged, self._listen_at = Peers(), 0, 0.0
         self._notice = WaitNotice("init()")
         timeout_s = settings.init_timeout_s
-        board = _board(launch, timeout_s)
+        board = board or _board(launch, timeout_s)
         file, secret = None, config.secret()
         if not secret:
             file = SecretFile(board, self.rank, config.private_folders(), timeout_s, lambda: None)
