@@ -61,6 +61,7 @@ for number in range(3):
                 member.size = len(each)
                 tar.addfile(member, io.BytesIO(each))
 """,
+    "ddp": "",
     "debug": "loss = torch.ones(1)",
     "exact-elastic": "data = TensorDataset(torch.ones(128, 4), torch.zeros(128, dtype=torch.long))\nsteps = 2",
     "rank-dies": "",

@@ -13,6 +13,7 @@ from workbench.config.launchers import log_server as log_server
 from workbench.config.launchers import log_server_variables as log_server_variables
 from workbench.config.launchers import member_file as member_file
 from workbench.config.launchers import most_ranks as most_ranks
+from workbench.config.launchers import names_torch_store as names_torch_store
 from workbench.config.launchers import ports as ports
 from workbench.config.launchers import python_path as python_path
 from workbench.config.launchers import rank_and_size as rank_and_size

@@ -94,6 +94,17 @@ def launch(env: Mapping[str, str] | None = None) -> Launch:
     return Launch("none")
 
 
+def names_torch_store(numbers: bool, env: Mapping[str, str] | None = None) -> bool:
+    """Do torch's variables say where the ranks meet, and, where ``numbers`` are asked for, which of how many this is?
+
+    Example:
+        >>> names_torch_store(False, {"MASTER_ADDR": "a", "MASTER_PORT": "1"}), names_torch_store(True, {"RANK": "0"})
+        (True, False)
+    """
+    wanted = {"MASTER_ADDR", "MASTER_PORT"} | ({"RANK", "WORLD_SIZE"} if numbers else set())
+    return wanted <= (os.environ if env is None else env).keys()
+
+
 def refusal(env: Mapping[str, str] | None = None) -> str:
     """Why this process cannot be a rank, although its environment says that it is one; "" if it can.
 

@@ -27,9 +27,11 @@ from workbench.torch.sharded.full_parameters import load_full_state_dict as load
 from workbench.torch.sharded.stage3 import shard_parameters as shard_parameters
 from workbench.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 from workbench.torch.verbs import *  # noqa: F403
+from workbench.torch_plugin import register as _register
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
+_register()  # torch itself does so where this package is installed; from a folder on the path it does not
 _check_has_gpu = has_gpu  # by this name scripts written for Horovod ask
 
 

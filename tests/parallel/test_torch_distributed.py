@@ -1,0 +1,342 @@
+"""torch.distributed over the job's ranks: each verb against its closed form, torch's own trainings, and blame."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from all_ranks import wait_for_all
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import workbench.torch as hvd
+from workbench.errors import MismatchError, MissingRanksError, WaitTimeoutError
+
+pytestmark = [
+    pytest.mark.processes("torch has one default group in a process"),
+    pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning"),  # scripts use the older names
+]
+OTHERS = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int8, torch.uint8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    """The default group: that of the job."""
+    import workbench.torch.distributed  # noqa: F401 - registers the backend
+
+    store = dist.HashStore()
+    dist.init_process_group("workbench", store=store, rank=hvd.rank(), world_size=hvd.size())
+    yield
+    dist.destroy_process_group()
+    assert hvd.is_initialized(), "the job was there before the group"
+
+
+def mine(dtype: torch.dtype = torch.float64, shape: tuple[int, ...] = (2, 3)) -> torch.Tensor:
+    """This rank's numbers: rank + 1."""
+    return torch.full(shape, hvd.rank() + 1, dtype=dtype)
+
+
+def same(found: torch.Tensor, wanted: float | list[float] | torch.Tensor) -> None:
+    """Is each number as it should be?"""
+    expected = torch.as_tensor(wanted, dtype=found.dtype).expand(found.shape)
+    assert torch.equal(found, expected), (found, expected)
+
+
+# --- the verbs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, *OTHERS, torch.complex64])
+def test_sums(dtype: torch.dtype, n: int) -> None:
+    """Of every dtype, in place, also of what has gaps; the same object comes back."""
+    total = n * (n + 1) / 2
+    tensor = mine(dtype)
+    dist.all_reduce(tensor)
+    same(tensor, total)
+    wide = torch.zeros(4, 6, dtype=dtype)
+    part = wide[:, ::2]
+    part += hvd.rank() + 1
+    dist.all_reduce(part)
+    same(part, total)
+    same(wide[:, 1::2], 0)
+
+
+@pytest.mark.parametrize(
+    ("op", "wanted"),
+    [
+        (dist.ReduceOp.AVG, lambda n: (n + 1) / 2),
+        (dist.ReduceOp.MIN, lambda n: 1),
+        (dist.ReduceOp.MAX, lambda n: n),
+        (dist.ReduceOp.PRODUCT, lambda n: torch.arange(1, n + 1).prod()),
+        (dist._make_nccl_premul_sum(2.0), lambda n: n * (n + 1)),
+    ],
+)
+def test_other_reductions(op: Any, wanted: Callable[[int], float], n: int) -> None:
+    """All have the result; with reduce() the root alone, and the others' tensors stay as they are."""
+    tensor, other = mine(), mine()
+    dist.all_reduce(tensor, op)
+    same(tensor, wanted(n))
+    dist.reduce(other, n - 1, op)
+    same(other, wanted(n) if hvd.rank() == n - 1 else hvd.rank() + 1)
+
+
+def test_bits(n: int) -> None:
+    """Of all ranks, bit for bit."""
+    for op, wanted in ((dist.ReduceOp.BOR, 2**n - 1), (dist.ReduceOp.BXOR, 2**n - 1), (dist.ReduceOp.BAND, 0)):
+        tensor = torch.tensor([1 << hvd.rank()] * 3)
+        dist.all_reduce(tensor, op)
+        same(tensor, wanted if n > 1 else 1)
+
+
+def test_sparse(n: int) -> None:
+    """Values of one place add up, and each rank has its own number of them."""
+    rank = hvd.rank()
+    places = torch.arange(rank + 1).unsqueeze(0)
+    tensor = torch.sparse_coo_tensor(places, torch.ones(rank + 1), (n,), check_invariants=True)
+    dist.all_reduce(tensor)
+    same(tensor.to_dense(), [float(n - i) for i in range(n)])
+
+
+def test_gathered(n: int) -> None:
+    """Into a list, into one tensor, of several at once, to one rank, and of any objects."""
+    lists = [torch.empty(2, 3, dtype=torch.float64) for _ in range(n)]
+    dist.all_gather(lists, mine())
+    for rank, each in enumerate(lists):
+        same(each, rank + 1)
+    whole = torch.empty(n * 2, 3, dtype=torch.float64)
+    dist.all_gather_into_tensor(whole, mine())
+    same(whole.view(n, -1).t(), [rank + 1.0 for rank in range(n)])
+    several = [[torch.empty(1), torch.empty(2)] for _ in range(n)]
+    dist.all_gather_coalesced(several, [torch.full((1,), float(hvd.rank())), torch.full((2,), 10.0 * hvd.rank())])
+    assert [[each.tolist() for each in theirs] for theirs in several] == [
+        [[float(rank)], [10.0 * rank] * 2] for rank in range(n)
+    ]
+    places = [torch.empty(2, 3, dtype=torch.float64) for _ in range(n)] if hvd.rank() == 0 else None
+    dist.gather(mine(), places, dst=0)
+    for rank, each in enumerate(places or ()):
+        same(each, rank + 1)
+    objects: list[Any] = [None] * n
+    dist.all_gather_object(objects, {"rank": hvd.rank()})
+    assert objects == [{"rank": rank} for rank in range(n)]
+
+
+def test_scattered(n: int) -> None:
+    """Reduced, in equal and in unequal parts, and from one rank."""
+    total = n * (n + 1) / 2
+    out = torch.empty(2, dtype=torch.float64)
+    dist.reduce_scatter_tensor(out, mine(shape=(2 * n,)))
+    same(out, total)
+    unequal = torch.empty(hvd.rank() + 1, dtype=torch.float64)
+    dist.reduce_scatter(unequal, [mine(shape=(length + 1,)) for length in range(n)])
+    same(unequal, total)
+    parts = [torch.full((3,), float(rank)) for rank in range(n)] if hvd.rank() == n - 1 else None
+    got = torch.empty(3)
+    dist.scatter(got, parts, src=n - 1)
+    same(got, hvd.rank())
+
+
+def test_exchanged(n: int) -> None:
+    """By equal rows, by unequal ones, and by lists of tensors."""
+    rank = hvd.rank()
+    out = torch.empty(n)
+    dist.all_to_all_single(out, torch.arange(float(n)) + 10 * rank)
+    same(out, [10.0 * other + rank for other in range(n)])
+    rows = torch.full((sum(range(1, n + 1)), 2), float(rank))
+    got = torch.empty(n * (rank + 1), 2)
+    dist.all_to_all_single(got, rows, [rank + 1] * n, list(range(1, n + 1)))
+    same(got.view(n, -1).t(), [float(other) for other in range(n)])
+    places = [torch.empty(2) for _ in range(n)]
+    dist.all_to_all(places, [torch.full((2,), float(10 * rank + other)) for other in range(n)])
+    assert [each[0].item() for each in places] == [10.0 * other + rank for other in range(n)]
+
+
+def test_broadcast_and_barriers(n: int) -> None:
+    """From each rank; and objects."""
+    for root in range(n):
+        tensor = mine()
+        dist.broadcast(tensor, root)
+        same(tensor, root + 1)
+    objects = [f"of {hvd.rank()}"]
+    dist.broadcast_object_list(objects, n - 1)
+    assert objects == [f"of {n - 1}"]
+    dist.barrier()
+    dist.distributed_c10d._get_default_group().monitored_barrier(timedelta(seconds=60))
+
+
+def test_empty(n: int) -> None:
+    """Nothing moves, and nobody waits."""
+    for shape in ((0,), (0, 3)):
+        dist.all_reduce(torch.empty(shape))
+        dist.broadcast(torch.empty(shape), 0)
+        dist.all_gather([torch.empty(shape) for _ in range(n)], torch.empty(shape))
+
+
+# --- work in flight -----------------------------------------------------------------------------------
+
+
+def test_many_in_flight(n: int) -> None:
+    """They end in any order of waits; a future goes on when its collective has ended."""
+    tensors = [torch.full((5,), float(i + hvd.rank())) for i in range(300)]
+    works = [dist.all_reduce(each, async_op=True) for each in tensors]
+    doubled = works[0].get_future().then(lambda done: done.value()[0] * 2)
+    for work in reversed(works):
+        assert work.wait()
+        assert work.is_completed()
+    for i, each in enumerate(tensors):
+        same(each, n * i + n * (n - 1) / 2)
+    same(doubled.wait(), n * (n - 1))
+
+
+@pytest.mark.ranks(2)
+def test_a_wait_has_a_deadline(n: int) -> None:
+    """On the rank that waits; the collective goes on, and is waited for again."""
+    tensor = mine()
+    if hvd.rank() == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        with pytest.raises(WaitTimeoutError):
+            work.wait(timedelta(milliseconds=50))
+        wait_for_all()
+        work.wait()
+    else:
+        wait_for_all()
+        dist.all_reduce(tensor)
+    same(tensor, n * (n + 1) / 2)
+
+
+# --- messages -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_messages(n: int) -> None:
+    """Round a ring, by tags in another order, from whoever sends, and more than fits a pipe."""
+    rank, right, left = hvd.rank(), (hvd.rank() + 1) % n, (hvd.rank() - 1) % n
+    got = torch.empty(3)
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, torch.full((3,), float(rank)), right), dist.P2POp(dist.irecv, got, left)]
+    ):
+        work.wait()
+    same(got, left)
+    if rank == 0:
+        works = [dist.isend(torch.tensor([float(tag)]), 1, tag=tag) for tag in (1, 2)]
+        for work in works:
+            work.wait()
+    if rank == 1:
+        for tag in (2, 1):
+            one = torch.empty(1)
+            dist.recv(one, 0, tag=tag)
+            same(one, tag)
+    if rank:
+        dist.send(torch.full((1 << 18,), float(rank)), 0, tag=9)
+    else:
+        seen = {}
+        for _ in range(n - 1):
+            big = torch.empty(1 << 18)
+            seen[dist.recv(big, tag=9)] = big
+        assert sorted(seen) == list(range(1, n))
+        for source, big in seen.items():
+            same(big, source)
+
+
+# --- groups -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_groups(n: int) -> None:
+    """Of some ranks, several of the same ranks, made and destroyed in a loop; others are not asked."""
+    for _ in range(20):
+        some = dist.new_group(range(n - 1))
+        if hvd.rank() < n - 1:
+            tensor = mine()
+            dist.all_reduce(tensor, group=some)
+            same(tensor, (n - 1) * n / 2)
+            dist.destroy_process_group(some)
+    one, other = dist.new_group([0, n - 1]), dist.new_group([0, n - 1])
+    if hvd.rank() in (0, n - 1):
+        first, second = mine(), mine()
+        works = [dist.all_reduce(first, group=one, async_op=True), dist.all_reduce(second, group=other, async_op=True)]
+        for work in works[:: 1 if hvd.rank() else -1]:
+            work.wait()
+        same(first, n + 1)
+        same(second, n + 1)
+
+
+# --- torch's own trainings ----------------------------------------------------------------------------
+
+
+def model() -> nn.Module:
+    """The same on each rank, in float64."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 4)).double()
+
+
+def train(module: nn.Module, x: torch.Tensor, steps: int = 4) -> None:
+    """Some steps of SGD with momentum."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        module(x).square().mean().backward()
+        optimizer.step()
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    """A parameter, put together from its shards."""
+    full = getattr(parameter, "full_tensor", None)
+    return full() if full else parameter
+
+
+def assert_equal(module: nn.Module, serial: nn.Module) -> None:
+    """Up to the rounding of another order of sums."""
+    for found, wanted in zip(module.parameters(), serial.parameters(), strict=True):
+        torch.testing.assert_close(whole(found).detach(), wanted.detach(), rtol=0, atol=1e-12)
+
+
+def test_trains_as_one_process(n: int) -> None:
+    """DDP and fully_shard on a part of the batch each, tensor parallel on all of it."""
+    torch.manual_seed(2)
+    x = torch.randn(4 * n, 8, dtype=torch.float64)
+    serial, start = model(), model()
+    train(serial, x)
+    replicated = nn.parallel.DistributedDataParallel(copy.deepcopy(start))
+    train(replicated, x[hvd.rank() :: n])
+    assert_equal(replicated.module, serial)
+    sharded = copy.deepcopy(start)
+    for layer in (sharded[0], sharded[2], sharded):
+        fully_shard(layer)
+    train(sharded, x[hvd.rank() :: n])
+    assert_equal(sharded, serial)
+    cut = copy.deepcopy(start)
+    parallelize_module(cut, init_device_mesh("cpu", (n,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    train(cut, x)
+    assert_equal(cut, serial)
+
+
+# --- what goes wrong ----------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_ranks_that_disagree(n: int) -> None:
+    """Another shape, another verb at the same place: all are told, and the next call is right."""
+    odd = hvd.rank() == n - 1
+    with pytest.raises(MismatchError, match=r"Mismatched allreduce tensor shapes"):
+        dist.all_reduce(torch.ones(2 + odd))
+    with pytest.raises(MismatchError, match=r"One rank did an allreduce, but another rank did an? broadcast"):
+        dist.broadcast(torch.ones(2), 0) if odd else dist.all_reduce(torch.ones(2))
+    tensor = mine()
+    dist.all_reduce(tensor)
+    same(tensor, n * (n + 1) / 2)
+
+
+@pytest.mark.ranks(2)
+def test_a_circle_of_messages(n: int) -> None:
+    """Each sends first, and none receives: the text has every rank's line."""
+    if hvd.rank() > 1:
+        return
+    with pytest.raises(MissingRanksError, match=r"rank 1: .*test_torch_distributed.py, line \d+: dist.send") as caught:
+        dist.send(torch.ones(2), 1 - hvd.rank(), tag=5)
+    assert "rank 0:" in str(caught.value)

@@ -1,0 +1,77 @@
+"""A default group begins a job where there is none: under torchrun, in processes of mp.spawn, in the launcher's job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from running import Runner
+
+pytestmark = [pytest.mark.parallel, pytest.mark.timeout(120)]
+
+# Twice, for a job ends with its group; the second time all ranks are asked for another number of ranks.
+SPAWNED = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def work(rank, n, path):
+    import workbench.torch
+    for again in range(2):
+        dist.init_process_group("workbench", init_method=f"file://{path}{again}", rank=rank, world_size=n)
+        tensor = torch.full((3,), rank + 1.0)
+        dist.all_reduce(tensor)
+        print("sum", rank, tensor.tolist(), flush=True)
+        dist.destroy_process_group()
+        assert not workbench.is_initialized()
+
+if __name__ == "__main__":
+    mp.spawn(work, (2, sys.argv[1]), nprocs=2)
+"""
+STARTED = """
+import torch
+import torch.distributed as dist
+import workbench.torch
+
+dist.init_process_group("workbench")
+tensor = torch.full((3,), dist.get_rank() + 1.0)
+dist.all_reduce(tensor)
+print("sum", dist.get_rank(), tensor.tolist(), flush=True)
+dist.destroy_process_group()
+assert not workbench.is_initialized()
+"""
+
+
+def script(folder: Path, text: str) -> str:
+    """The path of a script."""
+    (folder / "train.py").write_text(text)
+    return str(folder / "train.py")
+
+
+def test_processes_of_spawn(jobs: Runner, tmp_path: Path) -> None:
+    """They meet at the store that the group was given, and can do so again."""
+    job = jobs.python(script(tmp_path, SPAWNED), str(tmp_path / "store"), deadline_s=100)
+    assert job.code == 0, job.report()
+    assert [job.out(0).count(f"sum {rank} [3.0, 3.0, 3.0]") for rank in (0, 1)] == [2, 2], job.report()
+
+
+@pytest.mark.parametrize("way", ["torchrun", "mpiexec"])
+def test_a_launchers_job(jobs: Runner, tmp_path: Path, way: str) -> None:
+    """With torchrun's variables, and with MPI's alone, where neither MASTER_ADDR nor RANK is set."""
+    job = getattr(jobs, way)(2, script(tmp_path, STARTED), deadline_s=100)
+    assert job.code == 0, job.report()
+    assert [f"sum {rank} [3.0, 3.0, 3.0]" in job.out(rank) for rank in (0, 1)] == [True, True], job.report()
+
+
+def test_numbers_that_are_not_the_jobs(jobs: Runner, tmp_path: Path) -> None:
+    """The text says both."""
+    text = STARTED.replace('"workbench")', '"workbench", store=dist.HashStore(), rank=0, world_size=3)').replace(
+        "import workbench.torch", "import workbench.torch\n\nworkbench.torch.init()"
+    )
+    job = jobs.python(script(tmp_path, text), deadline_s=100)
+    assert job.code == 1
+    assert "init_process_group(rank=0, world_size=3): this process is rank 0 of 1 in the job" in job.err(0)

@@ -1,0 +1,381 @@
+"""A process group of torch.distributed whose collectives are the workbench's.
+
+Each call becomes one entry of the engine for each tensor, see :func:`workbench.job.api.entry`, and a
+:class:`~workbench.torch.distributed.works.Work`. Tensors without gaps are read and written where they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from zlib import crc32
+
+import torch
+import torch.distributed as dist
+
+from workbench.core.handle import Handle
+from workbench.core.messages import Kind
+from workbench.errors import DeadlineError, WaitTimeoutError
+from workbench.job import api
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import ProcessSet
+from workbench.torch.distributed.call_numbers import CallNumbers
+from workbench.torch.distributed.reductions import reduction
+from workbench.torch.distributed.works import FromAnySource, Work
+from workbench.torch.tensors import about, in_place, tensor_of
+
+Tensor = torch.Tensor
+Copies = list[tuple[Tensor, Tensor]]
+"""What is to be copied at the end: (where to, from where)."""
+
+
+_Base: Any = dist.ProcessGroup  # its types are for those who call a group, with further forms of each call
+
+
+class ProcessGroup(_Base):  # type: ignore[misc]
+    """See ``torch.distributed.ProcessGroup``.
+
+    Args:
+        name: torch's, the same on all its ranks.
+        members: the ranks, as a process set of the running job.
+        timeout: deadline of a collective, where its caller names none.
+        leave: called by :meth:`shutdown`.
+    """
+
+    def __init__(
+        self, name: str, members: ProcessSet, timeout: timedelta, leave: Callable[[], None] = lambda: None
+    ) -> None:
+        self._name, self._members, self._timeout, self._leave = name, members, timeout, leave
+        self._ranks = members.ranks or []
+        self._mine = self._ranks.index(api.rank())
+        super().__init__(self._mine, len(self._ranks))
+        self._since, self._numbers = "", CallNumbers()
+        self._label = int(name) if name.isdecimal() else crc32(name.encode())  # of messages; a mesh's groups have names
+        self._messages = Counter[tuple[int, int, int]]()  # so many by (source, dest, tag)
+
+    def rank(self) -> int:
+        return self._mine
+
+    def size(self) -> int:
+        return len(self._ranks)
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return "workbench"
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    def shutdown(self) -> None:
+        self._leave()
+
+    abort = shutdown
+
+    # --- one tensor -----------------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        kind: Kind,
+        tensor: Tensor,
+        opts: Any,
+        into: Tensor | None = None,
+        back: Callable[[Tensor], None] | None = None,
+        **fields: Any,
+    ) -> Handle:
+        """Submit one tensor.
+
+        Args:
+            kind: the verb.
+            tensor: what this rank gives.
+            opts: torch's; they say whether the call waits.
+            into: where the result goes, without gaps; None: into new memory, for ``back``.
+            back: gets the result as a tensor.
+            fields: of the request.
+        """
+        source, _ = in_place(tensor)
+        target = source if into is tensor else None if into is None else in_place(into)[0]
+
+        def deliver(found: Any) -> None:
+            if back is not None:
+                back(tensor_of(found[0] if isinstance(found, tuple) else found, tensor))
+
+        entry = api.entry(
+            kind,
+            source,
+            self._next_name((kind, tensor.dtype, tensor.shape, *fields.values())),
+            target=target,
+            convert=deliver,
+            process_set=self._members,
+            **about(tensor),
+            **fields,
+        )
+        return api.submit_when_free([entry], opts is not None and not opts.asyncOp)[0]
+
+    def _next_name(self, call: Hashable) -> str:
+        since = self._count()
+        return f"{self._name}.{since}{self._numbers.next(call)}"
+
+    def _count(self) -> str:
+        """All ranks count anew after a failure."""
+        since = HOLDER.get().names.since(self._members.process_set_id or 0)
+        if since != self._since:
+            self._since, self._numbers = since, CallNumbers()
+            self._messages.clear()
+        return since
+
+    def _work(self, handles: list[Handle], result: Any, copies: Copies, opts: Any) -> Work:
+        limit = getattr(opts, "timeout", None)
+        limit = limit if limit is not None and limit > timedelta(0) else self._timeout
+        return Work(handles, result, _copier(copies), limit)
+
+    # --- each rank has all results --------------------------------------------------------------------
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
+        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        for tensor in tensors:
+            self._allreduce(tensor, tensor, opts, handles, copies)
+        return self._work(handles, tensors, copies, opts)
+
+    allreduce_coalesced = allreduce
+
+    def _allreduce(self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], copies: Copies) -> None:
+        """Reduce ``tensor`` into ``into``; None: this rank does not want the result."""
+        if tensor.is_sparse:
+            return self._allreduce_sparse(tensor, into, opts, handles, copies)
+        how = reduction(opts.reduceOp if opts else dist.ReduceOp.SUM, tensor.dtype)
+        dense = tensor if into is tensor and tensor.is_contiguous() else _copy(tensor)
+        if how.op is None:
+            rows = dense.new_empty((self.size(), dense.numel()))
+
+            def fold(_: Any) -> None:
+                dense.view(-1).copy_(how.of_rows(rows))
+
+            handle = self._begin(Kind.ALLGATHER, dense.view(1, -1), opts, rows)
+            handle.add_done_callback(lambda done: fold(done) if done.error is None else None)
+        else:
+            if how.factor is not None:
+                dense.mul_(how.factor)
+            numbers = torch.view_as_real(dense) if dense.is_complex() else dense
+            handle = self._begin(Kind.ALLREDUCE, numbers, opts, numbers, op=how.op)
+        handles.append(handle)
+        if into is not None and dense is not into:
+            copies.append((into, dense))
+
+    def _allreduce_sparse(
+        self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], copies: Copies
+    ) -> None:
+        """Gather the places and the values of all ranks; what has one place adds up."""
+        how = reduction(opts.reduceOp if opts else dist.ReduceOp.SUM, tensor.dtype)
+        mine, found = tensor.coalesce(), dict[str, Tensor]()
+
+        def keep(what: str, rows: Tensor) -> None:
+            found[what] = rows.clone()
+            if len(found) == 2 and into is not None:
+                places = found["places"].t().contiguous()
+                whole = torch.sparse_coo_tensor(places, found["values"], tensor.shape, check_invariants=True).coalesce()
+                into.copy_(whole / self.size() if how.op is api.Average else whole)
+
+        for what, part in (("places", mine.indices().t().contiguous()), ("values", mine.values().contiguous())):
+            handles.append(self._begin(Kind.ALLGATHER, part, opts, back=partial(keep, what)))
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
+        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        for tensor in tensors:
+            dense = tensor if tensor.is_contiguous() else _copy(tensor)
+            handles.append(self._begin(Kind.BROADCAST, dense, opts, dense, root=self._ranks[opts.rootRank]))
+            copies += [] if dense is tensor else [(tensor, dense)]
+        return self._work(handles, tensors, copies, opts)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
+        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        for output, tensor in zip(outputs, tensors, strict=True):
+            dense = output if output.is_contiguous() else _copy(output)
+            rows = dense.view(self.size(), -1)
+            handles.append(self._begin(Kind.ALLGATHER, tensor.contiguous().view(1, -1), opts, rows))
+            copies += [] if dense is output else [(output, dense)]
+        return self._work(handles, outputs, copies, opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> Work:
+        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        for theirs, tensor in zip(outputs, tensors, strict=True):
+            rows = tensor.new_empty((self.size(), tensor.numel()))
+            handles.append(self._begin(Kind.ALLGATHER, tensor.contiguous().view(1, -1), opts, rows))
+            copies += [(out, row.view(out.shape)) for out, row in zip(theirs, rows, strict=True)]
+        return self._work(handles, outputs, copies, opts)
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> Work:
+        """As :meth:`allgather`, with one list for each rank in place of one for each tensor."""
+        return self.allgather([[theirs[i] for theirs in outputs] for i in range(len(tensors))], tensors, opts)
+
+    def barrier(self, opts: Any = None) -> Work:
+        entry = api.entry(Kind.BARRIER, None, self._next_name(Kind.BARRIER), process_set=self._members)
+        return self._work(api.submit_when_free([entry], opts is None or not opts.asyncOp), [], [], opts)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier with a deadline.
+
+        Raises:
+            CollectiveError: it names the ranks that cannot come.
+            DeadlineError: it has passed, on this rank.
+        """
+        limit = self._timeout if timeout is None else timeout
+        try:
+            self.barrier().wait(max(limit, timedelta(milliseconds=1)))
+        except WaitTimeoutError as error:
+            raise DeadlineError(f"Rank {self._mine} timed out in monitoredBarrier after {limit}: {error}") from None
+
+    # --- some ranks have them -------------------------------------------------------------------------
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
+        """An allreduce of which the root alone keeps the result: the others' tensors stay as they are."""
+        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        for tensor in tensors:
+            self._allreduce(_copy(tensor), tensor if opts.rootRank == self._mine else None, opts, handles, copies)
+        return self._work(handles, tensors, copies, opts)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
+        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        for output, tensor in zip(outputs, tensors, strict=True):
+            rows = tensor.contiguous().view(self.size(), -1)
+            self._reduce_scatter(output, rows, [output.numel()] * self.size(), opts, handles, copies)
+        return self._work(handles, outputs, copies, opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any = None) -> Work:
+        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        for output, parts in zip(outputs, tensors, strict=True):
+            whole = torch.cat([part.reshape(-1) for part in parts])
+            self._reduce_scatter(output, whole, [part.numel() for part in parts], opts, handles, copies)
+        return self._work(handles, outputs, copies, opts)
+
+    def _reduce_scatter(
+        self, output: Tensor, whole: Tensor, lengths: list[int], opts: Any, handles: list[Handle], copies: Copies
+    ) -> None:
+        how = reduction(opts.reduceOp if opts else dist.ReduceOp.SUM, whole.dtype)
+        if how.op is None or how.factor is not None or whole.is_complex() or len(set(lengths)) > 1:
+            together = _copy(whole)
+            self._allreduce(together, together, opts, handles, copies)
+            copies.append((output, together.view(-1).split(lengths)[self._mine].view(output.shape)))
+            return
+
+        def back(found: Tensor) -> None:
+            output.copy_(found.view(output.shape))
+
+        rows = whole.view(self.size(), -1)
+        handles.append(self._begin(Kind.REDUCESCATTER, rows, opts, back=back, op=how.op))
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+    ) -> Work:
+        splits = tuple(input_splits) or (tensor.shape[0] // self.size(),) * self.size()
+
+        def back(found: Tensor) -> None:
+            output.copy_(found.view(output.shape))
+
+        return self._work(
+            [self._begin(Kind.ALLTOALL, tensor.contiguous(), opts, back=back, splits=splits)], [output], [], opts
+        )
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
+        return self._exchange(outputs, dict(enumerate(tensors)), outputs, opts)
+
+    def scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Work:
+        parts = dict(enumerate(tensors[0])) if opts.rootRank == self._mine else {}
+        return self._exchange(outputs, parts, outputs, opts)
+
+    def gather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Work:
+        places = outputs[0] if opts.rootRank == self._mine else []
+        return self._exchange(places, {opts.rootRank: tensors[0]}, outputs, opts)
+
+    def _exchange(self, places: list[Tensor], parts: dict[int, Tensor], result: Any, opts: Any) -> Work:
+        """An alltoall: each rank gives ``parts`` by their receiver, and gets what fills ``places``."""
+        given = [parts[rank].reshape(-1) for rank in sorted(parts)]
+        flat = torch.cat(given) if given else places[0].new_empty(0)
+        splits = tuple(parts[rank].numel() if rank in parts else 0 for rank in range(self.size()))
+
+        def back(found: Tensor) -> None:
+            for place, got in zip(places, found.split([each.numel() for each in places]), strict=True):
+                place.copy_(got.view(place.shape))
+
+        return self._work([self._begin(Kind.ALLTOALL, flat, opts, back=back, splits=splits)], result, [], opts)
+
+    # --- messages between two ranks -------------------------------------------------------------------
+
+    def send(self, tensors: list[Tensor], dest: int, tag: int) -> Work:
+        return self._message(tensors[0], self._mine, dest, tag)
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int) -> Work:
+        return self._message(tensors[0], source, self._mine, tag)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:
+        """Ask who sends the next message with this tag; then receive it from there."""
+        name = self._message_name(-1, self._mine, tag)
+        mine, told = (self._ranks[self._mine],), (self._label, tag)
+        entry = api.entry(Kind.SOURCE, None, name, process_set=self._members, ranks=mine, splits=told)
+        (question,) = api.submit([entry])
+
+        def receive(rank: int) -> Work:
+            return self._message(tensors[0], self._ranks.index(rank), self._mine, tag)
+
+        return FromAnySource(question, receive, self._timeout)
+
+    def _message(self, tensor: Tensor, source: int, dest: int, tag: int) -> Work:
+        pair, sends = (self._ranks[source], self._ranks[dest]), source == self._mine
+        dense = tensor if tensor.is_contiguous() else _copy(tensor)
+        array, _ = in_place(dense)
+        entry = api.entry(
+            Kind.SEND,
+            array if sends else None,
+            self._message_name(source, dest, tag),
+            shape=tuple(tensor.shape),
+            target=array,
+            splits=(self._label, tag),
+            process_set=self._members,
+            root=pair[0],
+            ranks=pair,
+            **about(tensor),
+        )
+        copies = [] if sends or dense is tensor else [(tensor, dense)]
+        return Work(api.submit([entry]), [tensor], _copier(copies), self._timeout, source)
+
+    def _message_name(self, source: int, dest: int, tag: int) -> str:
+        since, sender = self._count(), "any" if source < 0 else source
+        self._messages[source, dest, tag] += 1
+        return f"{self._name}.{since}{sender}to{dest}.{tag}.{self._messages[source, dest, tag]}"
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _copier(copies: Copies) -> Callable[[], None] | None:
+    if not copies:
+        return None
+
+    def copy() -> None:
+        with torch.no_grad():
+            for target, source in copies:
+                target.copy_(source)
+
+    return copy

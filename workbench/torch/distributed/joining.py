@@ -1,0 +1,106 @@
+"""How ``init_process_group("workbench")`` comes to a job, and ``new_group()`` to a process set.
+
+1. In a job of ours (a notebook's engines, ``workbench run``), and where mpiexec, Slurm or torchrun has started this
+   process: to that job, as ``init()`` does. Where the launcher has not set MASTER_ADDR and RANK, the job itself says
+   who is there, and nothing listens anywhere.
+2. In any other process (``mp.spawn``): to a job whose ranks meet at the store that ``init_process_group`` was given.
+   What they write there is sealed, for a TCPStore is open to everybody on its port.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from workbench import config
+from workbench.errors import LaunchError
+from workbench.job import api
+from workbench.job.context import HOLDER
+from workbench.job.objects import broadcast_object
+from workbench.job.process_sets import add_by_members
+from workbench.torch.distributed.group import ProcessGroup
+from workbench.transport.bootstrap.store import StoreBootstrap
+from workbench.transport.bootstrap.torch_store import StoreBoard
+
+
+class BegunByGroup(list[tempfile.TemporaryDirectory[str]]):
+    """Of a job that was begun for the default group, and ends with it: the folder of its store.
+
+    Attributes:
+        begun: was it?
+    """
+
+    begun = False
+
+
+def meet_in_job() -> Iterator[tuple[Any, int, int]]:
+    """A rendezvous of torch's: the store, rank and number of ranks of the job that this process was started for."""
+    _begin(api.init)
+    if api.cross_size() > 1:
+        raise LaunchError(
+            "init_process_group(): the ranks are on several hosts, and the launcher has set neither MASTER_ADDR nor "
+            "MASTER_PORT. Set them to the host of rank 0 and a free port there, or start with workbench run -H."
+        )
+    # In a folder that only this user can enter: a store that listened would be open to everybody on the machine.
+    folder = tempfile.TemporaryDirectory(prefix="workbench-store-") if api.rank() == 0 else None
+    path = broadcast_object(folder and folder.name, 0)
+    if folder:
+        HOLDER.get().part(BegunByGroup).append(folder)
+    yield dist.FileStore(str(Path(str(path), "store")), api.size()), api.rank(), api.size()
+
+
+def make(options: Any, backend_options: Any = None) -> ProcessGroup:
+    """The group that torch asks for; its ranks call this, and no others.
+
+    Args:
+        options: torch's: the store, rank, size, timeout, the group's name and ranks.
+        backend_options: none are known.
+
+    Raises:
+        LaunchError: the ranks could not connect, or are other ones in the job that they are in.
+    """
+    if dist.is_initialized():
+        return ProcessGroup(options.group_id, add_by_members(options.global_ranks_in_group), options.timeout)
+    rank, size = options.group_rank, options.group_size
+    _begin(lambda: _join(options.store, rank, size, options.timeout))
+    if (api.rank(), api.size()) != (rank, size):
+        raise LaunchError(
+            f"init_process_group(rank={rank}, world_size={size}): this process is rank {api.rank()} of {api.size()} in "
+            "the job that it is in. Give these numbers, or none."
+        )
+    return ProcessGroup(options.group_id, api.global_process_set, options.timeout, _leave)
+
+
+def _begin(join: Any) -> None:
+    if not api.is_initialized():
+        join()
+        HOLDER.get().part(BegunByGroup).begun = True
+
+
+def _leave() -> None:
+    """With the default group the job ends that was begun for it."""
+    context = HOLDER.find()
+    if context is None:
+        return
+    mine = context.part(BegunByGroup)
+    if mine.begun:
+        api.shutdown()
+    for folder in mine:
+        folder.cleanup()
+    mine.clear()
+
+
+def _join(store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    started = config.launch()
+    if started.launcher == "elastic" or (started.several and (started.rank, started.size) == (rank, size)):
+        return api.init()
+    board = StoreBoard(
+        dist.PrefixStore("workbench", store), "the store of init_process_group()", timeout.total_seconds()
+    )
+    launch = config.Launch("torchrun", rank, size)
+    api.init_by(lambda settings: StoreBootstrap(launch, settings, board))

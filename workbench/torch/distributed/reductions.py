@@ -1,0 +1,71 @@
+"""torch's ways to combine values, in the workbench's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from workbench.core.messages import ReduceOp
+
+_SAME = (
+    (dist.ReduceOp.SUM, ReduceOp.SUM),
+    (dist.ReduceOp.AVG, ReduceOp.AVERAGE),
+    (dist.ReduceOp.MIN, ReduceOp.MIN),
+    (dist.ReduceOp.MAX, ReduceOp.MAX),
+    (dist.ReduceOp.PRODUCT, ReduceOp.PRODUCT),
+)
+_BITS = (
+    (dist.ReduceOp.BAND, torch.bitwise_and),
+    (dist.ReduceOp.BOR, torch.bitwise_or),
+    (dist.ReduceOp.BXOR, torch.bitwise_xor),
+)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How values of different ranks are combined.
+
+    Args:
+        op: the workbench's; None for what it has not: then all values are gathered, and each rank folds them.
+        factor: before that, each rank's are multiplied by its own.
+        fold: of two tensors one.
+    """
+
+    op: ReduceOp | None
+    factor: Any = None
+    fold: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+
+    def of_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """All rows folded into one."""
+        assert self.fold
+        return reduce(self.fold, rows.unbind())
+
+
+def reduction(op: Any, dtype: torch.dtype) -> Reduction:
+    """What torch's ``op`` means. ReduceOps compare by ``==`` and have no hash, so no table finds them.
+
+    Raises:
+        ValueError: there is no such op, or not for this dtype.
+    """
+    for theirs, ours in _SAME:
+        if op == theirs:
+            if dtype.is_complex and ours not in (ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.PRODUCT):
+                raise ValueError(
+                    f"reduce: {ours.value} of complex numbers is not defined. Reduce their absolute values."
+                )
+            if dtype.is_complex and ours is ReduceOp.PRODUCT:
+                return Reduction(None, fold=torch.mul)
+            return Reduction(ours)
+    for theirs, fold in _BITS:
+        if op == theirs:
+            return Reduction(None, fold=fold)
+    if op == dist.ReduceOp.PREMUL_SUM:
+        return Reduction(ReduceOp.SUM, op.__getstate__()[1])
+    raise ValueError(
+        f"The backend workbench has no {op}. Use SUM, AVG, MIN, MAX, PRODUCT, PREMUL_SUM, BAND, BOR or BXOR."
+    )
