@@ -2,14 +2,20 @@
 
 So ``init_process_group("workbench")`` needs no import. Whatever else it needs is imported when a group is made, by its
 name, for this file stands below what it loads.
+
+With ``workbench run --as-ddp`` (``WORKBENCH_C10D=1``) scripts that ask for Gloo, for NCCL or for no backend get this
+one, too; ``get_backend()`` names what they have asked for.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
+
+_FOR = {"gloo": "workbench", "nccl": "workbench", "mpi": "workbench"}
 
 
 def register() -> None:
@@ -30,6 +36,46 @@ def register() -> None:
             yield from import_module("workbench.torch.distributed.joining").meet_in_job()
 
     handlers["env"] = meet
+    from workbench import config
+
+    if config.takes_torch_groups():
+        _take_over(dist)
+
+
+def _take_over(dist: Any) -> None:
+    """Give the functions that choose a backend others in their places."""
+    asked: list[str] = []  # by the default group
+    real = {name: getattr(dist, name) for name in ("init_process_group", "new_group", "get_backend")}
+
+    @functools.wraps(real["init_process_group"])
+    def init_process_group(backend: str | None = None, *args: Any, **options: Any) -> Any:
+        asked[:] = [str(backend or "gloo")]
+        return real["init_process_group"](_ours(backend or "gloo"), *args, **options)
+
+    @functools.wraps(real["new_group"])
+    def new_group(ranks: Any = None, timeout: Any = None, backend: str | None = None, **options: Any) -> Any:
+        return real["new_group"](ranks, timeout, backend and _ours(backend), **options)
+
+    @functools.wraps(real["get_backend"])
+    def get_backend(group: Any = None) -> str:
+        found = str(real["get_backend"](group))
+        return asked[0] if found == "workbench" and asked else found
+
+    for module in (dist, sys.modules["torch.distributed.distributed_c10d"]):
+        for function in (init_process_group, new_group):
+            setattr(module, function.__name__, function)
+    dist.get_backend = get_backend  # torch's own files ask the real one
+
+
+def _ours(backend: str) -> str:
+    """A backend's name, or a list by kinds of device, with the workbench in the place of others.
+
+    Example:
+        >>> _ours("gloo"), _ours("cpu:gloo,cuda:nccl"), _ours("fake")
+        ('workbench', 'cpu:workbench,cuda:nccl', 'fake')
+    """
+    kinds = str(backend).lower()
+    return kinds.replace("cpu:gloo", "cpu:workbench") if ":" in kinds else _FOR.get(kinds, kinds)
 
 
 def _names_a_store(url: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from coordination import Coordinator, Item, response_of
 
 from workbench.core.messages import Announce, Kind, Left, Request, Response
+from workbench.runtime.control.codec import decode_event, encode_event
 from workbench.runtime.events import Blocked, Ended
 
 
@@ -115,3 +116,13 @@ def test_a_message_in_a_set_that_is_removed() -> None:
             take(coordinator, rank, ask)
     (found,) = take(coordinator, 0, replace(message(0, 1), process_set=1))
     assert "was removed" in found.error[1]
+
+
+def test_requests_arrive_as_they_were_sent() -> None:
+    """With ranks, with progress, with both and with neither."""
+    plain = Request("allreduce.x", Kind.ALLREDUCE, "float32", (4,))
+    for request in (plain, message(0, 1), question(2), replace(message(0, 1), progress=(("steps", 2.0),))):
+        event = Announce(1, (request,), seen=3)
+        assert decode_event(encode_event(event)) == event
+    told = replace(plain, progress=(("steps", 2.0), ("lr", 0.1)))
+    assert decode_event(encode_event(Announce(0, (told,)))) == Announce(0, (told,))

@@ -8,12 +8,13 @@ from workbench.core.agreement import goes_without_joined
 from workbench.core.messages import Response
 from workbench.core.verbs import OTHERS, VERBS, Kind, ReduceOp, verb
 
+MESSAGES = {Kind.SEND, Kind.SOURCE}  # between two ranks
 ABOUT_THE_JOB = {Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET, Kind.SHUTDOWN, Kind.STACKS, Kind.RENUMBER, Kind.TUNE}
 
 
 def test_every_kind_is_a_verb_or_about_the_job() -> None:
     """A new kind is one or the other, and says so."""
-    unknown = [kind.value for kind in Kind if kind not in {*VERBS, *ABOUT_THE_JOB}]
+    unknown = [kind.value for kind in Kind if kind not in {*VERBS, *ABOUT_THE_JOB, *MESSAGES}]
     assert not unknown, f"{', '.join(unknown)}: no line in VERBS of workbench/core/verbs.py"
     assert not set(VERBS) & ABOUT_THE_JOB
     assert all(verb(kind) is OTHERS for kind in ABOUT_THE_JOB)

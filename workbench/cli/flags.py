@@ -107,6 +107,7 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--bind",), _BIND, str, choices=BINDINGS),
         Flag(("--binding-args",), "arguments for mpiexec that bind the ranks, as one text, instead of --bind", str),
         Flag(("--as-horovod",), "`import horovod` in the ranks imports the workbench"),
+        Flag(("--as-ddp",), "torch's groups that ask for gloo or nccl get the workbench's ranks"),
         Flag(("--report",), "FILE.html: how the job went: steps, waiting, memory, a timeline; one file", str),
         Flag(("--measured",), "FILE of workbench.measure(…).save(): the report compares steps with a prediction", str),
         Flag(
@@ -204,7 +205,7 @@ _SECTIONS = {
 
 
 _OFTEN = {
-    *("num_proc", "hosts", "hostfile", "gpus", "bind", "as_horovod", "report", "check", "mpi", "gloo"),
+    *("num_proc", "hosts", "hostfile", "gpus", "bind", "as_horovod", "as_ddp", "report", "check", "mpi", "gloo"),
     *("min_num_proc", "max_num_proc", "host_discovery_script"),
     *("sync", "ssh_port", "ssh_identity_file", "network_interfaces"),
     *("output_filename", "verbose", "timeline_filename", "autotune", "chaos"),

@@ -43,6 +43,7 @@ _EXAMPLES = """\
 examples:
   workbench run -np 4 python train.py --epochs 3
   workbench run -np 2 --as-horovod python horovod_script.py
+  workbench run -np 2 --as-ddp python ddp_script.py
   workbench run -np 2 --gloo -- python -m package.train
 `workbench run --help-all` shows all options: tuning, timeline, stall check, and the other options of horovodrun."""
 
@@ -373,7 +374,7 @@ def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> JobSpe
 
     here = all(isinstance(target.shell, LocalShell) for target in targets)
     env = environment(n, bool(args.as_horovod), _pinned(n, args.gpus or "") if here else {})
-    env = with_flags(env, flags.variables(args))
+    env = with_flags(env, flags.variables(args)) | (_as_ddp() if args.as_ddp else {})
     check_command(flags.command(args), env)
     return JobSpec(
         n=n,
@@ -383,6 +384,15 @@ def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> JobSpe
         mpi_args=flags.mpi_words(args),
         start_timeout_s=config.start_timeout_s(env),
     )
+
+
+def _as_ddp() -> dict[str, str]:
+    """What the ranks' torch is told; see :mod:`workbench.torch_plugin`, which torch finds by the package's metadata."""
+    from importlib.metadata import entry_points
+
+    if not entry_points(group="torch.backends", name="workbench"):
+        raise LaunchError("--as-ddp: this package is not installed, so torch does not find it: pip install -e .")
+    return {"WORKBENCH_C10D": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
 
 
 def _pinned(n: int, asked: str) -> dict[str, str]:

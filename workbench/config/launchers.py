@@ -105,6 +105,11 @@ def names_torch_store(numbers: bool, env: Mapping[str, str] | None = None) -> bo
     return wanted <= (os.environ if env is None else env).keys()
 
 
+def takes_torch_groups() -> bool:
+    """Are groups of torch that ask for another backend to get the workbench's? ``workbench run --as-ddp`` says so."""
+    return os.environ.get("WORKBENCH_C10D", "0") not in ("", "0")
+
+
 def refusal(env: Mapping[str, str] | None = None) -> str:
     """Why this process cannot be a rank, although its environment says that it is one; "" if it can.
 
@@ -282,7 +287,7 @@ def most_ranks(env: Mapping[str, str] | None = None) -> int:
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(AS_HOROVOD|AT_START|CHECK|MEMBER|RANK_HERE|SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WORKER|MAX_NP)|HOROVOD_ELASTIC"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(AS_HOROVOD|AT_START|C10D|CHECK|MEMBER|RANK_HERE|SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WORKER|MAX_NP)|HOROVOD_ELASTIC"
 )
 
 

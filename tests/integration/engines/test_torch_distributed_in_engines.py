@@ -15,6 +15,7 @@ import torch.distributed as dist
 import workbench.torch
 
 dist.init_process_group("workbench")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
 """
 SUM = "tensor = torch.ones(2)\ndist.all_reduce(tensor)\nassert tensor.tolist() == [3.0, 3.0], tensor"
 
@@ -38,6 +39,7 @@ def cell(running: Any) -> Iterator[Any]:
         ("dist.all_reduce(torch.ones(2 + dist.get_rank()))", "Mismatched allreduce tensor shapes"),
         ("if dist.get_rank() == 2:\n    dist.send(torch.ones(2), 0)", "so 'send.0."),
         ("assert dist.get_rank(), 'mine'\ndist.barrier()", "Rank 0 raised an exception"),
+        ("for _ in range(bool(dist.get_rank())):\n    model(torch.ones(2, 3)).sum().backward()", "Rank 0 is idle"),
     ],
 )
 def test_the_next_cell_works(cell: Any, wrong: str, told: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +67,32 @@ def test_a_launchers_job(jobs: Runner, tmp_path: Path, way: str) -> None:
     job = getattr(jobs, way)(2, script(tmp_path, STARTED), deadline_s=100)
     assert job.code == 0, job.report()
     assert [f"sum {rank} [3.0, 3.0, 3.0]" in job.out(rank) for rank in (0, 1)] == [True, True], job.report()
+
+
+# As it is written for torch alone.
+PLAIN = """
+import torch
+import torch.distributed as dist
+from torch.distributed import init_process_group
+from torch.nn.parallel import DistributedDataParallel
+
+init_process_group("nccl")
+assert dist.get_backend() == "nccl"
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(3, 1))
+half = dist.new_group([0], backend="gloo")
+for step in range(3 - dist.get_rank()):
+    model(torch.ones(2, 3)).sum().backward()
+"""
+
+
+def test_a_script_for_ddp_runs_unchanged(jobs: Runner, tmp_path: Path) -> None:
+    """Of ``--as-ddp`` it knows nothing: rank 1 has a step less, and rank 0 is told so at once."""
+    words = ("-m", "workbench.cli.main", "run", "-np", "2", "--as-ddp", sys.executable, script(tmp_path, PLAIN))
+    job = jobs.python(*words, deadline_s=100)
+    assert job.code == 1
+    said = job.out(0) + job.err(0)
+    assert re.search(r"Rank 1 has left the job \(its script ended.*'allreduce\.0\..*can never complete", said), said
 
 
 def test_numbers_that_are_not_the_jobs(jobs: Runner, tmp_path: Path) -> None:

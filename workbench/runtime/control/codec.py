@@ -29,10 +29,11 @@ from workbench.core.messages import (
 from workbench.runtime.events import Beat, Began, Blocked, Ended, Sent, Stack
 
 _LONGEST_TEXT = 64 << 10  # of a traceback, whose end says most
+_SELDOM = ("ranks", "progress")  # fields that few requests have, which are sent behind the others if there are any
 _LOCAL = ("cached", "requests", "result")  # fields of a response that are not sent
 
 # As astuple(), which copies deeply and takes ten times as long.
-_request_fields = attrgetter(*(field.name for field in fields(Request) if field.name != "progress"))
+_request_fields = attrgetter(*(field.name for field in fields(Request) if field.name not in _SELDOM))
 _response_fields = attrgetter(*(field.name for field in fields(Response) if field.name not in _LOCAL))
 
 
@@ -154,18 +155,20 @@ def _dump(value: Any) -> bytes:
 
 
 def _plain(request: Request) -> tuple[Any, ...]:
-    """Its fields; the progress, which few have, only if there is any."""
-    return (*_request_fields(request), request.progress) if request.progress else _request_fields(request)
+    """Its fields; the last two, which few have, only if there are any."""
+    found: tuple[Any, ...] = _request_fields(request)
+    return (*found, request.ranks, request.progress) if request.ranks or request.progress else found
 
 
 def _request(fields: list[Any]) -> Request:
     name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, *rest = fields
-    shape, splits, (offset, priority, user, ranks, *progress) = tuple(map(int, shape)), tuple(map(int, splits)), rest
+    shape, splits, (offset, priority, user, *seldom) = tuple(map(int, shape)), tuple(map(int, splits)), rest
+    ranks, progress = seldom or ((), ())
     return Request(
         str(name), Kind(kind), str(dtype), shape, ReduceOp(op), int(root), str(device),
         float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), int(offset), int(priority),
         tuple(map(int, user)), tuple(map(int, ranks)),
-        tuple((str(what), float(value)) for each in progress for what, value in each),
+        tuple((str(what), float(value)) for what, value in progress),
     )  # fmt: skip
 
 

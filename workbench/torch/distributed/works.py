@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from workbench.core.handle import Handle
+from workbench.core.handle import LONG_WAIT_S, Handle
+from workbench.errors import WorkbenchError
+from workbench.job.context import HOLDER
+from workbench.runtime.faults.blocked_threads import called_at, users_line
 
 _NO_LIMIT = timedelta(0)
+_TORCH = str(Path(torch.__file__).parent)
+_IDLE_LOOKS = 20
 
 
 class Work(dist.Work):
@@ -39,6 +47,7 @@ class Work(dist.Work):
         self.handles, self._result, self._finish, self._limit = list(handles), result, finish, limit
         self._source = source
         self._left, self._lock = len(self.handles), threading.Lock()
+        self._end: torch.futures.Future[Any] | None = None
         self._future: torch.futures.Future[Any] | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
@@ -63,15 +72,14 @@ class Work(dist.Work):
                 self._error = error
         with self._lock:
             self._done.set()
-            future = self._future
-        if future is not None:
-            self._tell(future)
+            end = self._end
+        if end is not None:
+            end.set_result(None)
 
-    def _tell(self, future: torch.futures.Future[Any]) -> None:
-        if self._error is None:
-            future.set_result(self._result)
-        else:
-            future.set_exception(self._error)
+    def _deliver(self, _: Any) -> Any:
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        return self._result
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
         """Wait until all is done; Ctrl-C interrupts it.
@@ -111,13 +119,51 @@ class Work(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         with self._lock:
-            fresh = self._future is None
-            if self._future is None:
-                self._future = torch.futures.Future()
-            future, done = self._future, self._done.is_set()
-        if fresh and done:
-            self._tell(future)
-        return future
+            if self._future is not None:
+                return self._future
+            end = torch.futures.Future[Any]()
+            # What a callback raises is an error to torch's C++, too. What set_exception() is given is not: DDP would
+            # take the exception for its tensors.
+            self._future = end.then(self._deliver)
+            self._end, done = end, self._done.is_set()
+        if done:
+            end.set_result(None)
+        else:
+            HOLDER.get().part(WaitsOfTorch).add(self)
+        return self._future
+
+
+class WaitsOfTorch:
+    """Works for whose futures torch's C++ may wait, as DDP does in ``backward()``, of which rank 0 would not hear.
+
+    A thread waits in Python for what has not ended soon, on behalf of the thread in which torch runs. It ends when
+    there has been nothing for some seconds.
+    """
+
+    def __init__(self) -> None:
+        self._works: deque[tuple[Work, str]] = deque()
+        self._lock, self._thread = threading.Lock(), threading.Thread()
+
+    def add(self, work: Work) -> None:
+        """It was begun on this thread."""
+        self._works.append((work, users_line()))
+        if not self._thread.is_alive():
+            with self._lock:
+                if not self._thread.is_alive():
+                    self._thread = threading.Thread(target=self._run, name="workbench-torch-waits", daemon=True)
+                    self._thread.start()
+
+    def _run(self) -> None:
+        looks = 0
+        while looks < _IDLE_LOOKS or self._works:
+            time.sleep(LONG_WAIT_S)
+            looks = 0 if self._works else looks + 1
+            while self._works:
+                work, line = self._works.popleft()
+                # backward() may begin other collectives meanwhile.
+                with called_at(line, _TORCH, lambda: True), suppress(WorkbenchError):
+                    for handle in work.handles:
+                        handle.wait()
 
 
 class FromAnySource(Work):
