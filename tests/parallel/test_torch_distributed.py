@@ -209,6 +209,39 @@ def test_a_wait_has_a_deadline(n: int) -> None:
     same(tensor, n * (n + 1) / 2)
 
 
+def test_what_follows_may_wait(n: int) -> None:
+    """A callback begins a collective and waits for it, as PowerSGD's hook does."""
+
+    def again(done: Any) -> torch.Tensor:
+        return dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0]
+
+    first = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+    same(first.then(again).wait(), float(n * n))
+
+
+def test_numbers_that_are_negated_where_they_are_read(n: int) -> None:
+    """Their memory has others; results are not lost."""
+    tensor = torch.tensor([1 + 2j]).conj().imag
+    assert tensor.is_neg()
+    dist.all_reduce(tensor)
+    same(tensor, -2.0 * n)
+    other = torch._neg_view(torch.zeros(2) + hvd.rank())
+    dist.broadcast(other, n - 1)
+    same(other, 1.0 - n)
+
+
+def test_in_inference_mode(n: int) -> None:
+    """Results are copied by another thread, which is in no mode."""
+    with torch.inference_mode():
+        for _ in range(30):
+            wide = torch.ones(2, 3)
+            dist.all_reduce(wide[:, 0])
+            parts = [torch.zeros(4) for _ in range(n)]
+            dist.all_gather(parts, torch.ones(4))
+            assert wide[:, 0].tolist() == [n, n]
+            assert all(each.tolist() == [1.0] * 4 for each in parts)
+
+
 # --- messages -----------------------------------------------------------------------------------------
 
 
@@ -330,6 +363,32 @@ def test_ranks_that_disagree(n: int) -> None:
     tensor = mine()
     dist.all_reduce(tensor)
     same(tensor, n * (n + 1) / 2)
+
+
+def test_sizes_that_do_not_fit(n: int) -> None:
+    """They are refused before anything is sent, and so are dtypes that would be converted."""
+    for call in (
+        lambda: dist.all_gather_into_tensor(torch.zeros(3 * n), torch.ones(2)),
+        lambda: dist.all_gather([torch.zeros(3) for _ in range(n)], torch.ones(2)),
+        lambda: dist.reduce_scatter_tensor(torch.zeros(1, dtype=torch.int32), torch.ones(n)),
+        lambda: dist.all_to_all_single(torch.zeros(n + 1), torch.ones(n)),
+    ):
+        with pytest.raises(ValueError, match=r"do not make|divide|split"):
+            call()
+    test_sums(torch.float32, n)
+
+
+@pytest.mark.ranks(2)
+def test_ranks_that_expect_other_sizes(n: int) -> None:
+    """What comes is not what was asked for: an error, where it would stand at a neighbour's place."""
+    wrong = [torch.zeros(3) for _ in range(n)] if hvd.rank() == 0 else None
+    if hvd.rank() == 0:
+        with pytest.raises(ValueError, match=r"expects \[3, .* was sent \[2, "):
+            dist.gather(torch.zeros(2), wrong)
+    else:
+        dist.gather(torch.zeros(4 if hvd.rank() == 1 else 3), None)
+    with pytest.raises(MissingRanksError, match="wait for each other"):
+        dist.all_reduce(torch.ones(2, dtype=torch.int64), dist.ReduceOp.BOR if hvd.rank() else dist.ReduceOp.BXOR)
 
 
 @pytest.mark.ranks(2)

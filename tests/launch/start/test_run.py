@@ -496,6 +496,25 @@ def test_a_killed_mpiexec_ends_the_job(launch: Start) -> None:
     assert job.gone()
 
 
+LOSES_ITS_SUPERVISOR = """
+import os, signal, time
+if os.environ["RANK"] == "1":
+    os.kill(os.getppid(), signal.SIGKILL)
+while True:
+    print("on and on", flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_a_supervisor_is_killed(launch: Start) -> None:
+    """Nobody would say how its rank ends: the job ends, though another rank prints all the time."""
+    job = launch("-np", "2", "--gloo", script=LOSES_ITS_SUPERVISOR)
+    code, _ = job.finish()
+    assert code == 137, job.err
+    assert "rank 1 ended with exit code -9 before its ranks" in job.err
+    assert job.gone()
+
+
 def test_what_cannot_start_says_why(launch: Start, tmp_path: Path) -> None:
     """An mpiexec that refuses, ranks that are late, a program that cannot be run: reasons are given, nothing stays."""
     refused = launch("-np", "2", "--mpi", "--mpi-args=--nonsense", script=WAITS)

@@ -105,6 +105,8 @@ class Agent:
             self._take()
         if self._ranks:
             self._report(self._ranks.wait(0.0))
+            for name in {} if self._ranks.elastic else self._ranks.ended():
+                self._send("failed", text=f"the supervisor of {name} ended before it.\n{self._ranks.report()}")
         if self._ranks and now >= self._look_at:
             self._look_at = now + _LOOK_S
             self._report(self._ranks.stopped())

@@ -210,22 +210,26 @@ class AgentsOnHosts:
     def stop(self) -> list[LauncherEvent]:
         """Let each agent end its ranks, and tell the rest; then end what runs here."""
         rest: list[LauncherEvent] = []
-        for name, host in self._hosts.items():
-            host.connections.send(name, Message("end", {}))
-        until, waiting, heard = time.monotonic() + _END_S, set(self._hosts), self._heard()
-        while waiting and time.monotonic() < until:
+        heard = self._heard()
+        try:
+            waiting = {(connections, name) for connections in heard for name in connections.there()}
+            for connections, name in waiting:
+                connections.send(name, Message("end", {}))
+            until = time.monotonic() + _END_S
+            while waiting and time.monotonic() < until:
+                for connections in heard:
+                    for name, message in connections.receive(_LOOK_S):
+                        if message.kind == "file":
+                            self.files[message.fields["name"]] = message.data
+                        elif message.kind in ("ended all", GONE):
+                            waiting.discard((connections, name))
+                        elif message.kind in ("wrote", "started", "ended"):
+                            rest += self._event(name, message)
+        finally:
             for connections in heard:
-                for name, message in connections.receive(_LOOK_S):
-                    if message.kind == "file":
-                        self.files[message.fields["name"]] = message.data
-                    elif message.kind in ("ended all", GONE):
-                        waiting.discard(name)
-                    elif message.kind in ("wrote", "started", "ended"):
-                        rest += self._event(name, message)
-        for connections in heard:
-            connections.close()
-        self._selector.close()
-        self._processes.stop()
+                connections.close()
+            self._selector.close()
+            self._processes.stop()
         return rest
 
 

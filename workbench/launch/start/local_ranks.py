@@ -42,6 +42,7 @@ from workbench.launch.start.starters import (
 )
 from workbench.machine import why_stopped
 
+_LOOK_S = 0.25
 _LEAVE_S = 0.1  # deadline for mpiexec to end after its ranks: MPICH's sometimes does not notice for 1 or 2 s
 
 
@@ -77,7 +78,7 @@ class FixedRanks(Ranks, Protocol):
         """
 
     def ended(self) -> dict[str, int]:
-        """``mpiexec`` with its exit code, if it has started the ranks and has ended."""
+        """What has ended before the ranks that it has started, with its exit code: mpiexec, or a supervisor."""
 
     def report(self) -> str:
         """Each command that was started, and the last lines that it wrote."""
@@ -106,12 +107,17 @@ class LocalRanks:
         self.binding = bind(max(1, task.n), config.settings(task.env).bind)
         self._processes = ProcessTree(task.env, tag, folder)
         self._folder = self._processes.folder
-        files.write(self._folder, task.files)
+        try:
+            files.write(self._folder, task.files)
+        except OSError:  # a full disk: nobody could stop this yet
+            self._processes.stop()
+            raise
         self._command = files.command(self._folder, task.command)
         self._pipes = RankPipes(self._folder, (), signals)
         self._env = dict(self._processes.env)
         self._pids, self._running = dict[int, int](), set[int]()
         self._by_mpiexec = self._failed = False
+        self._look_at = 0.0
         self._stopped: dict[int, str] = {}  # why those ranks do not run
         self._waiting = selectors.DefaultSelector()
         self._waiting.register(self._pipes, selectors.EVENT_READ)
@@ -166,7 +172,8 @@ class LocalRanks:
 
     def start(self, worker: int, placement: Placement) -> None:
         """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
-        assert self._registry
+        if self._registry is None:
+            raise LaunchError("this host belongs to no elastic job.")
         membership = {"WORKBENCH_MEMBERSHIP": self._registry.path}
         self._start(worker, placement.index, worker_variables(worker, placement) | membership)
 
@@ -193,7 +200,8 @@ class LocalRanks:
             for event in self._pipes.wait(0.0):
                 self._note(event)
                 yield event
-        if not ready:
+        if self.elastic and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_S
             yield from self._without_supervisor()
 
     def _note(self, event: LauncherEvent) -> None:
@@ -210,14 +218,13 @@ class LocalRanks:
                     self._processes.end(f"rank {rank}")
 
     def _without_supervisor(self) -> Iterator[LauncherEvent]:
-        """Ranks whose supervisor was killed: nobody would say how they end, so they are ended."""
-        for name in self._processes.ended():
-            rank = int(name.split()[-1]) if name.startswith("rank ") else -1
-            if rank in self._running:
-                self.signal([rank], signal.SIGKILL)
-                ended = RankEnded(rank, -signal.SIGKILL)
-                self._note(ended)
-                yield ended
+        """Workers whose supervisor was killed: nobody would say how they end, so they are ended."""
+        for name in self.ended():
+            rank = int(name.split()[-1])
+            self.signal([rank], signal.SIGKILL)
+            ended = RankEnded(rank, -signal.SIGKILL)
+            self._note(ended)
+            yield ended
 
     def stopped(self) -> list[Stopped]:
         """Whose process was stopped since the last call, and whose goes on."""
@@ -246,7 +253,8 @@ class LocalRanks:
                     os.killpg(self._pids[rank], signal.SIGCONT)
 
     def ended(self) -> dict[str, int]:
-        return {name: code for name, code in self._processes.codes().items() if name == "mpiexec"}
+        running = {"mpiexec", *(f"rank {rank}" for rank in self._running)}
+        return {name: code for name, code in self._processes.codes().items() if name in running}
 
     def report(self) -> str:
         return self._processes.report()
@@ -254,7 +262,7 @@ class LocalRanks:
     # --- the end --------------------------------------------------------------------------------------
 
     def stop(self) -> list[LauncherEvent]:
-        """Let mpiexec and the supervisors leave by themselves where all is well; then kill what is left."""
+        """Let mpiexec leave by itself where all is well; then kill what is left."""
         rest: list[LauncherEvent] = []
         try:
             self._pipes.release_supervisors()

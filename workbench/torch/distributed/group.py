@@ -7,7 +7,7 @@ Each call becomes one entry of the engine for each tensor, see :func:`workbench.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -86,6 +86,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         opts: Any,
         into: Tensor | None = None,
         back: Callable[[Tensor], None] | None = None,
+        expected: Sequence[int] | None = None,
+        what: str = "",
         **fields: Any,
     ) -> Handle:
         """Submit one tensor.
@@ -96,19 +98,26 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             opts: torch's; they say whether the call waits.
             into: where the result goes, without gaps; None: into new memory, for ``back``.
             back: gets the result as a tensor.
+            expected: of an alltoall, how many rows are to come from each rank.
+            what: a part of the name, where the request does not say all in which ranks must agree.
             fields: of the request.
         """
         source, _ = in_place(tensor)
         target = source if into is tensor else None if into is None else in_place(into)[0]
 
         def deliver(found: Any) -> None:
-            if back is not None:
-                back(tensor_of(found[0] if isinstance(found, tuple) else found, tensor))
+            if back is None:
+                return
+            rows, counts = found if isinstance(found, tuple) else (found, None)
+            if expected is not None and (sent := [int(each) for each in counts]) != list(expected):
+                raise ValueError(f"This rank expects {list(expected)} from the ranks, and was sent {sent}.")
+            with torch.inference_mode():  # the caller may be in it, and this thread is not
+                back(tensor_of(rows, tensor))
 
         entry = api.entry(
             kind,
             source,
-            self._next_name((kind, tensor.dtype, tensor.shape, *fields.values())),
+            self._next_name((kind, tensor.dtype, tensor.shape, what, *fields.values())) + what,
             target=target,
             convert=deliver,
             process_set=self._members,
@@ -149,20 +158,20 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, into, opts, handles, copies)
         how = reduction(opts.reduceOp if opts else dist.ReduceOp.SUM, tensor.dtype)
-        dense = tensor if into is tensor and tensor.is_contiguous() else _copy(tensor)
+        dense = _dense(tensor) if into is tensor else _copy(tensor)
         if how.op is None:
             rows = dense.new_empty((self.size(), dense.numel()))
 
             def fold(_: Any) -> None:
                 dense.view(-1).copy_(how.of_rows(rows))
 
-            handle = self._begin(Kind.ALLGATHER, dense.view(1, -1), opts, rows)
+            handle = self._begin(Kind.ALLGATHER, dense.view(1, -1), opts, rows, what=how.name)
             handle.add_done_callback(lambda done: fold(done) if done.error is None else None)
         else:
             if how.factor is not None:
                 dense.mul_(how.factor)
             numbers = torch.view_as_real(dense) if dense.is_complex() else dense
-            handle = self._begin(Kind.ALLREDUCE, numbers, opts, numbers, op=how.op)
+            handle = self._begin(Kind.ALLREDUCE, numbers, opts, numbers, what=how.name, op=how.op)
         handles.append(handle)
         if into is not None and dense is not into:
             copies.append((into, dense))
@@ -187,7 +196,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
         handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
         for tensor in tensors:
-            dense = tensor if tensor.is_contiguous() else _copy(tensor)
+            dense = _dense(tensor)
             handles.append(self._begin(Kind.BROADCAST, dense, opts, dense, root=self._ranks[opts.rootRank]))
             copies += [] if dense is tensor else [(tensor, dense)]
         return self._work(handles, tensors, copies, opts)
@@ -200,9 +209,10 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
         handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
         for output, tensor in zip(outputs, tensors, strict=True):
-            dense = output if output.is_contiguous() else _copy(output)
+            _check(output, self.size(), [tensor], "all_gather_single")
+            dense = _dense(output)
             rows = dense.view(self.size(), -1)
-            handles.append(self._begin(Kind.ALLGATHER, tensor.contiguous().view(1, -1), opts, rows))
+            handles.append(self._begin(Kind.ALLGATHER, _dense(tensor).view(1, -1), opts, rows))
             copies += [] if dense is output else [(output, dense)]
         return self._work(handles, outputs, copies, opts)
 
@@ -212,7 +222,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
         for theirs, tensor in zip(outputs, tensors, strict=True):
             rows = tensor.new_empty((self.size(), tensor.numel()))
-            handles.append(self._begin(Kind.ALLGATHER, tensor.contiguous().view(1, -1), opts, rows))
+            _check(rows, self.size(), theirs, "all_gather")
+            handles.append(self._begin(Kind.ALLGATHER, _dense(tensor).view(1, -1), opts, rows))
             copies += [(out, row.view(out.shape)) for out, row in zip(theirs, rows, strict=True)]
         return self._work(handles, outputs, copies, opts)
 
@@ -254,7 +265,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
         handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
         for output, tensor in zip(outputs, tensors, strict=True):
-            rows = tensor.contiguous().view(self.size(), -1)
+            _check(tensor, self.size(), [output], "reduce_scatter_single")
+            rows = _dense(tensor).view(self.size(), -1)
             self._reduce_scatter(output, rows, [output.numel()] * self.size(), opts, handles, copies)
         return self._work(handles, outputs, copies, opts)
 
@@ -263,6 +275,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any = None) -> Work:
         handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
         for output, parts in zip(outputs, tensors, strict=True):
+            _check(parts[self._mine], 1, [output], "reduce_scatter")
             whole = torch.cat([part.reshape(-1) for part in parts])
             self._reduce_scatter(output, whole, [part.numel() for part in parts], opts, handles, copies)
         return self._work(handles, outputs, copies, opts)
@@ -286,39 +299,53 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> Work:
-        splits = tuple(input_splits) or (tensor.shape[0] // self.size(),) * self.size()
+        n = self.size()
+        splits = tuple(input_splits) or (tensor.shape[0] // n,) * n
+        expected = tuple(output_splits) or (output.shape[0] // n,) * n
+        if output.dtype != tensor.dtype or sum(expected) != output.shape[0]:
+            raise ValueError(f"all_to_all_single: rows {list(expected)} of {tensor.dtype} do not make {output.shape}.")
 
         def back(found: Tensor) -> None:
             output.copy_(found.view(output.shape))
 
         return self._work(
-            [self._begin(Kind.ALLTOALL, tensor.contiguous(), opts, back=back, splits=splits)], [output], [], opts
+            [self._begin(Kind.ALLTOALL, _dense(tensor), opts, back=back, expected=expected, splits=splits)],
+            [output],
+            [],
+            opts,
         )
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
-        return self._exchange(outputs, dict(enumerate(tensors)), outputs, opts)
+        everybody = range(self.size())
+        return self._exchange(dict(zip(everybody, outputs, strict=True)), dict(enumerate(tensors)), outputs, opts)
 
     def scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Work:
         parts = dict(enumerate(tensors[0])) if opts.rootRank == self._mine else {}
-        return self._exchange(outputs, parts, outputs, opts)
+        return self._exchange({opts.rootRank: outputs[0]}, parts, outputs, opts)
 
     def gather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Work:
-        places = outputs[0] if opts.rootRank == self._mine else []
+        places = dict(enumerate(outputs[0])) if opts.rootRank == self._mine else {}
         return self._exchange(places, {opts.rootRank: tensors[0]}, outputs, opts)
 
-    def _exchange(self, places: list[Tensor], parts: dict[int, Tensor], result: Any, opts: Any) -> Work:
-        """An alltoall: each rank gives ``parts`` by their receiver, and gets what fills ``places``."""
+    def _exchange(self, places: dict[int, Tensor], parts: dict[int, Tensor], result: Any, opts: Any) -> Work:
+        """An alltoall: each rank gives ``parts`` by their receiver, and has ``places`` by their sender."""
+
+        def lengths(tensors: dict[int, Tensor]) -> tuple[int, ...]:
+            return tuple(tensors[rank].numel() if rank in tensors else 0 for rank in range(self.size()))
+
         given = [parts[rank].reshape(-1) for rank in sorted(parts)]
-        flat = torch.cat(given) if given else places[0].new_empty(0)
-        splits = tuple(parts[rank].numel() if rank in parts else 0 for rank in range(self.size()))
+        flat = torch.cat(given) if given else next(iter(places.values())).new_empty(0)
+        expected = lengths(places)
 
         def back(found: Tensor) -> None:
-            for place, got in zip(places, found.split([each.numel() for each in places]), strict=True):
-                place.copy_(got.view(place.shape))
+            for rank, got in enumerate(found.split(expected)):
+                if rank in places:
+                    places[rank].copy_(got.view(places[rank].shape))
 
-        return self._work([self._begin(Kind.ALLTOALL, flat, opts, back=back, splits=splits)], result, [], opts)
+        begin = self._begin(Kind.ALLTOALL, flat, opts, back=back, expected=expected, splits=lengths(parts))
+        return self._work([begin], result, [], opts)
 
     # --- messages between two ranks -------------------------------------------------------------------
 
@@ -342,7 +369,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def _message(self, tensor: Tensor, source: int, dest: int, tag: int) -> Work:
         pair, sends = (self._ranks[source], self._ranks[dest]), source == self._mine
-        dense = tensor if tensor.is_contiguous() else _copy(tensor)
+        dense = _dense(tensor)
         array, _ = in_place(dense)
         entry = api.entry(
             Kind.SEND,
@@ -366,7 +393,26 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
+    return tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The tensor itself where its memory has its numbers, one behind the other; else a copy."""
+    return tensor if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()) else _copy(tensor)
+
+
+def _check(gathered: Tensor, n: int, parts: Sequence[Tensor], what: str) -> None:
+    """Raise where tensors do not fit each other: what is told before anything is sent breaks nothing.
+
+    Raises:
+        ValueError: another dtype, or ``gathered`` has not ``n`` times as many numbers as each part.
+    """
+    for part in parts:
+        if part.dtype != gathered.dtype or n * part.numel() != gathered.numel():
+            raise ValueError(
+                f"{what}: {n} parts like {list(part.shape)} of {part.dtype} do not make {list(gathered.shape)} of "
+                f"{gathered.dtype}. Give tensors of one dtype whose sizes fit."
+            )
 
 
 def _copier(copies: Copies) -> Callable[[], None] | None:
@@ -374,7 +420,7 @@ def _copier(copies: Copies) -> Callable[[], None] | None:
         return None
 
     def copy() -> None:
-        with torch.no_grad():
+        with torch.inference_mode():
             for target, source in copies:
                 target.copy_(source)
 

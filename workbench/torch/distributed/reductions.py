@@ -34,11 +34,13 @@ class Reduction:
         op: the workbench's; None for what it has not: then all values are gathered, and each rank folds them.
         factor: before that, each rank's are multiplied by its own.
         fold: of two tensors one.
+        name: what ranks must agree in beside ``op``; "" for nothing.
     """
 
     op: ReduceOp | None
     factor: Any = None
     fold: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    name: str = ""
 
     def of_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """All rows folded into one."""
@@ -59,13 +61,13 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
                     f"reduce: {ours.value} of complex numbers is not defined. Reduce their absolute values."
                 )
             if dtype.is_complex and ours is ReduceOp.PRODUCT:
-                return Reduction(None, fold=torch.mul)
+                return Reduction(None, fold=torch.mul, name=".product")
             return Reduction(ours)
     for theirs, fold in _BITS:
         if op == theirs:
-            return Reduction(None, fold=fold)
+            return Reduction(None, fold=fold, name=f".{fold.__name__}")
     if op == dist.ReduceOp.PREMUL_SUM:
-        return Reduction(ReduceOp.SUM, op.__getstate__()[1])
+        return Reduction(ReduceOp.SUM, op.__getstate__()[1], name=".premul")
     raise ValueError(
         f"The backend workbench has no {op}. Use SUM, AVG, MIN, MAX, PRODUCT, PREMUL_SUM, BAND, BOR or BXOR."
     )

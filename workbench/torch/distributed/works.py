@@ -73,8 +73,8 @@ class Work(dist.Work):
         with self._lock:
             self._done.set()
             end = self._end
-        if end is not None:
-            end.set_result(None)
+        if end is not None:  # what follows may wait for further collectives, which the engine's thread must not do
+            threading.Thread(target=end.set_result, args=(None,), name="workbench-torch-then", daemon=True).start()
 
     def _deliver(self, _: Any) -> Any:
         if self._error is not None:
