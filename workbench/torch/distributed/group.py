@@ -28,9 +28,8 @@ from workbench.torch.distributed.works import FromAnySource, Work
 from workbench.torch.tensors import about, in_place, tensor_of
 
 Tensor = torch.Tensor
-Copies = list[tuple[Tensor, Tensor]]
-"""What is to be copied at the end: (where to, from where)."""
-
+Ends = list[Callable[[], object]]
+"""What is still to be done when all collectives of a call have ended."""
 
 _Base: Any = dist.ProcessGroup  # its types are for those who call a group, with further forms of each call
 
@@ -138,35 +137,31 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             self._messages.clear()
         return since
 
-    def _work(self, handles: list[Handle], result: Any, copies: Copies, opts: Any) -> Work:
+    def _work(self, handles: list[Handle], result: Any, ends: Ends, opts: Any) -> Work:
         limit = getattr(opts, "timeout", None)
         limit = limit if limit is not None and limit > timedelta(0) else self._timeout
-        return Work(handles, result, _copier(copies), limit)
+        return Work(handles, result, _together(ends), limit)
 
     # --- each rank has all results --------------------------------------------------------------------
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
-        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        handles, ends = list[Handle](), Ends()
         for tensor in tensors:
-            self._allreduce(tensor, tensor, opts, handles, copies)
-        return self._work(handles, tensors, copies, opts)
+            self._allreduce(tensor, tensor, opts, handles, ends)
+        return self._work(handles, tensors, ends, opts)
 
     allreduce_coalesced = allreduce
 
-    def _allreduce(self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], copies: Copies) -> None:
+    def _allreduce(self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], ends: Ends) -> None:
         """Reduce ``tensor`` into ``into``; None: this rank does not want the result."""
         if tensor.is_sparse:
-            return self._allreduce_sparse(tensor, into, opts, handles, copies)
+            return self._allreduce_sparse(tensor, into, opts, handles, ends)
         how = reduction(opts.reduceOp if opts else dist.ReduceOp.SUM, tensor.dtype)
         dense = _dense(tensor) if into is tensor else _copy(tensor)
         if how.op is None:
             rows = dense.new_empty((self.size(), dense.numel()))
-
-            def fold(_: Any) -> None:
-                dense.view(-1).copy_(how.of_rows(rows))
-
             handle = self._begin(Kind.ALLGATHER, dense.view(1, -1), opts, rows, what=how.name)
-            handle.add_done_callback(lambda done: fold(done) if done.error is None else None)
+            ends.append(lambda: dense.view(-1).copy_(how.of_rows(rows)))
         else:
             if how.factor is not None:
                 dense.mul_(how.factor)
@@ -174,10 +169,10 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             handle = self._begin(Kind.ALLREDUCE, numbers, opts, numbers, what=how.name, op=how.op)
         handles.append(handle)
         if into is not None and dense is not into:
-            copies.append((into, dense))
+            ends.append(partial(into.copy_, dense))
 
     def _allreduce_sparse(
-        self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], copies: Copies
+        self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], ends: Ends
     ) -> None:
         """Gather the places and the values of all ranks; what has one place adds up."""
         how = reduction(opts.reduceOp if opts else dist.ReduceOp.SUM, tensor.dtype)
@@ -194,12 +189,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             handles.append(self._begin(Kind.ALLGATHER, part, opts, back=partial(keep, what)))
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
-        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        handles, ends = list[Handle](), Ends()
         for tensor in tensors:
             dense = _dense(tensor)
             handles.append(self._begin(Kind.BROADCAST, dense, opts, dense, root=self._ranks[opts.rootRank]))
-            copies += [] if dense is tensor else [(tensor, dense)]
-        return self._work(handles, tensors, copies, opts)
+            ends += [] if dense is tensor else [partial(tensor.copy_, dense)]
+        return self._work(handles, tensors, ends, opts)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [tensor], opts)
@@ -207,25 +202,25 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
-        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        handles, ends = list[Handle](), Ends()
         for output, tensor in zip(outputs, tensors, strict=True):
             _check(output, self.size(), [tensor], "all_gather_single")
             dense = _dense(output)
             rows = dense.view(self.size(), -1)
             handles.append(self._begin(Kind.ALLGATHER, _dense(tensor).view(1, -1), opts, rows))
-            copies += [] if dense is output else [(output, dense)]
-        return self._work(handles, outputs, copies, opts)
+            ends += [] if dense is output else [partial(output.copy_, dense)]
+        return self._work(handles, outputs, ends, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> Work:
-        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        handles, ends = list[Handle](), Ends()
         for theirs, tensor in zip(outputs, tensors, strict=True):
             rows = tensor.new_empty((self.size(), tensor.numel()))
             _check(rows, self.size(), theirs, "all_gather")
             handles.append(self._begin(Kind.ALLGATHER, _dense(tensor).view(1, -1), opts, rows))
-            copies += [(out, row.view(out.shape)) for out, row in zip(theirs, rows, strict=True)]
-        return self._work(handles, outputs, copies, opts)
+            ends += [partial(out.copy_, row.view(out.shape)) for out, row in zip(theirs, rows, strict=True)]
+        return self._work(handles, outputs, ends, opts)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> Work:
         """As :meth:`allgather`, with one list for each rank in place of one for each tensor."""
@@ -252,10 +247,10 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """An allreduce of which the root alone keeps the result: the others' tensors stay as they are."""
-        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        handles, ends = list[Handle](), Ends()
         for tensor in tensors:
-            self._allreduce(_copy(tensor), tensor if opts.rootRank == self._mine else None, opts, handles, copies)
-        return self._work(handles, tensors, copies, opts)
+            self._allreduce(_copy(tensor), tensor if opts.rootRank == self._mine else None, opts, handles, ends)
+        return self._work(handles, tensors, ends, opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
@@ -263,38 +258,34 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
-        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        handles, ends = list[Handle](), Ends()
         for output, tensor in zip(outputs, tensors, strict=True):
             _check(tensor, self.size(), [output], "reduce_scatter_single")
             rows = _dense(tensor).view(self.size(), -1)
-            self._reduce_scatter(output, rows, [output.numel()] * self.size(), opts, handles, copies)
-        return self._work(handles, outputs, copies, opts)
+            self._reduce_scatter(output, rows, [output.numel()] * self.size(), opts, handles, ends)
+        return self._work(handles, outputs, ends, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any = None) -> Work:
-        handles, copies = list[Handle](), list[tuple[Tensor, Tensor]]()
+        handles, ends = list[Handle](), Ends()
         for output, parts in zip(outputs, tensors, strict=True):
             _check(parts[self._mine], 1, [output], "reduce_scatter")
             whole = torch.cat([part.reshape(-1) for part in parts])
-            self._reduce_scatter(output, whole, [part.numel() for part in parts], opts, handles, copies)
-        return self._work(handles, outputs, copies, opts)
+            self._reduce_scatter(output, whole, [part.numel() for part in parts], opts, handles, ends)
+        return self._work(handles, outputs, ends, opts)
 
     def _reduce_scatter(
-        self, output: Tensor, whole: Tensor, lengths: list[int], opts: Any, handles: list[Handle], copies: Copies
+        self, output: Tensor, whole: Tensor, lengths: list[int], opts: Any, handles: list[Handle], ends: Ends
     ) -> None:
         how = reduction(opts.reduceOp if opts else dist.ReduceOp.SUM, whole.dtype)
         if how.op is None or how.factor is not None or whole.is_complex() or len(set(lengths)) > 1:
             together = _copy(whole)
-            self._allreduce(together, together, opts, handles, copies)
-            copies.append((output, together.view(-1).split(lengths)[self._mine].view(output.shape)))
+            self._allreduce(together, together, opts, handles, ends)
+            ends.append(partial(output.copy_, together.view(-1).split(lengths)[self._mine].view(output.shape)))
             return
-
-        def back(found: Tensor) -> None:
-            output.copy_(found.view(output.shape))
-
         rows = whole.view(self.size(), -1)
-        handles.append(self._begin(Kind.REDUCESCATTER, rows, opts, back=back, op=how.op))
+        handles.append(self._begin(Kind.REDUCESCATTER, rows, opts, back=partial(_fill, output), op=how.op))
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
@@ -304,16 +295,9 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         expected = tuple(output_splits) or (output.shape[0] // n,) * n
         if output.dtype != tensor.dtype or sum(expected) != output.shape[0]:
             raise ValueError(f"all_to_all_single: rows {list(expected)} of {tensor.dtype} do not make {output.shape}.")
-
-        def back(found: Tensor) -> None:
-            output.copy_(found.view(output.shape))
-
-        return self._work(
-            [self._begin(Kind.ALLTOALL, _dense(tensor), opts, back=back, expected=expected, splits=splits)],
-            [output],
-            [],
-            opts,
-        )
+        back = partial(_fill, output)
+        handle = self._begin(Kind.ALLTOALL, _dense(tensor), opts, back=back, expected=expected, splits=splits)
+        return self._work([handle], [output], [], opts)
 
     alltoall_base = all_to_all_single
 
@@ -342,7 +326,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         def back(found: Tensor) -> None:
             for rank, got in enumerate(found.split(expected)):
                 if rank in places:
-                    places[rank].copy_(got.view(places[rank].shape))
+                    _fill(places[rank], got)
 
         begin = self._begin(Kind.ALLTOALL, flat, opts, back=back, expected=expected, splits=lengths(parts))
         return self._work([begin], result, [], opts)
@@ -383,8 +367,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             ranks=pair,
             **about(tensor),
         )
-        copies = [] if sends or dense is tensor else [(tensor, dense)]
-        return Work(api.submit([entry]), [tensor], _copier(copies), self._timeout, source)
+        ends: Ends = [] if sends or dense is tensor else [partial(tensor.copy_, dense)]
+        return Work(api.submit([entry]), [tensor], _together(ends), self._timeout, source)
 
     def _message_name(self, source: int, dest: int, tag: int) -> str:
         since, sender = self._count(), "any" if source < 0 else source
@@ -415,13 +399,17 @@ def _check(gathered: Tensor, n: int, parts: Sequence[Tensor], what: str) -> None
             )
 
 
-def _copier(copies: Copies) -> Callable[[], None] | None:
-    if not copies:
+def _fill(output: Tensor, found: Tensor) -> None:
+    output.copy_(found.view(output.shape))
+
+
+def _together(ends: Ends) -> Callable[[], None] | None:
+    if not ends:
         return None
 
-    def copy() -> None:
-        with torch.inference_mode():
-            for target, source in copies:
-                target.copy_(source)
+    def finish() -> None:
+        with torch.inference_mode():  # the caller may be in it, and this thread is not
+            for each in ends:
+                each()
 
-    return copy
+    return finish
