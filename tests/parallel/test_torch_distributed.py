@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -18,6 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import workbench.torch as hvd
 from workbench.errors import MismatchError, MissingRanksError, WaitTimeoutError
+from workbench.job.context import HOLDER
 
 pytestmark = [
     pytest.mark.processes("torch has one default group in a process"),
@@ -349,6 +352,29 @@ def test_trains_as_one_process(n: int) -> None:
     assert_equal(cut, serial)
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("views", [False, True])
+def test_buckets_of_ddp_are_reduced_where_they_lie(views: bool, n: int) -> None:
+    """They are in memory that all ranks reach, from the first step on and as long as the model lives."""
+    shared: Any = HOLDER.get().sets.everybody.shared
+    if not any(shared.addresses):
+        pytest.skip("no shared memory here")
+    torch.manual_seed(2)
+    x = torch.randn(4 * n, 300, dtype=torch.float64)
+    serial = nn.Sequential(nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 2)).double()
+    replicated = nn.parallel.DistributedDataParallel(copy.deepcopy(serial), gradient_as_bucket_view=views)
+    train(serial, x)
+    train(replicated, x[hvd.rank() :: n])
+    assert_equal(replicated.module, serial)
+    lent = shared._node.own._lends
+    gradients = sum(each.nbytes for each in serial.parameters())
+    assert any(each.lives() and each.nbytes == gradients for each in lent.values())
+    del replicated
+    gc.collect()
+    while any(each.lives() for each in lent.values()):  # a thread may have the last of them for a tenth of a second
+        time.sleep(0.01)
+
+
 # --- what goes wrong ----------------------------------------------------------------------------------
 
 
@@ -373,7 +399,7 @@ def test_sizes_that_do_not_fit(n: int) -> None:
         lambda: dist.reduce_scatter_tensor(torch.zeros(1, dtype=torch.int32), torch.ones(n)),
         lambda: dist.all_to_all_single(torch.zeros(n + 1), torch.ones(n)),
     ):
-        with pytest.raises(ValueError, match=r"do not make|divide|split"):
+        with pytest.raises(ValueError, match=r"do not make|divide|split|expects"):
             call()
     test_sums(torch.float32, n)
 

@@ -99,6 +99,9 @@ class SharedMemory(Protocol):
     def buffer(self, nbytes: int) -> Array:
         """Bytes for a batch, reduced in place as well. The next call returns the same memory."""
 
+    def lend(self, address: int, nbytes: int, file: int, lives: Callable[[], bool]) -> None:
+        """Let the others reach other memory as well, which a file has; see ``OwnArena.lend``. For any thread."""
+
     def offset(self, array: Array) -> int:
         """Offset of a contiguous array in the memory that all ranks reach; -1 outside of it. For any thread."""
 

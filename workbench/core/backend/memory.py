@@ -81,6 +81,9 @@ class PrivateMemory:
             self._buffer = self._empty((nbytes,), "uint8", None)
         return self._buffer[:nbytes]
 
+    def lend(self, address: int, nbytes: int, file: int, lives: Callable[[], bool]) -> None:
+        """Nobody else can reach it."""
+
     def offset(self, array: Array) -> int:
         """Nobody else can reach it."""
         return -1

@@ -22,6 +22,7 @@ from workbench.errors import DeadlineError, WaitTimeoutError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet
+from workbench.torch.distributed.buckets import called_in_backward, share
 from workbench.torch.distributed.call_numbers import CallNumbers
 from workbench.torch.distributed.reductions import reduction
 from workbench.torch.distributed.works import FromAnySource, Work
@@ -146,6 +147,9 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
         handles, ends = list[Handle](), Ends()
+        if called_in_backward():
+            for tensor in tensors:
+                share(tensor)
         for tensor in tensors:
             self._allreduce(tensor, tensor, opts, handles, ends)
         return self._work(handles, tensors, ends, opts)

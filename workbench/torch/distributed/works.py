@@ -159,11 +159,13 @@ class WaitsOfTorch:
             time.sleep(LONG_WAIT_S)
             looks = 0 if self._works else looks + 1
             while self._works:
-                work, line = self._works.popleft()
-                # backward() may begin other collectives meanwhile.
-                with called_at(line, _TORCH, lambda: True), suppress(WorkbenchError):
-                    for handle in work.handles:
-                        handle.wait()
+                self._wait(*self._works.popleft())
+
+    def _wait(self, work: Work, line: str) -> None:
+        # backward() may begin other collectives meanwhile.
+        with called_at(line, _TORCH, lambda: True), suppress(WorkbenchError):
+            for handle in work.handles:
+                handle.wait()
 
 
 class FromAnySource(Work):

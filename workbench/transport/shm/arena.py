@@ -17,12 +17,14 @@ import secrets
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from workbench.core.backend.base import Array
+from workbench.transport.shm.lent import TABLE_BYTES, LentFiles
 
 PAGE = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -31,6 +33,7 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_longlong)
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000  # Linux's; Python has no names for them
 _TOKEN = 16  # bytes at the start that say whose memory it is
+LENT = 8 << 10  # offset of the table of lent files; before it is the header
 _KEEP_BYTES = 1 << 20  # freed memory beyond this is given back to the system
 
 
@@ -45,19 +48,36 @@ class Ticket:
     address: int
 
 
+@dataclass(frozen=True)
+class Lending:
+    """A file that this rank lends: see :meth:`OwnArena.lend`."""
+
+    offset: int
+    address: int
+    nbytes: int
+    file: int
+    lives: Callable[[], bool]
+
+
 class Arena:
     """One rank's memory.
 
     Attributes:
         bytes: all of it, as uint8; begins with the token.
         address: of the first byte, in this process.
+        lent: what the rank lends beside it; its offsets begin at ``size``.
     """
 
-    def __init__(self, file: int, size: int) -> None:
+    def __init__(self, file: int, size: int, pid: int) -> None:
         self._mapping = mmap.mmap(file, size)
         self.bytes: Array = np.frombuffer(self._mapping, np.uint8)
         self.address: int = self.bytes.ctypes.data
         self.size = size
+        self.lent = LentFiles(pid, self.bytes[LENT : LENT + TABLE_BYTES])
+
+    def piece(self, offset: int, nbytes: int) -> Array:
+        """Some of the bytes, or of what is lent."""
+        return self.bytes[offset : offset + nbytes] if offset < self.size else self.lent.piece(offset, nbytes)
 
     def view(self, start: int, nbytes: int) -> memoryview:
         """Some of the bytes, for values that are read and written one by one: faster than an array."""
@@ -72,7 +92,7 @@ class OwnArena(Arena):
     """The arena of this rank: made here, and given out piece by piece.
 
     Args:
-        reserved: bytes at the start that :meth:`allocate` leaves alone.
+        reserved: bytes at the start that :meth:`allocate` leaves alone, as it does the table of what is lent.
 
     Raises:
         OSError: the system has no such files, does not let this process map as much, or has less memory than is
@@ -86,7 +106,7 @@ class OwnArena(Arena):
         self._file = os.memfd_create("workbench")
         try:
             os.ftruncate(self._file, size)
-            super().__init__(self._file, size)
+            super().__init__(self._file, size, os.getpid())
         except (OSError, ValueError):
             os.close(self._file)
             raise
@@ -94,10 +114,13 @@ class OwnArena(Arena):
         self.bytes[:_TOKEN] = np.frombuffer(token, np.uint8)
         self.ticket = Ticket(os.getpid(), self._file, size, token, self.address)
         self._lock = threading.Lock()
-        self._free = [(-(-reserved // PAGE) * PAGE, size)]  # (start, end) of what is free, in order
+        begin = max(reserved, LENT + TABLE_BYTES)
+        self._free = [(-(-begin // PAGE) * PAGE, size)]  # (start, end) of what is free, in order
         self._returned = deque[tuple[int, int]]()  # free as well
         self._end = self._free[0][0]  # of what was ever given out
         self._detached = False
+        self._lends: dict[int, Lending] = {}  # by the row of its table
+        self._unused = size  # the next offset of what is lent
 
     def seal(self) -> None:
         """Nobody can open it by its ticket from now on; who has keeps it."""
@@ -123,8 +146,11 @@ class OwnArena(Arena):
             # MAP_FIXED replaces the old mapping in one step, so an array that another thread uses is never without
             # memory. Python's mmap object knows nothing of it, and unmaps the same addresses at its end.
             at = self.address + start
-            if _libc.mmap(at, self._end - start, protection, how, self._file, start) != at:
-                raise OSError(ctypes.get_errno(), f"mmap: {os.strerror(ctypes.get_errno())}")
+            pieces = [(at, self._end - start, self._file, start)]
+            pieces += [(each.address, each.nbytes, each.file, 0) for each in self._lends.values() if each.lives()]
+            for address, nbytes, file, offset in pieces:
+                if _libc.mmap(address, nbytes, protection, how, file, offset) != address:
+                    raise OSError(ctypes.get_errno(), f"mmap: {os.strerror(ctypes.get_errno())}")
             self._detached = True
 
     def allocate(self, nbytes: int) -> Array:
@@ -160,8 +186,37 @@ class OwnArena(Arena):
         if not (array.nbytes and array.flags.writeable):
             return -1
         memory: Any = array  # its own ``ctypes`` takes ten times as long
-        start = ctypes.addressof(ctypes.c_char.from_buffer(memory)) - self.address
-        return start if 0 <= start < self.size else -1
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        start = address - self.address
+        return start if 0 <= start < self.size else self._lent_offset(address) if self._lends else -1
+
+    def lend(self, address: int, nbytes: int, file: int, lives: Callable[[], bool]) -> None:
+        """Let all ranks reach memory that is not the arena's, but in a file; nothing happens where no row is free.
+
+        Args:
+            address: where the file is mapped, shared and from its beginning, as long as it lives.
+            nbytes: of the file.
+            file: its descriptor, open as long as it lives.
+            lives: is it still there? Its addresses are anybody's afterwards.
+        """
+        with self._lock:
+            if self._detached:
+                return
+            for row in [row for row, each in self._lends.items() if not each.lives()]:
+                self.lent.table[row] = 0
+                del self._lends[row]
+            free = set(range(len(self.lent.table))) - set(self._lends)
+            if free:
+                row = min(free)
+                self._lends[row] = Lending(self._unused, address, nbytes, file, lives)
+                self.lent.table[row] = self._unused, nbytes, file, os.fstat(file).st_ino
+                self._unused += -(-nbytes // PAGE) * PAGE
+
+    def _lent_offset(self, address: int) -> int:
+        for each in list(self._lends.values()):
+            if 0 <= address - each.address < each.nbytes and each.lives():
+                return each.offset + address - each.address
+        return -1
 
     def _release(self, start: int, end: int) -> None:
         """Runs wherever the last array dies.
@@ -184,7 +239,7 @@ def open_arena(ticket: Ticket) -> Arena:
     """
     file = os.open(f"/proc/{ticket.pid}/fd/{ticket.file}", os.O_RDWR)
     try:
-        arena = Arena(file, ticket.size)
+        arena = Arena(file, ticket.size, ticket.pid)
     except ValueError as error:  # the file is shorter
         raise OSError(str(error)) from None
     finally:

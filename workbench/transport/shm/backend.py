@@ -80,6 +80,10 @@ class ArenaMemory:
             return self._private.buffer(nbytes)
         return self._node.bytes(self._node.rank, _FUSION, nbytes)
 
+    def lend(self, address: int, nbytes: int, file: int, lives: Callable[[], bool]) -> None:
+        if own := self._node.own:
+            own.lend(address, nbytes, file, lives)
+
     def offset(self, array: Array) -> int:
         return self._node.offset(array)
 

@@ -21,16 +21,16 @@ from workbench.core.backend.base import Array
 from workbench.errors import DeadlineError
 from workbench.transport.polling import offer_core
 from workbench.transport.shm import futex
-from workbench.transport.shm.arena import Arena, OwnArena, open_arena
+from workbench.transport.shm.arena import LENT, Arena, OwnArena, open_arena
 from workbench.transport.shm.process_memory import works
 
 log = logging.getLogger("workbench")
 
-HEADER_BYTES = 8 << 10
+HEADER_BYTES = 12 << 10  # whole pages, with the table of what is lent
 # Offsets in the header. The counts, which others poll, begin on a cache line of their own; the bell, which each barrier
 # writes, would else take that line away from them.
 _BELL, _GONE, _VALUE, _COUNTS = 64, 68, 72, 128
-_MOST_RANKS = (HEADER_BYTES - _COUNTS) // 8
+_MOST_RANKS = (LENT - _COUNTS) // 8
 _LOOKS = 50  # before the first sleep, with the core offered to others in between: some 30 µs
 _TICK_S = 0.01  # a rank that dies here is noticed so late
 
@@ -67,7 +67,7 @@ class Node:
 
     def bytes(self, rank: int, offset: int, nbytes: int) -> Array:
         """Some of a rank's memory."""
-        return self._arenas[rank].bytes[offset : offset + nbytes]
+        return self._arenas[rank].piece(offset, nbytes)
 
     def array(self, rank: int, offset: int, like: Array) -> Array:
         """The array of a rank that begins at ``offset``, as long as ``like`` and of its dtype."""

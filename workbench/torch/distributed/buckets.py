@@ -1,0 +1,38 @@
+"""DDP's buckets, in memory that all ranks of the machine reach: reduced where they lie."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from workbench.job.context import HOLDER
+
+_LEAST_BYTES = 256 << 10
+_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
+
+
+def called_in_backward() -> bool:
+    """Was a group's method called by C++ in ``backward()``, so by DDP? No Python code stands between."""
+    frame: FrameType | None = sys._getframe(2)
+    return frame is not None and frame.f_code is _BACKWARD
+
+
+def share(bucket: torch.Tensor) -> None:
+    """Move a bucket into shared memory, as ``Tensor.share_memory_()`` does, and let the other ranks reach it.
+
+    Only where nobody but DDP has it: an array of ``Tensor.numpy()`` would be left behind, and no shared tensor can
+    change its size.
+    """
+    if bucket.device.type != "cpu" or bucket.nbytes < _LEAST_BYTES or bucket.is_shared():
+        return
+    storage = bucket.untyped_storage()
+    try:
+        file, _ = storage._share_fd_cpu_()
+    except RuntimeError:  # /dev/shm is full
+        return
+    weak = StorageWeakRef(storage)
+    shared = HOLDER.get().sets.everybody.shared
+    shared.lend(storage.data_ptr(), storage.nbytes(), file, lambda: not weak.expired())
