@@ -36,10 +36,31 @@ def register() -> None:
             yield from import_module("workbench.torch.distributed.joining").meet_in_job()
 
     handlers["env"] = meet
+    _give_monitored_barrier(dist)
     from workbench import config
 
     if config.takes_torch_groups():
         _take_over(dist)
+
+
+def _give_monitored_barrier(dist: Any) -> None:
+    """torch has it for Gloo alone."""
+    real = dist.monitored_barrier
+
+    @functools.wraps(real)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+        ours = group or dist.group.WORLD
+        if ours is None or getattr(ours, "getBackendName", str)() != "workbench":
+            return real(group, timeout, wait_all_ranks)
+        return ours.monitored_barrier(timeout, wait_all_ranks)
+
+    _replace(dist, monitored_barrier)
+
+
+def _replace(dist: Any, function: Any) -> None:
+    """Give a function of torch's the place of its namesake."""
+    for module in (dist, sys.modules["torch.distributed.distributed_c10d"]):
+        setattr(module, function.__name__, function)
 
 
 def _take_over(dist: Any) -> None:
@@ -61,9 +82,8 @@ def _take_over(dist: Any) -> None:
         found = str(real["get_backend"](group))
         return asked[0] if found == "workbench" and asked else found
 
-    for module in (dist, sys.modules["torch.distributed.distributed_c10d"]):
-        for function in (init_process_group, new_group):
-            setattr(module, function.__name__, function)
+    _replace(dist, init_process_group)
+    _replace(dist, new_group)
     dist.get_backend = get_backend  # torch's own files ask the real one
 
 

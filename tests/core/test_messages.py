@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from workbench.core.messages import Announce, Decision, Event, Kind, Left, Raised, ReduceOp, Request, Response
 from workbench.errors import CollectiveError, MismatchError, PeerLostError
 from workbench.runtime.control.codec import decode_decision, decode_event, encode_decision, encode_event
-from workbench.runtime.events import Beat, Began, Blocked, Ended, Stack
+from workbench.runtime.events import Beat, Began, Blocked, Ended, Overdue, Stack
 
 # A busy machine is no failure: no deadline per example.
 PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,6 +56,7 @@ EVENTS = st.one_of(
     st.builds(Began, rank=RANK),
     st.builds(Ended, rank=RANK),
     st.builds(Blocked, rank=RANK, waits=st.lists(st.tuples(st.integers(0, 9), st.text(), st.text())).map(tuple)),
+    st.builds(Overdue, rank=RANK, process_set=COUNT, name=st.text(), limit_s=st.floats(0, 1e9)),
     st.builds(Stack, rank=RANK, text=st.text()),
     st.builds(Left, rank=RANK, clean=st.booleans()),
     st.builds(Beat, rank=RANK, host=st.text(), pid=COUNT),
@@ -66,7 +67,7 @@ JSON = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
     max_leaves=8,
 )
-KINDS = {"Announce", "Raised", "Began", "Ended", "Blocked", "Stack", "Left", "Beat", "Lost", "Event", ""}
+KINDS = {"Announce", "Raised", "Began", "Ended", "Blocked", "Overdue", "Stack", "Left", "Beat", "Lost", "Event", ""}
 
 
 def is_typed(event: Event) -> bool:
@@ -76,7 +77,7 @@ def is_typed(event: Event) -> bool:
             return all(isinstance(item, int | Request) for item in items)
         case Raised(int(), str(), bool()) | Beat(int(), str(), int()) | Stack(int(), str()):
             return True
-        case Began(int()) | Ended(int()) | Left(int(), bool()):
+        case Began(int()) | Ended(int()) | Left(int(), bool()) | Overdue(int(), int(), str(), float()):
             return True
         case Blocked(int(), tuple(waits)):
             return all(tuple(map(type, wait)) == (int, str, str) for wait in waits)

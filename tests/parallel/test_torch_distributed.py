@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import workbench.torch as hvd
-from workbench.errors import MismatchError, MissingRanksError, WaitTimeoutError
+from workbench.errors import DeadlineError, MismatchError, MissingRanksError, WaitTimeoutError
 from workbench.job.context import HOLDER
 
 pytestmark = [
@@ -212,6 +212,67 @@ def test_a_wait_has_a_deadline(n: int) -> None:
     same(tensor, n * (n + 1) / 2)
 
 
+@pytest.mark.ranks(2)
+def test_a_call_has_a_deadline(n: int) -> None:
+    """When a group's or a call's timeout has passed, it fails on all ranks that wait, and the late one is named. No sum is wrong."""
+    late, text = hvd.rank() == n - 1, rf"has waited for rank {n - 1}, longer than the timeout of 0.2 s"
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=0.2)
+    for call in (
+        lambda: dist.group.WORLD.allreduce([mine()], options).wait(),
+        lambda: dist.monitored_barrier(timeout=timedelta(seconds=0.2)),
+    ):
+        if not late:
+            with pytest.raises(DeadlineError, match=text):
+                call()
+        wait_for_all()
+    with pytest.raises(MissingRanksError, match="wait for each other"):  # the late one has not heard of it
+        dist.all_reduce(mine())
+    wait_for_all()
+    tensor = mine()
+    dist.all_reduce(tensor)
+    same(tensor, n * (n + 1) / 2)
+
+
+def test_called_as_methods(n: int) -> None:
+    """``group.allreduce(tensor, op)``, with what the options hold as arguments, by place or by name."""
+    group: Any = dist.group.WORLD
+    tensor, given = mine(), mine()
+    group.allreduce(tensor).wait()
+    same(tensor, n * (n + 1) / 2)
+    group.allreduce([given], op=dist.ReduceOp.MAX, timeout=timedelta(seconds=50)).wait()
+    same(given, n)
+    group.reduce(given, 0, dist.ReduceOp.SUM).wait()
+    same(given, n * n if hvd.rank() == 0 else n)
+    group.broadcast(given, root=0).wait()
+    same(given, n * n)
+    rows = [torch.zeros(2, 3, dtype=torch.float64) for _ in range(n)]
+    group.allgather(rows, mine()).wait()
+    same(torch.stack(rows)[:, 0, 0], [i + 1.0 for i in range(n)])
+    gathered = [torch.zeros_like(row) for row in rows] if hvd.rank() == 0 else []
+    group.gather(gathered, mine(), 0).wait()
+    assert all(torch.equal(got, row) for got, row in zip(gathered, rows, strict=False))
+    group.scatter(tensor, rows if hvd.rank() == 0 else [], 0).wait()
+    same(tensor, hvd.rank() + 1)
+    group.reduce_scatter(tensor, rows, dist.ReduceOp.SUM).wait()
+    same(tensor, n * (hvd.rank() + 1))
+    group.barrier(timeout=timedelta(seconds=50)).wait()
+
+
+def test_events_of_torch_s_profiler(n: int) -> None:
+    """Each call is one event, from its begin to its end, with the shapes of what this rank gives."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+        dist.all_reduce(torch.ones(3, 4))
+        dist.all_gather([torch.ones(2) for _ in range(n)], torch.ones(2), async_op=True).wait()
+        dist.all_gather_into_tensor(torch.ones(5 * n), torch.ones(5))
+    events = [each for each in profiler.events() if each.name.startswith("workbench:")]
+    assert [(each.name, each.input_shapes, each.is_async) for each in events] == [
+        ("workbench:all_reduce", [[3, 4]], True),
+        ("workbench:all_gather", [[2]], True),
+        ("workbench:all_gather_into_tensor", [[5]], True),
+    ]
+
+
 def test_what_follows_may_wait(n: int) -> None:
     """A callback begins a collective and waits for it, as PowerSGD's hook does."""
 
@@ -376,6 +437,14 @@ def test_buckets_of_ddp_are_reduced_where_they_lie(views: bool, n: int) -> None:
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(2)
+def test_groups_have_names(n: int) -> None:
+    """Errors show a group's description: that of a mesh's dimension "tp" is "mesh_tp"."""
+    with pytest.raises(MismatchError, match=r"in 'allreduce\.mesh_tp\."):
+        dist.all_reduce(torch.ones(2 + hvd.rank()), group=dist.new_group(group_desc="mesh_tp"))
+    wait_for_all()
 
 
 @pytest.mark.ranks(2)

@@ -67,7 +67,8 @@ def _eager(response: Response, entry: Entry | None, backend: Backend) -> Any:
     target = place = entry.target if entry else None
     if one.reduces and one.by_rows:
         found = part(found, response.rows, backend.rank)
-        place = None if target is None else part(target.reshape(response.shape), response.rows, backend.rank)
+        if entry is not None and target is not None and target is entry.source:
+            place = part(target.reshape(response.shape), response.rows, backend.rank)
     if place is None:
         return found.copy()
     place[...] = found
@@ -169,18 +170,28 @@ def _alltoall(response: Response, entry: Entry | None, backend: Backend, activit
 
 def _reducescatter(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array:
     lengths = [rows * prod(response.shape[1:]) for rows in response.rows]
-    if entry is not None and entry.target is not None:  # the caller's array may be overwritten
-        with activity(f"{backend.name}_REDUCESCATTER"):
-            reduction = _reduction(response, backend)
-            backend.collectives.reducescatter(entry.target.reshape(-1), lengths, reduction, response.offsets)
-        return entry.target
+    reduction, name = _reduction(response, backend), f"{backend.name}_REDUCESCATTER"
+    source, target = (entry.source, entry.target) if entry else (None, None)
+    if source is not None and target is source:  # the caller's array may be overwritten
+        with activity(name):
+            backend.collectives.reducescatter(source.reshape(-1), lengths, reduction, response.offsets)
+        return source
+    with activity("ALLOCATE_OUTPUT"):
+        mine = _new((response.rows[backend.rank], *response.shape[1:]), response, entry, backend, target)
+        if source is None:
+            source = _new(response.shape, response, entry, backend)
+            source[...] = 0
+    flat, out = source.reshape(-1), mine.reshape(-1)
+    if backend.batches and backend.batches.spares(flat.nbytes):
+        with activity(name):
+            backend.batches.reducescatter_into(out, flat, lengths, reduction)
+        return mine
     with activity("ALLOCATE_OUTPUT"):
         scratch = _scratch(response, entry, backend)
-    scratch[...] = 0 if entry is None or entry.source is None else entry.source.reshape(-1)
-    with activity(f"{backend.name}_REDUCESCATTER"):
-        backend.collectives.reducescatter(scratch, lengths, _reduction(response, backend))
-    mine = _new((response.rows[backend.rank], *response.shape[1:]), response, entry, backend)
-    mine.reshape(-1)[...] = part(scratch, lengths, backend.rank)
+    scratch[...] = flat
+    with activity(name):
+        backend.collectives.reducescatter(scratch, lengths, reduction)
+    out[...] = part(scratch, lengths, backend.rank)
     return mine
 
 
@@ -212,9 +223,7 @@ STEPS: dict[Kind, Callable[[Response, Entry | None, Backend, Activity], Any]] = 
 
 def _target(response: Response, entry: Entry | None, backend: Backend) -> Array:
     """Where the result goes: the caller's memory, or new memory."""
-    if entry is not None and entry.target is not None:
-        return entry.target
-    return _new(response.shape, response, entry, backend)
+    return _new(response.shape, response, entry, backend, entry.target if entry else None)
 
 
 def _scratch(response: Response, entry: Entry | None, backend: Backend) -> Array:
@@ -225,6 +234,10 @@ def _scratch(response: Response, entry: Entry | None, backend: Backend) -> Array
     return backend.shared.buffer(length * dtype.itemsize).view(dtype)
 
 
-def _new(shape: tuple[int, ...], response: Response, entry: Entry | None, backend: Backend) -> Array:
+def _new(
+    shape: tuple[int, ...], response: Response, entry: Entry | None, backend: Backend, target: Array | None = None
+) -> Array:
+    if target is not None:
+        return target
     memory: Memory = backend.memory
     return memory.empty(shape, wire_dtype(response.dtype), entry.arrival if entry else None)

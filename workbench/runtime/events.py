@@ -59,6 +59,15 @@ class Blocked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Overdue(Event):
+    """``rank`` has waited for a name of a process set for ``limit_s`` seconds, as long as its caller allows."""
+
+    process_set: int
+    name: str
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Stack(Event):
     """Where the main thread of ``rank`` stands, asked for by ``Kind.STACKS``."""
 

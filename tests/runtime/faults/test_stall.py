@@ -6,6 +6,7 @@ import pytest
 from coordination import Coordinator
 
 from workbench.core.messages import Announce, Kind, Request
+from workbench.runtime.events import Overdue
 from workbench.runtime.faults.stall import Stalled, StallInspector
 
 
@@ -50,3 +51,23 @@ def test_what_stalls_for_too_long_fails_for_all(grouped: bool) -> None:
         assert response.error[0] == "DeadlineError"
         assert "rank 1" in response.error[1]
     assert list(coordinator.waiting()) == ["young"]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_is_overdue_on_one_rank_fails_for_all(grouped: bool) -> None:
+    """Whoever waits is told for whom, with the time that ran out; what all have announced is not concerned."""
+    coordinator = Coordinator(3)
+    fields = {"group": "g", "group_size": 2} if grouped else {}
+    late = [Request(name, Kind.ALLREDUCE, "int8", (1,), **fields) for name in "ab"]
+    for rank in (0, 2):
+        coordinator.take(Announce(rank, tuple(late)), 0.0)
+    coordinator.take(Announce(1, (late[0],)), 0.0)
+    out = coordinator.take(Overdue(2, 0, "b", 1.5), 1.5)
+    assert sorted(response.name for response in out) == (["a", "b"] if grouped else ["b"])
+    for response in out:
+        kind, text = response.error
+        assert kind == "DeadlineError"
+        assert text.startswith(f"{response.name!r}, submitted by ") or grouped
+        assert "has waited for rank 1, longer than the timeout of 1.5 s that rank 2 has set" in text
+    assert coordinator.take(Overdue(0, 0, "b", 1.5), 1.6) == []
+    assert coordinator.waiting() == {}

@@ -85,7 +85,7 @@ def test_the_others_parts_are_read_in_their_memory(n: int, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("n", quick([2, 3, 4], 3))
 def test_each_rank_gets_its_part_of_a_sum(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """reducescatter gives the part of what one thread adds up, bit for bit; parts may be empty, and of any length."""
+    """reducescatter gives the part of what one thread adds up, bit for bit, in place or apart; parts may be empty."""
     used: list[int] = []
     monkeypatch.setattr(cross_memory, "read", lambda *what: (used.append(1), read(*what)))
     reduction = Reduction("average", "float32", 0.5, 2.0, n)
@@ -93,9 +93,15 @@ def test_each_rank_gets_its_part_of_a_sum(n: int, monkeypatch: pytest.MonkeyPatc
 
     def run(backend: Backend) -> bool:
         array, start = drawn(backend.rank, sum(lengths), "float32"), sum(lengths[: backend.rank])
-        backend.collectives.reducescatter(array, lengths, reduction)
         stop = start + lengths[backend.rank]
-        return array[start:stop].tobytes() == serial(range(n), sum(lengths), reduction)[start:stop].tobytes()
+        expected = serial(range(n), sum(lengths), reduction)[start:stop].tobytes()
+        given, out = array.tobytes(), np.empty(stop - start, "float32")
+        assert backend.batches
+        assert backend.batches.spares(array.nbytes)
+        backend.batches.reducescatter_into(out, array, lengths, reduction)
+        apart = (out.tobytes(), array.tobytes()) == (expected, given)
+        backend.collectives.reducescatter(array, lengths, reduction)
+        return apart and array[start:stop].tobytes() == expected
 
     assert backends(n, run, remote=True) == [True] * n
     assert used

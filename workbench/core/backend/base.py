@@ -67,13 +67,19 @@ class Collectives(Protocol):
 
 
 class Batches(Protocol):
-    """Many arrays, each reduced where it lies."""
+    """Arrays, many or one, that are reduced where they lie: none is copied before."""
 
     def takes_batch(self, count: int, nbytes: int) -> bool:
         """Is that faster than packing so many arrays of so many bytes? The same answer on every rank."""
 
     def allreduce_batch(self, arrays: Sequence[Array], reduction: Reduction) -> None:
         """Reduce in place; one-dimensional arrays of one dtype, of the same lengths on all ranks."""
+
+    def spares(self, nbytes: int) -> bool:
+        """Does :meth:`reducescatter_into` take arrays of so many bytes? The same answer on every rank."""
+
+    def reducescatter_into(self, out: Array, array: Array, lengths: Sequence[int], reduction: Reduction) -> None:
+        """As :meth:`Collectives.reducescatter`, with this rank's part in ``out``; ``array`` stays as it is."""
 
 
 class Levels(Protocol):
@@ -141,7 +147,7 @@ class Backend:
         collectives, shared, life: its three parts.
         memory: of the arrays that it takes; a ``Gpu`` for those on a GPU, hence the type.
         link: messages between two of the ranks; None for arrays on a GPU.
-        batches: reduces many arrays at once; None: they are packed into one.
+        batches: reduces arrays where they lie; None: many are packed into one, and one is copied.
         levels: chooses between two ways of an allreduce; None where there is only one.
     """
 

@@ -26,7 +26,7 @@ from workbench.core.messages import (
     Response,
     Values,
 )
-from workbench.runtime.events import Beat, Began, Blocked, Ended, Sent, Stack
+from workbench.runtime.events import Beat, Began, Blocked, Ended, Overdue, Sent, Stack
 
 _LONGEST_TEXT = 64 << 10  # of a traceback, whose end says most
 _SELDOM = ("ranks", "progress")  # fields that few requests have, which are sent behind the others if there are any
@@ -74,6 +74,8 @@ def decode_event(data: bytes) -> Event:
         if name == "Blocked":
             waits = tuple((int(pset), str(tensor), str(where)) for pset, tensor, where in rest[0])
             return Blocked(rank, waits, bool(rest[1]))
+        if name == "Overdue":
+            return Overdue(rank, int(rest[0]), str(rest[1]), float(rest[2]))
         if name == "Sent":
             engine, number, version, sent, idle = rest
             newest = tuple((int(each), int(cell)) for each, cell in sent)

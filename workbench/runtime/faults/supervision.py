@@ -11,7 +11,7 @@ from workbench.common.text import rank_list
 from workbench.core.coordinator import JOIN, Error, join_ended
 from workbench.core.messages import Announce, Broke, Decision, Done, Event, Key, Kind, Left, Raised, Request, Response
 from workbench.runtime.coordinators import Coordinator
-from workbench.runtime.events import Beat, Began, Ended, Lost
+from workbench.runtime.events import Beat, Began, Ended, Lost, Overdue
 from workbench.runtime.faults.cells import Cells, announced_by
 from workbench.runtime.faults.deadlock_detection import Attendance, Missed
 from workbench.runtime.faults.notebook_hooks import after_a_loss
@@ -74,6 +74,8 @@ class SupervisingCoordinator:
             case Began(rank):
                 self._cells.began(rank, event.failures)
                 decision += self._end_join(rank)
+            case Overdue(process_set=process_set, name=name):
+                decision += self._overdue((process_set, name), event)
             case Ended(rank) | Left(rank):
                 decision += self._end_join(rank) + self._clean_up()
         if isinstance(event, Left) and not event.clean:
@@ -132,6 +134,18 @@ class SupervisingCoordinator:
         report = self._stall.report({key[1]: stalled for key, stalled in names.items()}, now)
         expired = {key: stalled for key, stalled in names.items() if self._stall.expired(stalled, now)}
         return report, decision + self._inner.fail({key: self._too_long(key, expired[key], now) for key in expired})
+
+    def _overdue(self, key: Key, event: Overdue) -> Decision:
+        """A name that some ranks have not announced fails; one that all have is on its way."""
+        waiting = self._inner.waiting
+        if key not in waiting:
+            return Decision()
+        text = (
+            f"{key[1]!r}, submitted by {rank_list(waiting[key].requests)}, has waited for "
+            f"{rank_list(waiting.all_missing()[key])}, longer than the timeout of {event.limit_s:g} s that "
+            f"rank {event.rank} has set. Find out what keeps the missing ranks busy, or give it more time."
+        )
+        return self._inner.fail({key: ("DeadlineError", text)})
 
     def _too_long(self, key: Key, stalled: Stalled, now: float) -> Error:
         return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from pathlib import Path
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -11,13 +11,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from workbench.job.context import HOLDER
 
 _LEAST_BYTES = 256 << 10
+_HERE = str(Path(__file__).parent)
 _BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 
 
 def called_in_backward() -> bool:
-    """Was a group's method called by C++ in ``backward()``, so by DDP? No Python code stands between."""
-    frame: FrameType | None = sys._getframe(2)
-    return frame is not None and frame.f_code is _BACKWARD
+    """Was a group's method called by C++ in ``backward()``, so by DDP? No Python code but ours stands between."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return frame.f_code is _BACKWARD
 
 
 def share(bucket: torch.Tensor) -> None:

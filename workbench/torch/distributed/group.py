@@ -14,16 +14,18 @@ from typing import Any
 from zlib import crc32
 
 import torch
+import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
-from workbench.errors import DeadlineError, WaitTimeoutError
+from workbench.errors import DeadlineError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet
 from workbench.torch.distributed.buckets import called_in_backward, share
 from workbench.torch.distributed.call_numbers import CallNumbers
+from workbench.torch.distributed.calls import call
 from workbench.torch.distributed.reductions import reduction
 from workbench.torch.distributed.works import FromAnySource, Work
 from workbench.torch.tensors import about, in_place, tensor_of
@@ -32,6 +34,7 @@ Tensor = torch.Tensor
 Ends = list[Callable[[], object]]
 """What is still to be done when all collectives of a call have ended."""
 
+_NO_DESC = ("default_pg", "undefined")  # torch's, where nobody has named a group
 _Base: Any = dist.ProcessGroup  # its types are for those who call a group, with further forms of each call
 
 
@@ -52,7 +55,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._ranks = members.ranks or []
         self._mine = self._ranks.index(api.rank())
         super().__init__(self._mine, len(self._ranks))
-        self._since, self._numbers = "", CallNumbers()
+        self._since, self._numbers, self._shown = "", CallNumbers(), name
         self._label = int(name) if name.isdecimal() else crc32(name.encode())  # of messages; a mesh's groups have names
         self._messages = Counter[tuple[int, int, int]]()  # so many by (source, dest, tag)
 
@@ -68,6 +71,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     @property
     def group_name(self) -> str:
         return self._name
+
+    def _set_group_desc(self, desc: str) -> None:
+        """``"mesh_tp"`` of a mesh's dimension ``"tp"``: errors show it."""
+        super()._set_group_desc(desc)
+        self._shown = self._name if desc in _NO_DESC else f"{desc}.{self._name}"
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
@@ -128,7 +136,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def _next_name(self, call: Hashable) -> str:
         since = self._count()
-        return f"{self._name}.{since}{self._numbers.next(call)}"
+        return f"{self._shown}.{since}{self._numbers.next(call)}"
 
     def _count(self) -> str:
         """All ranks count anew after a failure."""
@@ -145,6 +153,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     # --- each rank has all results --------------------------------------------------------------------
 
+    @call("all_reduce", c10d.AllreduceOptions, ("reduceOp",))
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
         handles, ends = list[Handle](), Ends()
         if called_in_backward():
@@ -154,7 +163,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             self._allreduce(tensor, tensor, opts, handles, ends)
         return self._work(handles, tensors, ends, opts)
 
-    allreduce_coalesced = allreduce
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
+        return self.allreduce(tensors, opts)
 
     def _allreduce(self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], ends: Ends) -> None:
         """Reduce ``tensor`` into ``into``; None: this rank does not want the result."""
@@ -192,6 +202,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         for what, part in (("places", mine.indices().t().contiguous()), ("values", mine.values().contiguous())):
             handles.append(self._begin(Kind.ALLGATHER, part, opts, back=partial(keep, what)))
 
+    @call("broadcast", c10d.BroadcastOptions, ("rootRank",))
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
         handles, ends = list[Handle](), Ends()
         for tensor in tensors:
@@ -205,6 +216,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     _allgather_base = all_gather_single
 
+    @call("all_gather_into_tensor", tensors=2)
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
         handles, ends = list[Handle](), Ends()
         for output, tensor in zip(outputs, tensors, strict=True):
@@ -217,6 +229,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @call("all_gather", c10d.AllgatherOptions, tensors=2)
     def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> Work:
         handles, ends = list[Handle](), Ends()
         for theirs, tensor in zip(outputs, tensors, strict=True):
@@ -230,25 +243,25 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         """As :meth:`allgather`, with one list for each rank in place of one for each tensor."""
         return self.allgather([[theirs[i] for theirs in outputs] for i in range(len(tensors))], tensors, opts)
 
+    @call("barrier", c10d.BarrierOptions, tensors=0)
     def barrier(self, opts: Any = None) -> Work:
         entry = api.entry(Kind.BARRIER, None, self._next_name(Kind.BARRIER), process_set=self._members)
         return self._work(api.submit_when_free([entry], opts is None or not opts.asyncOp), [], [], opts)
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier with a deadline.
-
-        Raises:
-            CollectiveError: it names the ranks that cannot come.
-            DeadlineError: it has passed, on this rank.
-        """
-        limit = self._timeout if timeout is None else timeout
+    def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier with a deadline; the error names all ranks that have not come."""
+        options = c10d.BarrierOptions()
+        if timeout is not None:
+            limit = timedelta(seconds=timeout) if isinstance(timeout, (int, float)) else timeout
+            options.timeout = max(limit, timedelta(milliseconds=1))
         try:
-            self.barrier().wait(max(limit, timedelta(milliseconds=1)))
-        except WaitTimeoutError as error:
-            raise DeadlineError(f"Rank {self._mine} timed out in monitoredBarrier after {limit}: {error}") from None
+            self.barrier(options).wait()
+        except DeadlineError as error:
+            raise DeadlineError(f"Rank {self._mine} timed out in monitoredBarrier: {error}") from None
 
     # --- some ranks have them -------------------------------------------------------------------------
 
+    @call("reduce", c10d.ReduceOptions, ("rootRank", "reduceOp"))
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """An allreduce of which the root alone keeps the result: the others' tensors stay as they are."""
         handles, ends = list[Handle](), Ends()
@@ -261,6 +274,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @call("reduce_scatter_tensor", tensors=2)
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
         handles, ends = list[Handle](), Ends()
         for output, tensor in zip(outputs, tensors, strict=True):
@@ -271,6 +285,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @call("reduce_scatter", c10d.ReduceScatterOptions, ("reduceOp",), tensors=2)
     def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any = None) -> Work:
         handles, ends = list[Handle](), Ends()
         for output, parts in zip(outputs, tensors, strict=True):
@@ -289,8 +304,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             ends.append(partial(output.copy_, together.view(-1).split(lengths)[self._mine].view(output.shape)))
             return
         rows = whole.view(self.size(), -1)
-        handles.append(self._begin(Kind.REDUCESCATTER, rows, opts, back=partial(_fill, output), op=how.op))
+        mine = _dense(output)
+        handles.append(self._begin(Kind.REDUCESCATTER, rows, opts, mine.view(1, -1), op=how.op))
+        ends += [] if mine is output else [partial(output.copy_, mine)]
 
+    @call("all_to_all_single", tensors=2)
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> Work:
@@ -305,14 +323,17 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     alltoall_base = all_to_all_single
 
+    @call("all_to_all", c10d.AllToAllOptions, tensors=2)
     def alltoall(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Work:
         everybody = range(self.size())
         return self._exchange(dict(zip(everybody, outputs, strict=True)), dict(enumerate(tensors)), outputs, opts)
 
+    @call("scatter", c10d.ScatterOptions, ("rootRank",), tensors=2)
     def scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Work:
         parts = dict(enumerate(tensors[0])) if opts.rootRank == self._mine else {}
         return self._exchange({opts.rootRank: outputs[0]}, parts, outputs, opts)
 
+    @call("gather", c10d.GatherOptions, ("rootRank",), tensors=2)
     def gather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Work:
         places = dict(enumerate(outputs[0])) if opts.rootRank == self._mine else {}
         return self._exchange(places, {opts.rootRank: tensors[0]}, outputs, opts)
@@ -337,12 +358,15 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     # --- messages between two ranks -------------------------------------------------------------------
 
+    @call("send")
     def send(self, tensors: list[Tensor], dest: int, tag: int) -> Work:
         return self._message(tensors[0], self._mine, dest, tag)
 
+    @call("recv")
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> Work:
         return self._message(tensors[0], source, self._mine, tag)
 
+    @call("recvAnySource")
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:
         """Ask who sends the next message with this tag; then receive it from there."""
         name = self._message_name(-1, self._mine, tag)
@@ -377,7 +401,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def _message_name(self, source: int, dest: int, tag: int) -> str:
         since, sender = self._count(), "any" if source < 0 else source
         self._messages[source, dest, tag] += 1
-        return f"{self._name}.{since}{sender}to{dest}.{tag}.{self._messages[source, dest, tag]}"
+        return f"{self._shown}.{since}{sender}to{dest}.{tag}.{self._messages[source, dest, tag]}"
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -15,8 +15,10 @@ import torch
 import torch.distributed as dist
 
 from workbench.core.handle import LONG_WAIT_S, Handle
-from workbench.errors import WorkbenchError
+from workbench.errors import WaitTimeoutError, WorkbenchError
+from workbench.job import api
 from workbench.job.context import HOLDER
+from workbench.runtime.events import Overdue
 from workbench.runtime.faults.blocked_threads import called_at, users_line
 
 _NO_LIMIT = timedelta(0)
@@ -51,6 +53,7 @@ class Work(dist.Work):
         self._future: torch.futures.Future[Any] | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
+        self._before_end: Callable[[], object] | None = None
         for handle in self.handles:
             handle.add_done_callback(self._ended)
         if not self.handles:
@@ -71,10 +74,19 @@ class Work(dist.Work):
             except Exception as error:  # noqa: BLE001 - it is raised by wait()
                 self._error = error
         with self._lock:
+            if self._before_end:
+                self._before_end()
             self._done.set()
             end = self._end
         if end is not None:  # what follows may wait for further collectives, which the engine's thread must not do
             threading.Thread(target=end.set_result, args=(None,), name="workbench-torch-then", daemon=True).start()
+
+    def before_end(self, function: Callable[[], object]) -> None:
+        """Have a function called just before this is complete; at once if it is."""
+        with self._lock:
+            self._before_end = function
+            if self._done.is_set():
+                function()
 
     def _deliver(self, _: Any) -> Any:
         if self._error is not None:
@@ -86,16 +98,29 @@ class Work(dist.Work):
 
         Raises:
             CollectiveError: as :meth:`workbench.core.handle.Handle.wait`.
-            WaitTimeoutError: ``timeout``, or else the group's, has passed on this rank.
+            DeadlineError: the group's limit has passed; on all ranks that wait.
+            WaitTimeoutError: ``timeout`` has passed, on this rank alone. The collective goes on.
         """
-        limit = timeout if timeout > _NO_LIMIT else self._limit
-        until = time.monotonic() + limit.total_seconds() if limit > _NO_LIMIT else None
-        for handle in self.handles:  # each wait is reported to rank 0, which looks for deadlocks
-            handle.wait(None if until is None else max(0.0, until - time.monotonic()))
+        if timeout > _NO_LIMIT:
+            _wait_for(self.handles, timeout)
+        else:
+            self.wait_or_fail()
         self._done.wait()  # for what is copied at the end, on the engine's thread
         if self._error is not None:
             raise self._error.with_traceback(None)
         return True
+
+    def wait_or_fail(self) -> None:
+        """Wait for the handles; after the group's limit they fail on every rank."""
+        try:
+            _wait_for(self.handles, self._limit)
+        except WaitTimeoutError:
+            limit_s, engine = self._limit.total_seconds(), HOLDER.get().engine
+            for handle in self.handles:
+                if not handle.poll():
+                    engine.report(Overdue(api.rank(), handle.request.process_set, handle.name, limit_s))
+            # What all ranks have announced does not fail: its bytes are on their way, with a deadline of their own.
+            _wait_for(self.handles, timedelta(seconds=HOLDER.get().settings.data_timeout_s))
 
     def is_completed(self) -> bool:
         return self._done.is_set()
@@ -133,6 +158,12 @@ class Work(dist.Work):
         return self._future
 
 
+def _wait_for(handles: Sequence[Handle], limit: timedelta) -> None:
+    until = time.monotonic() + limit.total_seconds() if limit > _NO_LIMIT else None
+    for handle in handles:  # each wait is reported to rank 0, which looks for deadlocks
+        handle.wait(None if until is None else max(0.0, until - time.monotonic()))
+
+
 class WaitsOfTorch:
     """Works for whose futures torch's C++ may wait, as DDP does in ``backward()``, of which rank 0 would not hear.
 
@@ -164,8 +195,7 @@ class WaitsOfTorch:
     def _wait(self, work: Work, line: str) -> None:
         # backward() may begin other collectives meanwhile.
         with called_at(line, _TORCH, lambda: True), suppress(WorkbenchError):
-            for handle in work.handles:
-                handle.wait()
+            work.wait_or_fail()
 
 
 class FromAnySource(Work):

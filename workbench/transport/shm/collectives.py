@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from workbench.collectives.reduction import fold
-from workbench.collectives.ring import chunk_lengths
+from workbench.collectives.ring import chunk_lengths, part
 from workbench.collectives.shared_memory import reduce_across, reduce_into
 from workbench.core.backend.base import Array, Collectives, Reduction, Traffic
 from workbench.transport.shm.cross_memory import CrossMemory
@@ -74,19 +74,25 @@ class ShmCollectives:
     def allreduce_batch(self, arrays: Sequence[Array], reduction: Reduction) -> None:
         self._stage.allreduce(arrays, reduction)
 
+    def spares(self, nbytes: int) -> bool:
+        return self._cross is not None and self._size > 1 and nbytes > _SHORT_BYTES
+
+    def reducescatter_into(self, out: Array, array: Array, lengths: Sequence[int], reduction: Reduction) -> None:
+        assert self._cross
+        self._cross.reducescatter(array, lengths, reduction, out)
+
     def reducescatter(
         self, array: Array, lengths: Sequence[int], reduction: Reduction, offsets: Sequence[int] = ()
     ) -> Traffic:
         """Each rank reduces its part, of arrays in shared memory or where they are."""
         offsets = offsets or self._in_fusion_buffers(array)
-        if self._size > 1 and not offsets and self._cross and array.nbytes > _SHORT_BYTES:
-            self._cross.reducescatter(array, lengths, reduction)
+        if not offsets and self.spares(array.nbytes):
+            self.reducescatter_into(part(array, lengths, self._rank), array, lengths, reduction)
             return Traffic()
         if not offsets or self._size == 1:
             return self._flat.reducescatter(array, lengths, reduction)
         start = sum(lengths[: self._rank])
-        mine = array[start : start + lengths[self._rank]]
-        reduce_into(mine, self._arrays(array, offsets), start, reduction)
+        reduce_into(part(array, lengths, self._rank), self._arrays(array, offsets), start, reduction)
         self._barrier()
         return Traffic()
 

@@ -39,12 +39,12 @@ class CrossMemory:
         """Each rank reduces its chunk for all; the values are added in the order of the ranks."""
         addresses = self._addresses(array)
         lengths = chunk_lengths(len(array), self._size)
-        self._reduce(array, lengths, addresses, reduction)
+        self._reduce(array, lengths, addresses, reduction, cut(array, lengths)[self._rank])
         self._gather(array, lengths, addresses)
 
-    def reducescatter(self, array: Array, lengths: Sequence[int], reduction: Reduction) -> None:
-        """Each rank reduces its part for itself, in its array. Per rank (n - 1)/n · K bytes are read."""
-        self._reduce(array, lengths, self._addresses(array), reduction)
+    def reducescatter(self, array: Array, lengths: Sequence[int], reduction: Reduction, out: Array) -> None:
+        """Each rank reduces its part for itself, into ``out``. Per rank (n - 1)/n · K bytes are read."""
+        self._reduce(array, lengths, self._addresses(array), reduction, out)
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> None:
         """Each rank looks up where the others have its part, and reads it. Per rank (n - 1)/n · K bytes are read."""
@@ -59,14 +59,16 @@ class CrossMemory:
                 read(self._pid(rank), int(found[0]), part)
         self._node.barrier(self._members)
 
-    def _reduce(self, array: Array, lengths: Sequence[int], addresses: Sequence[int], reduction: Reduction) -> None:
+    def _reduce(
+        self, array: Array, lengths: Sequence[int], addresses: Sequence[int], reduction: Reduction, out: Array
+    ) -> None:
         start = sum(lengths[: self._rank])
         for low, high in blocks(start, start + lengths[self._rank], array.itemsize, self._block_bytes):
             mine, at = array[low:high], low * array.itemsize
             parts = [self._part(rank, mine) for rank in range(self._size)]
             for rank in self._others():
                 read(self._pid(rank), addresses[rank] + at, parts[rank])
-            fold(parts, reduction, mine)
+            fold(parts, reduction, out[low - start : high - start])
         self._node.barrier(self._members)
 
     def allgather(self, array: Array, lengths: Sequence[int]) -> None:
