@@ -65,6 +65,21 @@ def test_up_again_keeps_repairs_and_replaces(capsys: pytest.CaptureFixture[str])
     )
 
 
+def test_cells_that_ask_torch_for_gloo() -> None:
+    """With ``ddp`` their group is the workbench's, under the name that they know; another ``up`` gives other engines."""
+    cell = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+found = [dist.get_backend(), type(dist.group.WORLD).__module__]
+"""
+    c = cluster.up(2, ddp=True, quiet=True)
+    c.view.execute(cell, block=True)
+    assert c.view["found"] == 2 * [["gloo", "workbench.torch.distributed.group"]]
+    assert cluster.up(2, ddp=True, quiet=True) is c
+    assert cluster.up(2, quiet=True) is not c
+    assert "WORKBENCH_C10D" not in os.environ
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of forks beside threads
 def test_rescue_amid_a_death(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An engine that vanishes from the hub's list between a look at it and a question is rescued like any other."""

@@ -214,7 +214,7 @@ def test_a_wait_has_a_deadline(n: int) -> None:
 
 @pytest.mark.ranks(2)
 def test_a_call_has_a_deadline(n: int) -> None:
-    """When a group's or a call's timeout has passed, it fails on all ranks that wait, and the late one is named. No sum is wrong."""
+    """After a group's or a call's timeout it fails on all ranks that wait, and the late one is named; no sum is wrong."""
     late, text = hvd.rank() == n - 1, rf"has waited for rank {n - 1}, longer than the timeout of 0.2 s"
     options = dist.AllreduceOptions()
     options.timeout = timedelta(seconds=0.2)

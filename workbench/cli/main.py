@@ -374,7 +374,7 @@ def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> JobSpe
 
     here = all(isinstance(target.shell, LocalShell) for target in targets)
     env = environment(n, bool(args.as_horovod), _pinned(n, args.gpus or "") if here else {})
-    env = with_flags(env, flags.variables(args)) | (_as_ddp() if args.as_ddp else {})
+    env = with_flags(env, flags.variables(args)) | (config.torch_group_variables() if args.as_ddp else {})
     check_command(flags.command(args), env)
     return JobSpec(
         n=n,
@@ -384,15 +384,6 @@ def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> JobSpe
         mpi_args=flags.mpi_words(args),
         start_timeout_s=config.start_timeout_s(env),
     )
-
-
-def _as_ddp() -> dict[str, str]:
-    """What the ranks' torch is told; see :mod:`workbench.torch_plugin`, which torch finds by the package's metadata."""
-    from importlib.metadata import entry_points
-
-    if not entry_points(group="torch.backends", name="workbench"):
-        raise LaunchError("--as-ddp: this package is not installed, so torch does not find it: pip install -e .")
-    return {"WORKBENCH_C10D": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
 
 
 def _pinned(n: int, asked: str) -> dict[str, str]:

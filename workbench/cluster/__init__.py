@@ -60,6 +60,7 @@ def up(
     min_np: int | None = None,
     sync: bool = False,
     gpus: GpuChoice = None,
+    ddp: bool = False,
     timeout_s: float = 60.0,
     mpiexec: str = "",
     quiet: bool = False,
@@ -90,6 +91,7 @@ def up(
         gpus: which GPU each rank sees, as its ``cuda:0``. By default all, and ``set_device(hvd.local_rank())`` chooses.
             ``"auto"``: one for each rank, in turn where there are more ranks; a number: the first so many; a sequence
             of numbers and uuids: these; 0: none. An outer ``CUDA_VISIBLE_DEVICES`` says which there are.
+        ddp: cells that ask ``torch.distributed`` for Gloo, NCCL or no backend get the workbench's.
         timeout_s: deadline of the whole start, without the wait for Slurm.
         mpiexec: on this machine, full path of the ``mpiexec`` to use; found by itself when empty.
         quiet: print nothing.
@@ -115,7 +117,7 @@ def up(
     log = Speaker(quiet)
     place = places.find(places.ClusterSpec(n, hosts, slurm, ray, k8s, gpus, mpiexec, min_np), site.read(), log, release)
     for old in list(RUNNING):
-        if places.fits(old._asked, place, gpus) and old.healthy():
+        if places.fits(old._asked, place, gpus) and old.ddp == ddp and old.healthy():
             for line in [old._place.describe("already running"), *places.time_left(old._place)]:
                 log(line)
             return old
@@ -124,7 +126,7 @@ def up(
     if sync and isinstance(place, OnHosts):
         copy_folder(place.plan.targets, os.getcwd(), log)
     make_room(4 * place.n + 128, f"{count(place.n, 'engine')} and their hub need")
-    cluster = _made_for(place, log)
+    cluster = _made_for(place, log, ddp)
     cluster._start_or_stop(timeout_s)
     RUNNING.append(cluster)
     cells.ready_magics(cluster.view, cluster._engines.host_lost)
@@ -133,10 +135,10 @@ def up(
     return cluster
 
 
-def _made_for(place: places.AnyPlace, log: Callable[[str], None]) -> Cluster:
+def _made_for(place: places.AnyPlace, log: Callable[[str], None], ddp: bool) -> Cluster:
     if isinstance(place, Here | OnHosts):
-        return Cluster(place, log)
-    return ElasticCluster(place, log)
+        return Cluster(place, log, ddp)
+    return ElasticCluster(place, log, ddp)
 
 
 def down() -> None:

@@ -41,6 +41,7 @@ class Cluster:
         client: the ``ipyparallel.Client``.
         view: a blocking ``DirectView`` on all ranks, in rank order.
         panel: what ``cluster.watch()`` has made in a notebook.
+        ddp: do groups of torch that ask for another backend get the workbench's?
 
     Example:
         >>> with up(2) as c:  # doctest: +SKIP
@@ -48,8 +49,8 @@ class Cluster:
         [0, 1]
     """
 
-    def __init__(self, place: places.AnyPlace, log: Callable[[str], None] = print) -> None:
-        self.n, self._asked, self._place, self._log = place.n, place, place, log
+    def __init__(self, place: places.AnyPlace, log: Callable[[str], None] = print, ddp: bool = False) -> None:
+        self.n, self._asked, self._place, self._log, self.ddp = place.n, place, place, log, ddp
         self._now: Callable[[str], None] = getattr(log, "now", lambda text: None)
         self.panel: Any = None
         self._new_job()
@@ -58,7 +59,8 @@ class Cluster:
         self.client: Any = None
         self.view: Any = None
         self._pids: list[int] = []
-        self._engines = self._place.engines()
+        with config.changed_environment(**config.torch_group_variables() if self.ddp else {}):
+            self._engines = self._place.engines()
         self._job = self._engines.job
         self.id = self._job.id
 

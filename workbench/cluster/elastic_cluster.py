@@ -49,9 +49,9 @@ class ElasticCluster(Cluster):
     _engines: ElasticEngines
     _place: ElasticHere
 
-    def __init__(self, place: ElasticHere, log: Callable[[str], None] = print) -> None:
+    def __init__(self, place: ElasticHere, log: Callable[[str], None] = print, ddp: bool = False) -> None:
         self._lock = threading.RLock()  # ipyparallel tells of results on a thread of its own
-        super().__init__(place, log)
+        super().__init__(place, log, ddp)
 
     def _new_job(self) -> None:
         self._history, self._joining, self._called = CellHistory(), list[Any](), list[Any]()

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 
 from workbench.config.variables import parse
 from workbench.errors import LaunchError
@@ -108,6 +109,19 @@ def names_torch_store(numbers: bool, env: Mapping[str, str] | None = None) -> bo
 def takes_torch_groups() -> bool:
     """Are groups of torch that ask for another backend to get the workbench's? ``workbench run --as-ddp`` says so."""
     return os.environ.get("WORKBENCH_C10D", "0") not in ("", "0")
+
+
+def torch_group_variables() -> dict[str, str]:
+    """What ranks need for that.
+
+    Raises:
+        LaunchError: torch would not find the plugin.
+    """
+    if not entry_points(group="torch.backends", name="workbench"):
+        raise LaunchError(
+            "For groups of torch this package has to be installed, or torch does not find it: pip install -e ."
+        )
+    return {"WORKBENCH_C10D": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
 
 
 def refusal(env: Mapping[str, str] | None = None) -> str:
