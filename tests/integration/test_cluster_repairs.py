@@ -66,7 +66,7 @@ def test_up_again_keeps_repairs_and_replaces(capsys: pytest.CaptureFixture[str])
 
 
 def test_cells_that_ask_torch_for_gloo() -> None:
-    """With ``ddp`` their group is the workbench's, under the name that they know; a plain ``up`` gives other engines."""
+    """With ``ddp`` their group is the workbench's, under the name that they know."""
     cell = """
 import torch.distributed as dist
 dist.init_process_group("gloo")

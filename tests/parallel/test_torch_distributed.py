@@ -16,9 +16,12 @@ from all_ranks import wait_for_all
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import workbench.torch as hvd
+from workbench import fingerprint
+from workbench.cluster.who_has import describe
 from workbench.errors import DeadlineError, MismatchError, MissingRanksError, WaitTimeoutError
 from workbench.job.context import HOLDER
 
@@ -214,7 +217,7 @@ def test_a_wait_has_a_deadline(n: int) -> None:
 
 @pytest.mark.ranks(2)
 def test_a_call_has_a_deadline(n: int) -> None:
-    """After a group's or a call's timeout it fails on all ranks that wait, and the late one is named; no sum is wrong."""
+    """After a group's or a call's timeout it fails on all ranks that wait, and the late one is named."""
     late, text = hvd.rank() == n - 1, rf"has waited for rank {n - 1}, longer than the timeout of 0.2 s"
     options = dist.AllreduceOptions()
     options.timeout = timedelta(seconds=0.2)
@@ -434,6 +437,20 @@ def test_buckets_of_ddp_are_reduced_where_they_lie(views: bool, n: int) -> None:
     gc.collect()
     while any(each.lives() for each in lent.values()):  # a thread may have the last of them for a tenth of a second
         time.sleep(0.01)
+
+
+@pytest.mark.ranks(2)
+def test_shards_in_a_fingerprint(n: int) -> None:
+    """Ranks with unlike shards of one tensor agree; one that has another value of the same shard does not."""
+    tensor = torch.arange(4.0 * n).reshape(2 * n, 2)
+    cut = distribute_tensor(tensor, init_device_mesh("cpu", (n,)), [Shard(0)])
+    twice = distribute_tensor(tensor, init_device_mesh("cpu", (n, 1)), [Replicate(), Shard(1)])
+    assert not torch.equal(cut.to_local(), tensor[: 2 * n])
+    assert fingerprint({"cut": cut, "twice": twice})
+    assert describe(cut)[1:] == (f"({2 * n}, 2)", "float32", f"{cut.to_local().tolist()}, shard {hvd.rank()}")
+    twice.to_local().add_(hvd.rank() == n - 1)
+    found = fingerprint({"cut": cut, "twice": twice})
+    assert (found.agree, found.first, found.largest) == (False, "twice", (0.0,) * (n - 1) + (1.0,))
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------

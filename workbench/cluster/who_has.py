@@ -10,7 +10,7 @@ from workbench.cluster.answers import Silent
 from workbench.cluster.asking import ask, running
 from workbench.common.table import RankTable
 from workbench.common.text import spans
-from workbench.observe.values.leaves import as_dtype, as_shape, digest, digest_all, leaves
+from workbench.observe.values.leaves import as_dtype, as_shape, digest, digest_all, leaves, own_part
 
 _COLUMNS = ("rank", "there", "type", "shape", "dtype", "value")
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)
@@ -102,12 +102,13 @@ def describe(value: Any) -> tuple[str, str, str, str]:
         (('numpy.ndarray', '(3,)', 'float64', '[1.0, 1.0, 1.0]'), ('list', '', '', '[1, 2]'))
     """
     kind = type(value)
+    part, shard = own_part(value)  # nothing here may begin a collective
     name = (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
     try:
         shape = as_shape(value)
-        text = _text(value, shape)
+        text = _text(part, as_shape(part)) + (f", shard {shard}" if shard else "")
     except Exception as error:  # noqa: BLE001 - whatever a foreign class does when it is looked at
         return name, "", "", f"({type(error).__name__} when looked at)"
     if shape is None:
@@ -126,5 +127,5 @@ def _text(value: Any, shape: tuple[int, ...] | None) -> str:
         return str(value.tolist()) if count <= _SHORT else f"checksum {digest(value)[:8]}"
     if hasattr(value, "state_dict") and not isinstance(value, type):
         state = leaves(value.state_dict())
-        return f"checksum {digest_all({path: digest(leaf) for path, leaf in state.items()})[:8]}"
+        return f"checksum {digest_all({path: digest(own_part(leaf)[0]) for path, leaf in state.items()})[:8]}"
     return reprlib.repr(value)

@@ -6,7 +6,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from workbench.common.table import RankTable, ShownAsTable
 from workbench.common.text import numbered
 from workbench.job import api
 from workbench.job.objects import allgather_object
-from workbench.observe.values.leaves import as_array, describe, digest, digest_all, largest_difference, leaves
+from workbench.observe.values.leaves import as_array, describe, digest, digest_all, largest_difference, leaves, own_part
 
 _NAME = "workbench.fingerprint"
 _SHOWN = 8  # digits of a checksum
@@ -25,7 +25,7 @@ _SEED = "torch seed"  # the one column that is no checksum
 _AS_THEY_ARE = ("float16", "float32", "float64")  # dtypes in which parameters travel; others as float64
 
 State = Mapping[str, Sequence[str]]
-"""(checksum, dtype and shape) by path."""
+"""(checksum, dtype and shape, which shard of a DTensor) by path."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ def fingerprint(model: Any, optimizer: Any = None) -> Fingerprint:
 
     Each rank hashes its state, and the checksums are gathered: about 100 bytes for each tensor and rank. If parameters
     differ, those of the largest group of equal ranks are also sent to all, one by one, to compute the difference.
+    Of a DTensor each shard is compared among the ranks that have it.
 
     Args:
         model: what has a ``state_dict()``, or a dict or list of arrays and tensors of any framework.
@@ -103,7 +104,7 @@ def fingerprint(model: Any, optimizer: Any = None) -> Fingerprint:
     """
     weights = _state(model, "model")
     state = None if optimizer is None else _digests(_state(optimizer, "optimizer"))
-    everyone = _gather(Own(_digests(weights), state, seeds()))
+    everyone = _whole(_gather(Own(_digests(weights), state, seeds())))
     states = [own.weights for own in everyone]
     largest = _largest(weights, states) if _differing(states) else (0.0,) * len(states)
     return _report(everyone, largest)
@@ -131,12 +132,16 @@ def _state(thing: Any, what: str) -> dict[str, Any]:
     return leaves(tree)
 
 
-def _digests(state: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    return {path: (digest(leaf), describe(leaf)) for path, leaf in state.items()}
+def _digests(state: Mapping[str, Any]) -> dict[str, tuple[str, str, str]]:
+    found = {}
+    for path, leaf in state.items():
+        part, shard = own_part(leaf)
+        found[path] = digest(part), describe(leaf) + (f", shard {shard}" if shard else ""), shard
+    return found
 
 
 def _summary(state: State) -> str:
-    return digest_all({path: text for path, (text, _) in state.items()})
+    return digest_all({path: text for path, (text, *_) in state.items()})
 
 
 # --- together -----------------------------------------------------------------------------------------
@@ -149,6 +154,33 @@ def _gather(own: Own) -> list[Own]:
     return allgather_object(own, _NAME)
 
 
+def _whole(everyone: Sequence[Own]) -> list[Own]:
+    """With checksums of whole tensors: for the shards that a rank does not have, those of the first rank that does."""
+    return [
+        replace(own, weights=weights, optimizer=own.optimizer and optimizer)
+        for own, weights, optimizer in zip(
+            everyone,
+            _of_whole_tensors([own.weights for own in everyone]),
+            _of_whole_tensors([own.optimizer or {} for own in everyone]),
+            strict=True,
+        )
+    ]
+
+
+def _of_whole_tensors(states: Sequence[State]) -> list[State]:
+    shards: dict[str, dict[str, str]] = {}
+    for state in states:
+        for path, (text, _, shard) in state.items():
+            shards.setdefault(path, {}).setdefault(shard, text)
+    return [
+        {
+            path: (digest_all(shards[path] | {shard: text}) if shard else text, kind, shard)
+            for path, (text, kind, shard) in state.items()
+        }
+        for state in states
+    ]
+
+
 def _reference(states: Sequence[State]) -> int:
     """The first rank of those, most in number, that have the same state."""
     texts = [_summary(state) for state in states]
@@ -158,22 +190,36 @@ def _reference(states: Sequence[State]) -> int:
 def _differing(states: Sequence[State]) -> list[str]:
     """Paths that are not the same on all ranks, in the order of the reference."""
     paths = dict.fromkeys(path for state in (states[_reference(states)], *states) for path in state)
-    return [path for path in paths if len({tuple(state.get(path, ())) for state in states}) > 1]
+    return [path for path in paths if len({_checksum(state, path) for state in states}) > 1]
+
+
+def _checksum(state: State, path: str) -> str:
+    return state[path][0] if path in state else ""
 
 
 def _largest(mine: Mapping[str, Any], states: Sequence[State]) -> tuple[float, ...]:
     """By rank, the largest difference from the reference in what has the same dtype and shape on all ranks."""
     found, root = 0.0, _reference(states)
     for path in _differing(states):
-        kinds = {state[path][1] if path in state else "" for state in states}
-        array = as_array(mine[path]) if len(kinds) == 1 else None
-        if array is not None:
-            array = np.ascontiguousarray(array).reshape(-1)
-            array = array.view(array.real.dtype) if np.iscomplexobj(array) else array
-            array = array if array.dtype.name in _AS_THEY_ARE else array.astype(np.float64)
-            difference = largest_difference(array, api.broadcast(array, root, f"{_NAME}.{path}"))
-            found = float(np.maximum(found, difference))  # NaN wins
+        part, shard = own_part(mine.get(path))
+        numbers = other = _numbers(part)
+        if any(path in state and state[path][2] for state in states):
+            there = allgather_object((shard, numbers), f"{_NAME}.{path}")
+            other = next(theirs for which, theirs in there if which == shard)
+        elif len({state[path][1] if path in state else "" for state in states}) == 1 and numbers is not None:
+            other = api.broadcast(numbers, root, f"{_NAME}.{path}")
+        if numbers is not None and other is not None:
+            found = float(np.maximum(found, largest_difference(numbers, other)))  # NaN wins
     return tuple(float(each) for each in api.allgather(np.array([found]), f"{_NAME}.largest"))
+
+
+def _numbers(leaf: Any) -> Any:
+    array = as_array(leaf)
+    if array is None:
+        return None
+    array = np.ascontiguousarray(array).reshape(-1)
+    array = array.view(array.real.dtype) if np.iscomplexobj(array) else array
+    return array if array.dtype.name in _AS_THEY_ARE else array.astype(np.float64)
 
 
 # --- the table ----------------------------------------------------------------------------------------
@@ -204,7 +250,7 @@ def _cell(column: str, row: Mapping[str, str]) -> str:
 def _first(what: str, states: Sequence[State]) -> str:
     """Which one differs first, where, and how if it is not the same dtype and shape."""
     path, root = _differing(states)[0], _reference(states)
-    others = [rank for rank, state in enumerate(states) if state.get(path) != states[root].get(path)]
+    others = [rank for rank, state in enumerate(states) if _checksum(state, path) != _checksum(states[root], path)]
     kinds = [state[path][1] if path in state else "missing" for state in states]
     unlike = (
         f" ({', '.join(f'{kind} on rank {rank}' for rank, kind in enumerate(kinds))})" if len(set(kinds)) > 1 else ""

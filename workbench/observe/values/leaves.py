@@ -49,6 +49,14 @@ def as_array(leaf: Any) -> NDArray[Any] | None:
     return None if array.dtype.hasobject else array
 
 
+def own_part(leaf: Any) -> tuple[Any, str]:
+    """Of a DTensor this rank's shard, and which one it is; anything else itself, and ""."""
+    if not (hasattr(leaf, "to_local") and hasattr(leaf, "placements")):
+        return leaf, ""
+    at = zip(leaf.device_mesh.get_coordinate() or (), leaf.placements, strict=False)
+    return leaf.to_local(), ".".join(str(place) for place, how in at if not how.is_replicate())
+
+
 def describe(leaf: Any) -> str:
     """Dtype and shape, or the type of what is no array.
 
