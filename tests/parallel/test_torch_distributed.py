@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import workbench.torch as hvd
 from workbench import fingerprint
 from workbench.cluster.who_has import describe
-from workbench.errors import DeadlineError, MismatchError, MissingRanksError, WaitTimeoutError
+from workbench.errors import DeadlineError, MismatchError, MissingRanksError, UnsupportedTensorError, WaitTimeoutError
 from workbench.job.context import HOLDER
 
 pytestmark = [
@@ -454,6 +454,20 @@ def test_shards_in_a_fingerprint(n: int) -> None:
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------
+
+
+def test_tensors_that_are_not_on_the_cpu(n: int) -> None:
+    """They are refused before anything is sent, with what to do."""
+    for call in (
+        lambda: dist.all_reduce(torch.ones(2, device="meta")),
+        lambda: dist.all_gather([torch.ones(2, device="meta") for _ in range(n)], torch.ones(2)),
+        lambda: dist.recv(torch.ones(2, device="meta"), 0 if hvd.rank() else n - 1),
+    ):
+        with pytest.raises(UnsupportedTensorError, match=r"is on meta, .* takes those on the CPU"):
+            call()
+    tensor = mine()
+    dist.all_reduce(tensor)
+    same(tensor, n * (n + 1) / 2)
 
 
 @pytest.mark.ranks(2)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from workbench.errors import UnsupportedTensorError
 from workbench.torch.distributed.works import Work
 
 _FIELDS = {"root": "rootRank", "op": "reduceOp"}
@@ -36,6 +37,12 @@ def call(
         def called(self: Any, *args: Any, **named: Any) -> Work:
             if options and "opts" not in named and not hasattr((*args, None)[tensors], "asyncOp"):
                 args, named = _with_options(args, named, options, fields, tensors), {}
+            for tensor in _tensors(args[:tensors]):
+                if tensor.device.type != "cpu":
+                    raise UnsupportedTensorError(
+                        f"{event}: a tensor is on {tensor.device}, and the backend workbench takes those on the CPU. "
+                        'Move it there with .cpu(); for GPUs use init_process_group("nccl").'
+                    )
             if not torch.autograd._profiler_enabled():
                 return method(self, *args, **named)
             given = list(_tensors(args[tensors - 1])) if tensors else []

@@ -156,12 +156,14 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     @call("all_reduce", c10d.AllreduceOptions, ("reduceOp",))
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
         handles, ends = list[Handle](), Ends()
-        if called_in_backward():
-            for tensor in tensors:
-                share(tensor)
+        by_ddp = called_in_backward()
         for tensor in tensors:
+            if by_ddp:
+                share(tensor)
             self._allreduce(tensor, tensor, opts, handles, ends)
-        return self._work(handles, tensors, ends, opts)
+        work = self._work(handles, tensors, ends, opts)
+        work.followed = not by_ddp
+        return work
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)

@@ -35,6 +35,9 @@ class Work(dist.Work):
         finish: called once when all have ended well, on the thread of the last; for what is still to be copied.
         limit: deadline of :meth:`wait` where its caller names none.
         source: of a message: the rank in the group that sends it.
+
+    Attributes:
+        followed: may a callback of the future wait for further collectives? The engine's thread must not.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class Work(dist.Work):
     ) -> None:
         super().__init__()
         self.handles, self._result, self._finish, self._limit = list(handles), result, finish, limit
-        self._source = source
+        self._source, self.followed = source, True
         self._left, self._lock = len(self.handles), threading.Lock()
         self._end: torch.futures.Future[Any] | None = None
         self._future: torch.futures.Future[Any] | None = None
@@ -78,7 +81,9 @@ class Work(dist.Work):
                 self._before_end()
             self._done.set()
             end = self._end
-        if end is not None:  # what follows may wait for further collectives, which the engine's thread must not do
+        if end is not None and not self.followed:
+            end.set_result(None)
+        elif end is not None:
             threading.Thread(target=end.set_result, args=(None,), name="workbench-torch-then", daemon=True).start()
 
     def before_end(self, function: Callable[[], object]) -> None:
