@@ -37,6 +37,7 @@ def register() -> None:
 
     handlers["env"] = meet
     _give_monitored_barrier(dist)
+    _say_how_to_start(dist)
     from workbench import config
 
     if config.takes_torch_groups():
@@ -55,6 +56,24 @@ def _give_monitored_barrier(dist: Any) -> None:
         return ours.monitored_barrier(timeout, wait_all_ranks)
 
     _replace(dist, monitored_barrier)
+
+
+def _say_how_to_start(dist: Any) -> None:
+    """torch would name a variable that is not set."""
+    real = dist.init_process_group
+
+    @functools.wraps(real)
+    def init_process_group(backend: Any = None, init_method: Any = None, *args: Any, **options: Any) -> Any:
+        named = init_method is not None or args or options.keys() & {"store", "rank", "world_size"}
+        if "workbench" in str(backend) and not (named or _names_a_store("env://") or _in_a_job()):
+            raise ValueError(
+                f'init_process_group("{backend}"): no launcher has started this process, so it is not known which rank '
+                "of how many it is. Start it with `workbench run -np 2 python ...`, torchrun or mpiexec, or run this "
+                "in a %%px cell; or give init_method, rank and world_size."
+            )
+        return real(backend, init_method, *args, **options)
+
+    _replace(dist, init_process_group)
 
 
 def _replace(dist: Any, function: Any) -> None:

@@ -103,3 +103,22 @@ def test_numbers_that_are_not_the_jobs(jobs: Runner, tmp_path: Path) -> None:
     job = jobs.python(script(tmp_path, text), deadline_s=100)
     assert job.code == 1
     assert "init_process_group(rank=0, world_size=3): this process is rank 0 of 1 in the job" in job.err(0)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("", "no launcher has started this process.*workbench run"),
+        (
+            ", timeout=timedelta(seconds=0.5), init_method='file://' + __file__ + '.store', rank=0, world_size=2",
+            "not all 2 ranks came within 0.5 s .*: rank 1 did not come to the store of init_process_group",
+        ),
+    ],
+)
+def test_a_process_that_is_alone(jobs: Runner, tmp_path: Path, given: str, told: str) -> None:
+    """It is told how to start; and after its own timeout who did not come."""
+    imports = "from datetime import timedelta\nimport torch.distributed as dist\n"
+    text = imports + f'dist.init_process_group("workbench"{given})'
+    job = jobs.python(script(tmp_path, text), deadline_s=50)
+    assert job.code == 1
+    assert re.search(told, job.err(0)), job.err(0)

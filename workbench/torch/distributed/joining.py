@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,11 @@ def _join(store: Any, rank: int, size: int, timeout: timedelta) -> None:
     started = config.launch()
     if started.launcher == "elastic" or (started.several and (started.rank, started.size) == (rank, size)):
         return api.init()
-    board = StoreBoard(
-        dist.PrefixStore("workbench", store), "the store of init_process_group()", timeout.total_seconds()
-    )
     launch = config.Launch("torchrun", rank, size)
-    api.init_by(lambda settings: StoreBootstrap(launch, settings, board))
+
+    def meet(settings: config.Settings) -> StoreBootstrap:
+        limit_s = min(timeout.total_seconds(), settings.init_timeout_s)
+        board = StoreBoard(dist.PrefixStore("workbench", store), "the store of init_process_group()", limit_s)
+        return StoreBootstrap(launch, replace(settings, init_timeout_s=limit_s), board)
+
+    api.init_by(meet)
