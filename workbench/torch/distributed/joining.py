@@ -9,13 +9,16 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
+import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch.distributed as dist
 
 from workbench import config
@@ -25,16 +28,13 @@ from workbench.job.context import HOLDER
 from workbench.job.objects import broadcast_object
 from workbench.job.process_sets import add_by_members
 from workbench.torch.distributed.group import ProcessGroup
+from workbench.transport.bootstrap.shared_secret import make_private
 from workbench.transport.bootstrap.store import StoreBootstrap
 from workbench.transport.bootstrap.torch_store import StoreBoard
 
 
-class BegunByGroup(list[tempfile.TemporaryDirectory[str]]):
-    """Of a job that was begun for the default group, and ends with it: the folder of its store.
-
-    Attributes:
-        begun: was it?
-    """
+class BegunByGroup:
+    """Was the job begun for the default group? Then it ends with it."""
 
     begun = False
 
@@ -47,12 +47,22 @@ def meet_in_job() -> Iterator[tuple[Any, int, int]]:
             "init_process_group(): the ranks are on several hosts, and the launcher has set neither MASTER_ADDR nor "
             "MASTER_PORT. Set them to the host of rank 0 and a free port there, or start with workbench run -H."
         )
-    # In a folder that only this user can enter: a store that listened would be open to everybody on the machine.
-    folder = tempfile.TemporaryDirectory(prefix="workbench-store-") if api.rank() == 0 else None
-    path = broadcast_object(folder and folder.name, 0)
-    if folder:
-        HOLDER.get().part(BegunByGroup).append(folder)
-    yield dist.FileStore(str(Path(str(path), "store")), api.size()), api.rank(), api.size()
+    # In a folder that only this user can enter: a store that listened would be open to everybody on the machine. The
+    # last rank that is done with the file removes it. The folder stays: FileStore would wait half an hour for it.
+    folder, path = config.private_folders()[-1], ""
+    if api.rank() == 0:
+        make_private(folder)
+        _tidy(folder)
+        path = str(folder / f"store-{os.getpid()}-{secrets.token_hex(8)}")
+    yield dist.FileStore(broadcast_object(path, 0), api.size()), api.rank(), api.size()
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what ranks have left that were killed."""
+    for path in folder.glob("store-*"):
+        with suppress(OSError, ValueError):
+            if not psutil.pid_exists(int(path.name.split("-")[1])):
+                path.unlink()
 
 
 def make(options: Any, backend_options: Any = None) -> ProcessGroup:
@@ -86,14 +96,8 @@ def _begin(join: Any) -> None:
 def _leave() -> None:
     """With the default group the job ends that was begun for it."""
     context = HOLDER.find()
-    if context is None:
-        return
-    mine = context.part(BegunByGroup)
-    if mine.begun:
+    if context is not None and context.part(BegunByGroup).begun:
         api.shutdown()
-    for folder in mine:
-        folder.cleanup()
-    mine.clear()
 
 
 def _join(store: Any, rank: int, size: int, timeout: timedelta) -> None:
