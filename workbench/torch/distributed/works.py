@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from workbench.common.user_line import place_of, stack_of
 from workbench.core.handle import LONG_WAIT_S, Handle
 from workbench.errors import WorkbenchError
 from workbench.job.context import HOLDER
-from workbench.runtime.faults.blocked_threads import called_at, users_line
+from workbench.runtime.faults.blocked_threads import called_at
 
 _NO_LIMIT = timedelta(0)
 _TORCH = str(Path(torch.__file__).parent)
 _IDLE_LOOKS = 20
+_QUIET_S = 1.0  # without a tenth of it of a core's time nothing is computed
 
 
 class Work(dist.Work):
@@ -97,6 +101,9 @@ class Work(dist.Work):
             raise self._error.with_traceback(None)
         return True
 
+    def listen(self) -> None:
+        """A thread is about to wait for the handles; who finishes them only then has to begin."""
+
     def is_completed(self) -> bool:
         return self._done.is_set()
 
@@ -141,12 +148,12 @@ class WaitsOfTorch:
     """
 
     def __init__(self) -> None:
-        self._works: deque[tuple[Work, str]] = deque()
+        self._works: deque[tuple[Work, list[tuple[str, int]]]] = deque()
         self._lock, self._thread = threading.Lock(), threading.Thread()
 
     def add(self, work: Work) -> None:
         """It was begun on this thread."""
-        self._works.append((work, users_line()))
+        self._works.append((work, stack_of(sys._getframe(1))))
         if not self._thread.is_alive():
             with self._lock:
                 if not self._thread.is_alive():
@@ -159,11 +166,16 @@ class WaitsOfTorch:
             time.sleep(LONG_WAIT_S)
             looks = 0 if self._works else looks + 1
             while self._works:
-                work, line = self._works.popleft()
-                # backward() may begin other collectives meanwhile.
-                with called_at(line, _TORCH, lambda: True), suppress(WorkbenchError):
-                    for handle in work.handles:
-                        handle.wait()
+                work, stack = self._works.popleft()
+                work.listen()
+                for handle in work.handles:
+                    computes = True
+                    while not handle.poll():
+                        before = time.process_time()
+                        # backward() may begin other collectives, as long as it computes.
+                        with called_at(place_of(stack), _TORCH, partial(bool, computes)), suppress(WorkbenchError):
+                            handle.wait(_QUIET_S)
+                        computes = time.process_time() - before > _QUIET_S / 10
 
 
 class FromAnySource(Work):
