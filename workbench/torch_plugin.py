@@ -15,6 +15,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 _FOR = {"gloo": "workbench", "nccl": "workbench", "mpi": "workbench"}
@@ -54,7 +55,7 @@ def _watch(c10d: Any) -> None:
     def make(*args: Any, **options: Any) -> tuple[Any, Any]:
         group, store = real(*args, **options)
         if isinstance(group, c10d.ProcessGroup):  # of which this rank is a member
-            asked = inspect.signature(real).bind(*args, **options).arguments
+            asked = SimpleNamespace(**inspect.signature(real).bind(*args, **options).arguments)
             group = import_module("workbench.torch.distributed.watching").watch(group, asked)
         return group, store
 

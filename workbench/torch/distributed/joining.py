@@ -64,23 +64,21 @@ def make(options: Any, backend_options: Any = None) -> ProcessGroup:
     Raises:
         LaunchError: the ranks could not connect, or are other ones in the job that they are in.
     """
-    here = options.store, options.group_rank, options.group_size, options.global_ranks_in_group, options.timeout
-    return ProcessGroup(options.group_id, *place(*here))
+    return ProcessGroup(options.group_id, *place(options))
 
 
-def place(
-    store: Any, rank: int, size: int, ranks: list[int], timeout: timedelta
-) -> tuple[ProcessSet, timedelta, Callable[[], None]]:
+def place(options: Any) -> tuple[ProcessSet, timedelta, Callable[[], None]]:
     """Where a group stands in the job, which begins with the default one: members, timeout, and what ends with it."""
     if dist.is_initialized():
-        return add_by_members(ranks), timeout, lambda: None
-    _begin(lambda: _join(store, rank, size, timeout))
+        return add_by_members(options.global_ranks_in_group), options.timeout, lambda: None
+    rank, size = options.group_rank, options.group_size
+    _begin(lambda: _join(options.store, rank, size, options.timeout))
     if (api.rank(), api.size()) != (rank, size):
         raise LaunchError(
             f"init_process_group(rank={rank}, world_size={size}): this process is rank {api.rank()} of {api.size()} in "
             "the job that it is in. Give these numbers, or none."
         )
-    return api.global_process_set, timeout, _leave
+    return api.global_process_set, options.timeout, _leave
 
 
 def _begin(join: Any) -> None:

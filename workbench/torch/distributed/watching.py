@@ -15,8 +15,9 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -30,7 +31,7 @@ from workbench.common.waiting import Owner
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, ReduceOp, Request
 from workbench.core.pending import Entry
-from workbench.core.verbs import verb
+from workbench.core.verbs import MESSAGE, verb
 from workbench.errors import CollectiveError, WaitTimeoutError
 from workbench.job import api, report
 from workbench.job.context import HOLDER
@@ -54,17 +55,22 @@ c10d: Any = dist.distributed_c10d
 
 
 class Call:
-    """One call, for the page. ``end`` is done when torch's call is, or with an error."""
+    """One call, for the page. ``end`` is done when torch's ``work`` is, or with an error."""
 
     def __init__(self, group: str, requests: Sequence[Request], owner: Owner) -> None:
         self._group, self._requests, self._began, self._took = group, requests, time.time(), 0.0
         self._stack = stack_of(sys._getframe(1))
+        self.work: Callable[[], Any] | None = None  # a weak reference, for it keeps tensors
         self.end = Handle(requests[0].name)
         self.end.owner, self.end.request = owner, requests[0]
         self.end.add_done_callback(self._ended)
 
     def _ended(self, _: Handle) -> None:
         self._took = time.time() - self._began
+
+    def over(self) -> bool:
+        """Also where nobody has waited for it."""
+        return self.end.poll() or bool(self.work and ((work := self.work()) is None or work.is_completed()))
 
     def line(self) -> str:
         """Of the script."""
@@ -79,7 +85,7 @@ class Call:
             "line": self.line(),
             "began": self._began,
             "took": self._took,
-            "state": type(error).__name__ if error else "done" if self.end.poll() else "not waited for, or waits",
+            "state": type(error).__name__ if error else "done" if self.over() else "waits",
         }
 
 
@@ -125,11 +131,11 @@ class Watch(Owner):
         """The call ends with an error. The first of the engine's ends all: after it no transport is in order."""
         with self._lock:
             if first := self.verdict is None and isinstance(error, CollectiveError):
-                waits = next((each for each in reversed(self.calls) if not each.end.poll()), call)
+                waits = next((each for each in reversed(self.calls) if not each.over()), call)
                 here, page = f"Rank {api.rank()}: {waits.line()}.", config.watch_folder().removesuffix(".ranks")
                 self.verdict = type(error)(f"{error}\n{here}\nThe last calls of all ranks are in {page}.")
         for each in (call, *self.calls) if self.verdict else (call,):
-            each.end.finish(error=self.verdict or error)
+            each.end.finish(error=None if each.over() else self.verdict or error)
         if first:
             threading.Thread(target=self._end_unheard, name="workbench-watch", daemon=True).start()
             self._write()
@@ -165,27 +171,21 @@ class Watch(Owner):
         error = getattr(sys, "last_value", None)
         if isinstance(error, RuntimeError) and not (self.verdict or self.calls[-1].end.poll()):
             self.explain(self.calls[-1], [], error)  # torch's own, raised where only torch waited
+        self._say()
         atexit._run_exitfuncs()
+        self._say()
         if self.verdict:
-            self._say()
             sys.stdout.flush()
             os._exit(1)
 
     def _say(self, more: str = "") -> None:
-        if not self._heard.is_set():
+        if self.verdict and not self._heard.is_set():
             self._heard.set()
             print(f"{more}\n{type(self.verdict).__name__}: {self.verdict}".lstrip(), file=sys.stderr, flush=True)
 
 
 class WatchedWork(Work):
-    """Waits in torch for a moment, and then in Python, where the engine's error ends it, too.
-
-    Args:
-        inner: torch's.
-        watch: raises the verdict.
-        over: is told when that has ended.
-        end, result, source: as of :class:`Work`.
-    """
+    """Waits in torch for a moment, and then in Python, where the engine's error ends it; ``over`` hears of the end."""
 
     def __init__(self, inner: Any, watch: Watch, over: Over, end: Handle, result: Any, source: int) -> None:
         super().__init__([end], result, source=source)
@@ -261,9 +261,7 @@ class Watched(ProcessGroup):
         self._inner.shutdown()
         self._leave()
 
-    def abort(self) -> None:
-        self._inner.abort()
-        self._leave()
+    abort = shutdown  # what Gloo has begun goes on until it ends by itself, or the process
 
     allreduce = _calls("allreduce", Kind.ALLREDUCE)
     allreduce_coalesced = _calls("allreduce_coalesced", Kind.ALLREDUCE)
@@ -289,12 +287,12 @@ class Watched(ProcessGroup):
         return self._watch(Kind.BARRIER, [[]], [opts] if opts else [], "barrier")
 
     def send(self, tensors: list[Tensor], dest: int, tag: int) -> Any:
-        sent = [self._message_request(tensors[0], self._mine, dest, tag)]
-        return self._call(sent, sent, lambda: self._inner.send(tensors, dest, tag), tensors)
+        sent = self._message_request(tensors[0], self._mine, dest, tag)
+        return self._call([sent], lambda: self._inner.send(tensors, dest, tag), tensors)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> Any:
-        asked = [self._message_request(tensors[0], source, self._mine, tag)]
-        return self._call(asked, asked, lambda: self._inner.recv(tensors, source, tag), tensors, source)
+        asked = self._message_request(tensors[0], source, self._mine, tag)
+        return self._call([asked], lambda: self._inner.recv(tensors, source, tag), tensors, source)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
         """Rank 0 is told when it is known who has sent it."""
@@ -305,58 +303,47 @@ class Watched(ProcessGroup):
             api.submit([Entry(request, None, None, Handle(request.name))])
 
         asked = [Request(name, Kind.SOURCE, process_set=self._set)]
-        work = self._call(asked, [], lambda: inner, tensors, then=received)
+        work = self._call(asked, lambda: inner, tensors, then=received)
         work.source_rank = work._source_rank = inner.source_rank
         return work
 
     def _watch(self, kind: Kind, given: Sequence[Any], args: Sequence[Any], method: str, what: str = "") -> Any:
         requests = [self._request(kind, each, args[-1] if args else None, what) for each in given]
         result = args[0] if args and isinstance(args[0], list) else [*args[:1]]
-        return self._call(requests, requests, partial(getattr(self._inner, method), *args), result)
+        return self._call(requests, partial(getattr(self._inner, method), *args), result)
 
     def _call(
-        self,
-        requests: Sequence[Request],
-        announced: Sequence[Request],
-        begin: Callable[[], Any],
-        result: Any,
-        source: int = -1,
-        then: Callable[[], None] = lambda: None,
+        self, requests: list[Request], begin: Callable[[], Any], result: Any, source: int = -1, then: Any = None
     ) -> Any:
-        """Announce a call, and begin it.
-
-        Args:
-            requests, announced: what is called, for the page and for rank 0.
-            begin: torch's.
-            result, source: of the work.
-            then: called when torch's call is over.
-        """
+        """Announce a call, and ``begin`` torch's; ``then`` is called when it is over. The rest is the work's."""
         watch = HOLDER.get().part(Watch)
         watch.check()
         call = Call(self._name, requests, watch)
         watch.calls.append(call)
-        entries = [Entry(each, None, None, Handle(each.name)) for each in announced]
+        message, from_any = verb(requests[0].kind) is MESSAGE, requests[0].kind is Kind.SOURCE
+        entries = [] if from_any else [Entry(each, None, None, Handle(each.name)) for each in requests]
         for entry in entries:
             entry.handle.add_done_callback(lambda handle: watch.failed(call, handle.error) if handle.error else None)
         api.submit_when_free(entries)
-        message = requests[0].kind in (Kind.SEND, Kind.SOURCE)
         if not (self._numbers.repeats or message):
             for entry in entries:
                 watch.agree(call, entry)
         inner = begin()
+        call.work = inner and weakref.ref(inner)
         if inner is None or not _on_cpu(result):  # None: of several calls, which torch begins together later
             call.end.finish()
             return inner
 
         def over(error: BaseException | None) -> None:
             if error is None:
-                then()
+                if then:
+                    then()
                 call.end.finish()
             else:
                 threading.Thread(target=watch.explain, args=(call, entries, error), daemon=True).start()
 
         work = WatchedWork(inner, watch, over, call.end, result, source)
-        if message:  # Gloo breaks a connection where a message is waited for in vain
+        if message or from_any:  # Gloo breaks a connection where a message is waited for in vain
             work.listen()
         return work
 
@@ -399,21 +386,15 @@ def _on_cpu(result: Any) -> bool:
     return device is None or torch.device(device).type == "cpu"
 
 
-def watch(inner: Any, asked: Mapping[str, Any]) -> Any:
-    """Put a watched group into torch's tables, in the place of the one that it has just made.
-
-    Args:
-        inner: torch's.
-        asked: with what ``torch.distributed`` has made it.
-    """
+def watch(inner: Any, asked: Any) -> Any:
+    """Put a watched group into torch's tables, in the place of the one that it has made of what it was ``asked``."""
     if isinstance(inner, ProcessGroup):
         return inner
-    where = ("store", "group_rank", "group_size", "global_ranks_in_group", "timeout")
-    name, world = asked["group_name"], c10d._world
-    watched = Watched(inner, name, *place(*(asked[each] for each in where)))
+    name, world = asked.group_name, c10d._world
+    watched = Watched(inner, name, *place(asked))
     watched._set_group_name(name)
     watched._set_group_desc(inner.group_desc)
-    for device, backend in c10d.BackendConfig(c10d.Backend(asked["backend"])).get_device_backend_map().items():
+    for device, backend in c10d.BackendConfig(c10d.Backend(asked.backend)).get_device_backend_map().items():
         kind = c10d.Backend.backend_type_map.get(backend, c10d.ProcessGroup.BackendType.CUSTOM)
         watched._set_default_backend(kind)
         watched._register_backend(torch.device(device), kind, inner._get_backend(torch.device(device)))
