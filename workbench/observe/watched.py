@@ -27,7 +27,11 @@ def page(found: Sequence[dict[str, Any]], command: str) -> str:
         f"<p><code>{escape(command)}</code> · {escape(versions)}</p>",
     ]
     for rank in range(found[0]["size"]):
-        parts += _rank(written[rank], start) if rank in written else [f"<h2>Rank {rank} was killed</h2>"]
+        parts += (
+            _rank(written[rank], start)
+            if rank in written
+            else [f"<h2>Rank {rank} has written nothing: it was killed</h2>"]
+        )
     return "".join(parts)
 
 

@@ -139,7 +139,7 @@ def test_faults(jobs: Runner, fault: str) -> None:
     assert f"are in {written.absolute()}" in said
     shown = written.read_text()
     assert "train.py, line" in shown
-    assert ("Rank 1 was killed" in shown) == (fault == "a rank that is killed")
+    assert ("Rank 1 has written nothing" in shown) == (fault == "a rank that is killed")
 
 
 PART = {
@@ -163,7 +163,7 @@ def test_the_page_shows_what_was_written_as_text() -> None:
         "500 ms",
     ):
         assert text in shown
-    assert "Rank 1 was killed" in shown
+    assert "Rank 1 has written nothing" in shown
 
 
 def test_there_is_no_page_of_a_job_that_went_well(tmp_path: Path) -> None:

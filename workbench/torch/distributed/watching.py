@@ -169,7 +169,7 @@ class Watch(Owner):
         """After all else that is done at exit; then torch's threads would wait for ever for what has failed."""
         atexit.unregister(self._at_exit)
         error = getattr(sys, "last_value", None)
-        if isinstance(error, RuntimeError) and not (self.verdict or self.calls[-1].end.poll()):
+        if isinstance(error, RuntimeError) and self.calls and not (self.verdict or self.calls[-1].end.poll()):
             self.explain(self.calls[-1], [], error)  # torch's own, raised where only torch waited
         self._say()
         atexit._run_exitfuncs()
@@ -392,6 +392,7 @@ def watch(inner: Any, asked: Any) -> Any:
         return inner
     name, world = asked.group_name, c10d._world
     watched = Watched(inner, name, *place(asked))
+    HOLDER.get().part(Watch)  # a rank that calls nothing writes its part, too
     watched._set_group_name(name)
     watched._set_group_desc(inner.group_desc)
     for device, backend in c10d.BackendConfig(c10d.Backend(asked.backend)).get_device_backend_map().items():
