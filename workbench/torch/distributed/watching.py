@@ -166,13 +166,12 @@ class Watch(Owner):
             os._exit(1)
 
     def _at_exit(self) -> None:
-        """After all else that is done at exit; then torch's threads would wait for ever for what has failed."""
-        atexit.unregister(self._at_exit)
+        """Leave the job, and end where a call has failed: torch's threads would wait for it for ever."""
         error = getattr(sys, "last_value", None)
         if isinstance(error, RuntimeError) and self.calls and not (self.verdict or self.calls[-1].end.poll()):
             self.explain(self.calls[-1], [], error)  # torch's own, raised where only torch waited
         self._say()
-        atexit._run_exitfuncs()
+        api.shutdown()
         self._say()
         if self.verdict:
             sys.stdout.flush()
