@@ -22,6 +22,7 @@ BY_NAME = {
     ("ray.train", "workbench.as_horovod"): "only where the user's script asks for Horovod's names",
     ("ray.worker", "workbench.as_horovod"): "only where the user's script asks for Horovod's names",
     ("torch_plugin", "workbench.torch.distributed.joining"): "only when a group is made",
+    ("torch_plugin", "workbench.torch.distributed.watching"): "only when a group is made, and watched",
 }
 
 

@@ -4,15 +4,18 @@ So ``init_process_group("workbench")`` needs no import. Whatever else it needs i
 name, for this file stands below what it loads.
 
 With ``workbench run --as-ddp`` (``WORKBENCH_C10D=1``) scripts that ask for Gloo, for NCCL or for no backend get this
-one, too; ``get_backend()`` names what they have asked for.
+one, too; ``get_backend()`` names what they have asked for. With ``workbench run --watch`` they get what they ask for,
+and our engine is told of each call.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 _FOR = {"gloo": "workbench", "nccl": "workbench", "mpi": "workbench"}
@@ -42,6 +45,23 @@ def register() -> None:
 
     if config.takes_torch_groups():
         _take_over(dist)
+    if config.watch_folder():
+        _watch(dist.distributed_c10d)
+
+
+def _watch(c10d: Any) -> None:
+    """Have each group that torch makes replaced by one that is watched."""
+    real = c10d._new_process_group_helper
+
+    @functools.wraps(real)
+    def make(*args: Any, **options: Any) -> tuple[Any, Any]:
+        group, store = real(*args, **options)
+        if isinstance(group, c10d.ProcessGroup):  # of which this rank is a member
+            asked = SimpleNamespace(**inspect.signature(real).bind(*args, **options).arguments)
+            group = import_module("workbench.torch.distributed.watching").watch(group, asked)
+        return group, store
+
+    c10d._new_process_group_helper = make
 
 
 def _give_monitored_barrier(dist: Any) -> None:

@@ -108,6 +108,7 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--binding-args",), "arguments for mpiexec that bind the ranks, as one text, instead of --bind", str),
         Flag(("--as-horovod",), "`import horovod` in the ranks imports the workbench"),
         Flag(("--as-ddp",), "torch's groups that ask for gloo or nccl get the workbench's ranks"),
+        Flag(("--watch",), "torch's groups keep their backend; who keeps others waiting is named, and a page written"),
         Flag(("--report",), "FILE.html: how the job went: steps, waiting, memory, a timeline; one file", str),
         Flag(("--measured",), "FILE of workbench.measure(…).save(): the report compares steps with a prediction", str),
         Flag(
@@ -205,8 +206,8 @@ _SECTIONS = {
 
 
 _OFTEN = {
-    *("num_proc", "hosts", "hostfile", "gpus", "bind", "as_horovod", "as_ddp", "report", "check", "mpi", "gloo"),
-    *("min_num_proc", "max_num_proc", "host_discovery_script"),
+    *("num_proc", "hosts", "hostfile", "gpus", "bind", "as_horovod", "as_ddp", "watch", "report", "check", "mpi"),
+    *("gloo", "min_num_proc", "max_num_proc", "host_discovery_script"),
     *("sync", "ssh_port", "ssh_identity_file", "network_interfaces"),
     *("output_filename", "verbose", "timeline_filename", "autotune", "chaos"),
 }

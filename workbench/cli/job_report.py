@@ -1,4 +1,4 @@
-"""``workbench run --report``: where ranks write their parts, and what makes a page of them."""
+"""``workbench run --report`` and ``--watch``: where ranks write their parts, and what makes a page of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ class ReportedJob:
 
 
 @contextmanager
-def reported(path: str, command: Sequence[str], measured: str = "") -> Iterator[ReportedJob]:
+def reported(
+    path: str,
+    command: Sequence[str],
+    measured: str = "",
+    maker: str = "workbench.observe.report",
+    variable: str = "WORKBENCH_REPORT",
+) -> Iterator[ReportedJob]:
     """A job's variables, with which ranks write their parts while the block runs; after it the page is written.
 
     Where the page cannot be written, the parts stay, and the exit code is 1 at least. If the block raises, no job has
@@ -38,6 +44,8 @@ def reported(path: str, command: Sequence[str], measured: str = "") -> Iterator[
         path: of the page.
         command: what each rank runs.
         measured: a file from which the step's time is predicted.
+        maker: the module that makes the page.
+        variable: tells the ranks where their parts go.
 
     Raises:
         LaunchError: the page cannot be written, or there is no such file, or it is no measurement.
@@ -56,13 +64,13 @@ def reported(path: str, command: Sequence[str], measured: str = "") -> Iterator[
         ) from None
     except OSError as error:
         raise LaunchError(f"--report {path}: the folder {page.parent} cannot be written: {error.strerror}.") from None
-    job = ReportedJob({"WORKBENCH_REPORT": str(parts)})
+    job = ReportedJob({variable: str(parts)})
     try:
         yield job
     except BaseException:
         shutil.rmtree(parts, ignore_errors=True)
         raise
-    make = words("workbench.observe.report", "make", str(parts), str(page), measured, *command)
+    make = words(maker, "make", str(parts), str(page), measured, *command)
     if subprocess.run(make, check=False).returncode:
         job.code = job.code or 1
         log(f"--report {path} was not written. What the ranks have said of the job is in {parts}.")

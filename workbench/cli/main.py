@@ -268,6 +268,8 @@ def _run(args: argparse.Namespace) -> int:
     args.command = with_script(flags.command(args), sys.stdin)
     if args.check:
         return _check(args)
+    if args.watch:
+        return _watched(args)
     if args.report:
         return _reported(args)
     if args.measured:
@@ -277,7 +279,21 @@ def _run(args: argparse.Namespace) -> int:
     return _run_ranks(args, *_targets(args))
 
 
-def _reported(args: argparse.Namespace) -> int:
+def _watched(args: argparse.Namespace) -> int:
+    """The job, and a page in this folder if a call of torch's groups has failed."""
+    from workbench.cli.job_report import reported
+
+    if args.as_ddp or flags.is_elastic(args):
+        raise LaunchError("--watch is for torch's own backends, in a job of fixed size: give no --as-ddp, no --min-np.")
+    page = f"workbench-watch-{os.getpid()}.html"
+    with reported(page, flags.command(args), "", "workbench.observe.watched", "WORKBENCH_WATCH") as job:
+        # Nobody waits for an answer, so announcements are held back, and a step takes no longer.
+        more = {**job.variables, **config.torch_group_variables(takes=False), "WORKBENCH_FUSION_WINDOW_S": "0.1"}
+        job.code = _reported(args, more) if args.report else _run_ranks(args, *_targets(args), more)
+    return job.code
+
+
+def _reported(args: argparse.Namespace, more: Mapping[str, str] | None = None) -> int:
     """The job, and then a page about it."""
     from workbench.cli.job_report import reported
 
@@ -285,7 +301,7 @@ def _reported(args: argparse.Namespace) -> int:
         raise LaunchError("--report is for jobs of fixed size: an elastic job has other ranks in each epoch.")
     command = flags.command(args)
     with reported(args.report, command, args.measured or "") as job:
-        job.code = _run_ranks(args, *_targets(args), job.variables)
+        job.code = _run_ranks(args, *_targets(args), {**job.variables, **(more or {})})
     return job.code
 
 

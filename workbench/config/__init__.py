@@ -21,10 +21,12 @@ from workbench.config.launchers import rank_here as rank_here
 from workbench.config.launchers import refusal as refusal
 from workbench.config.launchers import set_horovod_numbers as set_horovod_numbers
 from workbench.config.launchers import set_rank_here as set_rank_here
+from workbench.config.launchers import shown_variables as shown_variables
 from workbench.config.launchers import spark_start_timeout_s as spark_start_timeout_s
 from workbench.config.launchers import start_timeout_s as start_timeout_s
 from workbench.config.launchers import takes_torch_groups as takes_torch_groups
 from workbench.config.launchers import torch_group_variables as torch_group_variables
+from workbench.config.launchers import watch_folder as watch_folder
 from workbench.config.launchers import without_launcher as without_launcher
 from workbench.config.variables import BACKENDS as BACKENDS
 from workbench.config.variables import BINDINGS as BINDINGS

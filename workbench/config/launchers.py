@@ -111,8 +111,8 @@ def takes_torch_groups() -> bool:
     return os.environ.get("WORKBENCH_C10D", "0") not in ("", "0")
 
 
-def torch_group_variables() -> dict[str, str]:
-    """What ranks need for that.
+def torch_group_variables(takes: bool = True) -> dict[str, str]:
+    """What ranks need for that; or for torch to find this package only.
 
     Raises:
         LaunchError: torch would not find the plugin.
@@ -121,7 +121,18 @@ def torch_group_variables() -> dict[str, str]:
         raise LaunchError(
             "For groups of torch this package has to be installed, or torch does not find it: pip install -e ."
         )
-    return {"WORKBENCH_C10D": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+    return {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1", **({"WORKBENCH_C10D": "1"} if takes else {})}
+
+
+def watch_folder() -> str:
+    """Where ranks write the calls of torch's groups, which are watched then; "" where nobody has asked for it."""
+    return os.environ.get("WORKBENCH_WATCH", "")
+
+
+def shown_variables() -> dict[str, str]:
+    """Those that say how torch's ranks find each other and compute, for a page that others see; none is secret."""
+    shown = re.compile(r"(MASTER|GLOO|NCCL|TORCH|OMP|CUDA)_\w+|(LOCAL_)?RANK|WORLD_SIZE")
+    return {name: text for name, text in os.environ.items() if shown.fullmatch(name)}
 
 
 def refusal(env: Mapping[str, str] | None = None) -> str:
@@ -301,7 +312,7 @@ def most_ranks(env: Mapping[str, str] | None = None) -> int:
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(AS_HOROVOD|AT_START|C10D|CHECK|MEMBER|RANK_HERE|SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WORKER|MAX_NP)|HOROVOD_ELASTIC"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(AS_HOROVOD|AT_START|C10D|CHECK|MEMBER|RANK_HERE|SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WATCH|WORKER|MAX_NP)|HOROVOD_ELASTIC"
 )
 
 

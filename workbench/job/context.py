@@ -256,7 +256,7 @@ class Context:
 
     def _close(self, together: bool) -> None:
         if self.settings.report and os.getpid() == self.pid:
-            report.write(self, together)
+            report.write(self, together, self.settings.report)
         self.timeline.close()
         if self.server is not None:
             self.server.release(together)

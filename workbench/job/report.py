@@ -9,6 +9,7 @@ import platform
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,14 @@ class StepTimes:
         return [(end - begin) / self.every for begin, end in zip(self.ends, self.ends[1:], strict=False)]
 
 
-def write(context: Any, together: bool) -> None:
-    """Write this rank's part of the report into the folder that the settings name; a warning, if that cannot be.
+def write(context: Any, together: bool, folder: str, more: Mapping[str, Any] | None = None) -> None:
+    """Write this rank's part of a report; a warning, if that cannot be.
 
     Args:
         context: the :class:`workbench.job.context.Context` of the job that is left.
         together: have all ranks left it together?
+        folder: of the parts.
+        more: what this report is about.
     """
     world, steps = context.world, context.part(StepTimes)
     found: dict[str, Any] = {
@@ -84,8 +87,9 @@ def write(context: Any, together: bool) -> None:
         "gpu_memory": _gpu_memory(),
         "versions": _versions(),
         "snapshot": context.timeline.recorder.snapshot(KEPT),
+        **(more or {}),
     }
-    path = Path(context.settings.report, f"{found['epoch']}.{world.rank}.json")
+    path = Path(folder, f"{found['epoch']}.{world.rank}.json")
     try:
         path.parent.mkdir(exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}")

@@ -29,7 +29,7 @@ from workbench.simulate.measured.prediction import Measured, predict
 _SHOWN = 20  # batches in the picture
 _POINTS = 120  # of a curve of steps
 _DATA = re.compile(r'<script type="application/json" id="job">(.*?)</script>', re.DOTALL)
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ground: #fff; --ink: #1b1f24; --line: #d5dae0; --soft: #f2f4f6; }
 @media (prefers-color-scheme: dark) { :root { --ground: #16191d; --ink: #e6edf3; --line: #3a4149; --soft: #22272e; } }
 body { margin: 2em auto; max-width: 1100px; padding: 0 1em; background: var(--ground); color: var(--ink);
@@ -191,7 +191,7 @@ def html(found: Sequence[dict[str, Any]], command: Sequence[str], measured: str 
     data = json.dumps({"title": title, "ranks": [vars(row) for row in rows]}).replace("<", "\\u003c")
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{''.join(parts)}"
+        f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>{''.join(parts)}"
         f'<script type="application/json" id="job">{data}</script></body></html>\n'
     )
 

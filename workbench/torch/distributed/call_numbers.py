@@ -37,6 +37,11 @@ class CallNumbers:
         self._unused, self._limit = 0, 4 * at_once
         self._begin_anew()
 
+    @property
+    def repeats(self) -> bool:
+        """Is the last call part of a repetition?"""
+        return self._length > 0
+
     def _begin_anew(self) -> None:
         self._calls: list[Hashable] = []  # in the search; of a repetition that was found, one period
         self._borders: list[int] = []  # by call, the length of the longest beginning that ends there

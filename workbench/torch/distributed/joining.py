@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ from workbench.errors import LaunchError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.job.objects import broadcast_object
-from workbench.job.process_sets import add_by_members
+from workbench.job.process_sets import ProcessSet, add_by_members
 from workbench.torch.distributed.group import ProcessGroup
 from workbench.transport.bootstrap.shared_secret import make_private
 from workbench.transport.bootstrap.store import StoreBootstrap
@@ -75,8 +75,13 @@ def make(options: Any, backend_options: Any = None) -> ProcessGroup:
     Raises:
         LaunchError: the ranks could not connect, or are other ones in the job that they are in.
     """
+    return ProcessGroup(options.group_id, *place(options))
+
+
+def place(options: Any) -> tuple[ProcessSet, timedelta, Callable[[], None]]:
+    """Where a group stands in the job, which begins with the default one: members, timeout, and what ends with it."""
     if dist.is_initialized():
-        return ProcessGroup(options.group_id, add_by_members(options.global_ranks_in_group), options.timeout)
+        return add_by_members(options.global_ranks_in_group), options.timeout, lambda: None
     rank, size = options.group_rank, options.group_size
     _begin(lambda: _join(options.store, rank, size, options.timeout))
     if (api.rank(), api.size()) != (rank, size):
@@ -84,7 +89,7 @@ def make(options: Any, backend_options: Any = None) -> ProcessGroup:
             f"init_process_group(rank={rank}, world_size={size}): this process is rank {api.rank()} of {api.size()} in "
             "the job that it is in. Give these numbers, or none."
         )
-    return ProcessGroup(options.group_id, api.global_process_set, options.timeout, _leave)
+    return api.global_process_set, options.timeout, _leave
 
 
 def _begin(join: Any) -> None:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from workbench.common.user_line import place_of, stack_of
 from workbench.core.handle import LONG_WAIT_S, Handle
 from workbench.errors import WaitTimeoutError, WorkbenchError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.runtime.events import Overdue
-from workbench.runtime.faults.blocked_threads import called_at, users_line
+from workbench.runtime.faults.blocked_threads import called_at
 
 _NO_LIMIT = timedelta(0)
 _TORCH = str(Path(torch.__file__).parent)
 _IDLE_LOOKS = 20
+_QUIET = timedelta(seconds=1)  # without a tenth of it of a core's time nothing is computed
 
 
 class Work(dist.Work):
@@ -49,7 +54,7 @@ class Work(dist.Work):
         source: int = -1,
     ) -> None:
         super().__init__()
-        self.handles, self._result, self._finish, self._limit = list(handles), result, finish, limit
+        self.handles, self._result, self._finish, self.limit = list(handles), result, finish, limit
         self._source, self.followed = source, True
         self._left, self._lock = len(self.handles), threading.Lock()
         self._end: torch.futures.Future[Any] | None = None
@@ -106,26 +111,30 @@ class Work(dist.Work):
             DeadlineError: the group's limit has passed; on all ranks that wait.
             WaitTimeoutError: ``timeout`` has passed, on this rank alone. The collective goes on.
         """
-        if timeout > _NO_LIMIT:
-            _wait_for(self.handles, timeout)
-        else:
-            self.wait_or_fail()
+        try:
+            _wait_for(self.handles, timeout if timeout > _NO_LIMIT else self.limit)
+        except WaitTimeoutError:
+            if timeout > _NO_LIMIT:
+                raise
+            self.overdue()
+            _wait_for(self.handles, timedelta(seconds=HOLDER.get().settings.data_timeout_s))
         self._done.wait()  # for what is copied at the end, on the engine's thread
         if self._error is not None:
             raise self._error.with_traceback(None)
         return True
 
-    def wait_or_fail(self) -> None:
-        """Wait for the handles; after the group's limit they fail on every rank."""
-        try:
-            _wait_for(self.handles, self._limit)
-        except WaitTimeoutError:
-            limit_s, engine = self._limit.total_seconds(), HOLDER.get().engine
-            for handle in self.handles:
-                if not handle.poll():
-                    engine.report(Overdue(api.rank(), handle.request.process_set, handle.name, limit_s))
-            # What all ranks have announced does not fail: its bytes are on their way, with a deadline of their own.
-            _wait_for(self.handles, timedelta(seconds=HOLDER.get().settings.data_timeout_s))
+    def overdue(self) -> None:
+        """The group's limit has passed: what waits for a rank fails on every rank.
+
+        What all ranks have announced does not: its bytes are on their way, with a deadline of their own.
+        """
+        for handle in self.handles:
+            if not handle.poll():
+                event = Overdue(api.rank(), handle.request.process_set, handle.name, self.limit.total_seconds())
+                HOLDER.get().engine.report(event)
+
+    def listen(self) -> None:
+        """A thread is about to wait for the handles; who finishes them only then has to begin."""
 
     def is_completed(self) -> bool:
         return self._done.is_set()
@@ -177,12 +186,12 @@ class WaitsOfTorch:
     """
 
     def __init__(self) -> None:
-        self._works: deque[tuple[Work, str]] = deque()
+        self._works: deque[tuple[Work, list[tuple[str, int]]]] = deque()
         self._lock, self._thread = threading.Lock(), threading.Thread()
 
     def add(self, work: Work) -> None:
         """It was begun on this thread."""
-        self._works.append((work, users_line()))
+        self._works.append((work, stack_of(sys._getframe(1))))
         if not self._thread.is_alive():
             with self._lock:
                 if not self._thread.is_alive():
@@ -197,10 +206,18 @@ class WaitsOfTorch:
             while self._works:
                 self._wait(*self._works.popleft())
 
-    def _wait(self, work: Work, line: str) -> None:
-        # backward() may begin other collectives meanwhile.
-        with called_at(line, _TORCH, lambda: True), suppress(WorkbenchError):
-            work.wait_or_fail()
+    def _wait(self, work: Work, stack: list[tuple[str, int]]) -> None:
+        work.listen()
+        computes, until = True, time.monotonic() + (work.limit.total_seconds() or inf)
+        while not all(handle.poll() for handle in work.handles):
+            before = time.process_time()
+            # backward() may begin other collectives, as long as it computes.
+            with called_at(place_of(stack), _TORCH, partial(bool, computes)), suppress(WorkbenchError):
+                _wait_for(work.handles, _QUIET)
+            computes = time.process_time() - before > _QUIET.total_seconds() / 10
+            if time.monotonic() > until:
+                work.overdue()
+                until = inf
 
 
 class FromAnySource(Work):
@@ -231,7 +248,7 @@ class FromAnySource(Work):
         self._known.set()
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
-        limit = timeout if timeout > _NO_LIMIT else self._limit
+        limit = timeout if timeout > _NO_LIMIT else self.limit
         self._question.wait(limit.total_seconds() if limit > _NO_LIMIT else None)
         self._known.wait()
         return super().wait(timeout)
