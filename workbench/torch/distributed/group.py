@@ -16,8 +16,10 @@ from zlib import crc32
 import torch
 import torch.distributed as dist
 
+from workbench.common.text import by_rank
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
+from workbench.core.verbs import verb
 from workbench.errors import DeadlineError, WaitTimeoutError
 from workbench.job import api
 from workbench.job.context import HOLDER
@@ -109,14 +111,18 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 return
             rows, counts = found if isinstance(found, tuple) else (found, None)
             if expected is not None and (sent := [int(each) for each in counts]) != list(expected):
-                raise ValueError(f"This rank expects {list(expected)} from the ranks, and was sent {sent}.")
+                rows = {r: f"sent {n}, and {m} expected" for r, n, m in zip(self._ranks, sent, expected, strict=True)}
+                lines = [f"Rank {api.rank()} was sent other sizes than it expects:", *by_rank(rows)]
+                raise ValueError("\n".join([*lines, "Give tensors and splits that fit each other on all ranks."]))
             with torch.inference_mode():  # the caller may be in it, and this thread is not
                 back(tensor_of(rows, tensor))
 
+        # What may differ between ranks, such as the splits, must not decide about their numbers.
+        shape = tensor.shape[1:] if verb(kind).ragged else tensor.shape
         entry = api.entry(
             kind,
             source,
-            self._next_name((kind, tensor.dtype, tensor.shape, what, *fields.values())) + what,
+            self._next_name((kind, tensor.dtype, shape, what, fields.get("op"), fields.get("root"))) + what,
             target=target,
             convert=deliver,
             process_set=self._members,
@@ -152,7 +158,9 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     allreduce_coalesced = allreduce
 
-    def _allreduce(self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], ends: Ends) -> None:
+    def _allreduce(
+        self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], ends: Ends, what: str = ""
+    ) -> None:
         """Reduce ``tensor`` into ``into``; None: this rank does not want the result."""
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, into, opts, handles, ends)
@@ -160,13 +168,13 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         dense = _dense(tensor) if into is tensor else _copy(tensor)
         if how.op is None:
             rows = dense.new_empty((self.size(), dense.numel()))
-            handle = self._begin(Kind.ALLGATHER, dense.view(1, -1), opts, rows, what=how.name)
+            handle = self._begin(Kind.ALLGATHER, dense.view(1, -1), opts, rows, what=what + how.name)
             ends.append(lambda: dense.view(-1).copy_(how.of_rows(rows)))
         else:
             if how.factor is not None:
                 dense.mul_(how.factor)
             numbers = torch.view_as_real(dense) if dense.is_complex() else dense
-            handle = self._begin(Kind.ALLREDUCE, numbers, opts, numbers, what=how.name, op=how.op)
+            handle = self._begin(Kind.ALLREDUCE, numbers, opts, numbers, what=what + how.name, op=how.op)
         handles.append(handle)
         if into is not None and dense is not into:
             ends.append(partial(into.copy_, dense))
@@ -248,8 +256,10 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """An allreduce of which the root alone keeps the result: the others' tensors stay as they are."""
         handles, ends = list[Handle](), Ends()
+        root = opts.rootRank
         for tensor in tensors:
-            self._allreduce(_copy(tensor), tensor if opts.rootRank == self._mine else None, opts, handles, ends)
+            into = tensor if root == self._mine else None
+            self._allreduce(_copy(tensor), into, opts, handles, ends, f".reduce.to{root}")
         return self._work(handles, tensors, ends, opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
@@ -307,13 +317,15 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Work:
         parts = dict(enumerate(tensors[0])) if opts.rootRank == self._mine else {}
-        return self._exchange({opts.rootRank: outputs[0]}, parts, outputs, opts)
+        return self._exchange({opts.rootRank: outputs[0]}, parts, outputs, opts, f".scatter.from{opts.rootRank}")
 
     def gather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Work:
         places = dict(enumerate(outputs[0])) if opts.rootRank == self._mine else {}
-        return self._exchange(places, {opts.rootRank: tensors[0]}, outputs, opts)
+        return self._exchange(places, {opts.rootRank: tensors[0]}, outputs, opts, f".gather.to{opts.rootRank}")
 
-    def _exchange(self, places: dict[int, Tensor], parts: dict[int, Tensor], result: Any, opts: Any) -> Work:
+    def _exchange(
+        self, places: dict[int, Tensor], parts: dict[int, Tensor], result: Any, opts: Any, what: str = ""
+    ) -> Work:
         """An alltoall: each rank gives ``parts`` by their receiver, and has ``places`` by their sender."""
 
         def lengths(tensors: dict[int, Tensor]) -> tuple[int, ...]:
@@ -328,7 +340,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 if rank in places:
                     _fill(places[rank], got)
 
-        begin = self._begin(Kind.ALLTOALL, flat, opts, back=back, expected=expected, splits=lengths(parts))
+        splits = lengths(parts)
+        begin = self._begin(Kind.ALLTOALL, flat, opts, back=back, expected=expected, what=what, splits=splits)
         return self._work([begin], result, [], opts)
 
     # --- messages between two ranks -------------------------------------------------------------------
