@@ -22,6 +22,7 @@ from workbench.runtime.faults.blocked_threads import called_at, users_line
 _NO_LIMIT = timedelta(0)
 _TORCH = str(Path(torch.__file__).parent)
 _IDLE_LOOKS = 20
+_AT_WORK = 0.05  # of the time on one processor: less on a rank that waits, more on one that computes beside many others
 
 
 class Work(dist.Work):
@@ -133,6 +134,17 @@ class Work(dist.Work):
         return self._future
 
 
+class Computing:
+    """Has this process computed since it was last asked? One that waits uses no processor."""
+
+    def __init__(self) -> None:
+        self._seen = time.monotonic(), time.process_time()
+
+    def __call__(self) -> bool:
+        (at, used), self._seen = self._seen, (time.monotonic(), time.process_time())
+        return self._seen[1] - used > _AT_WORK * (self._seen[0] - at)
+
+
 class WaitsOfTorch:
     """Works for whose futures torch's C++ may wait, as DDP does in ``backward()``, of which rank 0 would not hear.
 
@@ -142,6 +154,7 @@ class WaitsOfTorch:
 
     def __init__(self) -> None:
         self._works: deque[tuple[Work, str]] = deque()
+        self._computing = Computing()
         self._lock, self._thread = threading.Lock(), threading.Thread()
 
     def add(self, work: Work) -> None:
@@ -160,8 +173,8 @@ class WaitsOfTorch:
             looks = 0 if self._works else looks + 1
             while self._works:
                 work, line = self._works.popleft()
-                # backward() may begin other collectives meanwhile.
-                with called_at(line, _TORCH, lambda: True), suppress(WorkbenchError):
+                # While backward() computes, it may begin other collectives.
+                with called_at(line, _TORCH, self._computing), suppress(WorkbenchError):
                     for handle in work.handles:
                         handle.wait()
 
