@@ -369,8 +369,12 @@ def test_trains_as_one_process(n: int) -> None:
 def test_ranks_that_disagree(n: int) -> None:
     """Another shape, another verb at the same place: all are told, and the next call is right."""
     odd = hvd.rank() == n - 1
+    ends = dist.new_group([0, n - 1], group_desc="ends")
     with pytest.raises(MismatchError, match=r"Mismatched allreduce tensor shapes"):
         dist.all_reduce(torch.ones(2 + odd))
+    if hvd.rank() in (0, n - 1):
+        with pytest.raises(MismatchError, match=r"in 'allreduce\.\d+:ends\."):
+            dist.all_reduce(torch.ones(2 + odd), group=ends)
     with pytest.raises(MismatchError, match=r"One rank did an allreduce, but another rank did an? broadcast"):
         dist.broadcast(torch.ones(2), 0) if odd else dist.all_reduce(torch.ones(2))
     tensor = mine()

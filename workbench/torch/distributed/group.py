@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from zlib import crc32
 
@@ -69,6 +69,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     @property
     def group_name(self) -> str:
         return self._name
+
+    @cached_property
+    def _title(self) -> str:
+        """In names of calls: the group's number, and what users call it, such as a dimension of a mesh."""
+        named = self.group_desc not in ("default_pg", "undefined")
+        return f"{self._name}:{self.group_desc}" if named else self._name
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
@@ -133,7 +139,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def _next_name(self, call: Hashable) -> str:
         since = self._count()
-        return f"{self._name}.{since}{self._numbers.next(call)}"
+        return f"{self._title}.{since}{self._numbers.next(call)}"
 
     def _count(self) -> str:
         """All ranks count anew after a failure."""
@@ -386,7 +392,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def _message_name(self, source: int, dest: int, tag: int) -> str:
         since, sender = self._count(), "any" if source < 0 else source
         self._messages[source, dest, tag] += 1
-        return f"{self._name}.{since}{sender}to{dest}.{tag}.{self._messages[source, dest, tag]}"
+        return f"{self._title}.{since}{sender}to{dest}.{tag}.{self._messages[source, dest, tag]}"
 
 
 def _copy(tensor: Tensor) -> Tensor:
