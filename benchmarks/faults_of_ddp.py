@@ -71,6 +71,8 @@ odd = rank == GUILTY
 alone = Net()
 alone_sgd = torch.optim.SGD(alone.parameters(), lr=0.1)
 groups = [dist.new_group(list(range(n))) for _ in range(2)]
+two = [GUILTY, (GUILTY + 1) % n]
+pair = dist.new_group(two)
 
 def train_alone(step, mine):
     with torch.no_grad():
@@ -224,6 +226,15 @@ FAULTS = {
             f"if odd: dist.new_group([rank])\n    dist.all_reduce({X}, group=dist.new_group(list(range(n))))  # fault"
         )
     ),
+    "shape in a pair": Fault(all_ranks("if rank in two: dist.all_reduce(torch.ones(3 + odd), group=pair)  # fault")),
+    "a pair without one": Fault(all_ranks(f"if rank == two[1]: dist.all_reduce({X}, group=pair)  # fault")),
+    "other members": Fault(
+        all_ranks(f"dist.all_reduce({X}, group=dist.new_group([rank] if odd else list(range(n))))  # fault")
+    ),
+    "nobody waits": Fault(all_ranks("dist.all_reduce(torch.ones(3 + odd), async_op=True)"), "fine"),
+    "is interrupted": Fault(guilty("os.kill(os.getpid(), signal.SIGINT); time.sleep(9)  # fault"), "left"),
+    "is ended": Fault(guilty("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)  # fault"), "killed"),
+    "leaves the group": Fault(guilty("dist.destroy_process_group()"), "left"),
     "send alone": Fault(guilty(f"dist.send({X}, (rank + 1) % n)  # fault")),
     "recv alone": Fault(guilty(f"dist.recv({X}, (rank + 1) % n)  # fault")),
     "recv from nobody": Fault(guilty(f"dist.recv({X})  # fault")),
@@ -293,7 +304,7 @@ class Verdict:
 _ROW = re.compile(r"^  ranks? (\d+(?:, \d+)*): (.*)$", re.MULTILINE)
 _LINE = re.compile(r"in train\.py, line (\d+)")
 _FRAME = re.compile(r'File ".*train\.py", line (\d+)')
-_BLAMED = re.compile(r"Ranks? ([\d, ]+) (?:is|are|raised|has left|was lost)")
+_BLAMED = re.compile(r"Ranks? ([\d, ]+) (?:is|are|raised|has left|was lost)|misses ranks? ([\d, ]+)")
 
 
 def judge(draw: Draw, script: str, said: list[dict[str, Any]], launcher: str, code: int | None) -> Verdict:
@@ -328,7 +339,7 @@ def _complaints(
         message = text[len(own(text)) :]
         if each["kind"] in ("AssertionError", "IndexError", "KeyError", "TypeError", "AttributeError"):
             yield f"rank {rank}: {text.splitlines()[-1]}"
-        blamed = {int(r) for names in _BLAMED.findall(message) for r in re.findall(r"\d+", names)}
+        blamed = {int(r) for names in _BLAMED.findall(message) for r in re.findall(r"\d+", "".join(names))}
         if how in ("left", "raised", "killed") and odd not in blamed:
             yield f"rank {rank} is not told of rank {odd}"
         if how == "raised" and not lines & {int(line) for line in _FRAME.findall(message)}:

@@ -229,6 +229,7 @@ def test_a_circle_through_several_sets_is_told_whole() -> None:
     assert found.keys() == waiting.keys()
     for _, text in found.values():
         assert all(re.search(rf"rank {rank}: waiting .*at {rank}", text) for rank in range(3)), text
+        assert [f"  'allreduce.x' misses rank {rank}" in text for rank in range(3)] == [True] * 3
 
 
 def test_who_waits_for_a_busy_rank_is_not_stuck() -> None:

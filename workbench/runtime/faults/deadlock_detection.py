@@ -52,6 +52,11 @@ class Missed:
     missing: tuple[int, ...]
     one_is_enough: bool = False
 
+    @property
+    def of(self) -> set[int]:
+        """The ranks that the name concerns."""
+        return {*self.here, *self.missing}
+
 
 class Attendance:
     """What each rank last reported: it waits, is idle, raised, or left the job; else it runs.
@@ -246,7 +251,7 @@ class Attendance:
 
     def _circular(self, key: Key, circle: Mapping[Key, Missed]) -> Error:
         """The error for one name of a circle; with all its ranks, for the cause may be in another process set."""
-        ranks = {rank for each in circle.values() for rank in (*each.here, *each.missing)}
+        ranks = set().union(*(each.of for each in circle.values()))
         missed = replace(circle[key], missing=tuple(ranks.difference(circle[key].here)))
         verbs = {other: other[1].partition(".")[0] for other in circle if _bare(other) == _bare(key)}
         if len(verbs) > 1:
@@ -260,7 +265,9 @@ class Attendance:
         first = (
             f"The ranks wait for each other, so {key[1]!r}, submitted by {rank_list(missed.here)}, can never complete."
         )
-        return "MissingRanksError", self._text(first, key, missed, _CURES["blocked"])
+        # Where a name is of some of these ranks alone, the rows do not say whom it misses.
+        some = [f"  {other[1]!r} misses {rank_list(each.missing)}" for other, each in circle.items() if each.of < ranks]
+        return "MissingRanksError", self._text(first, key, missed, "\n".join([*some, _CURES["blocked"]]))
 
 
 def _bare(key: Key) -> tuple[int, str]:
