@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import random
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -160,6 +161,18 @@ def test_exchanged(n: int) -> None:
     places = [torch.empty(2) for _ in range(n)]
     dist.all_to_all(places, [torch.full((2,), float(10 * rank + other)) for other in range(n)])
     assert [each[0].item() for each in places] == [10.0 * other + rank for other in range(n)]
+
+
+def test_sizes_of_their_own(n: int) -> None:
+    """Rank 0's calls are alike again and again, and another's are not: they belong together still."""
+    dice = random.Random(1)
+    for _ in range(150):
+        some = [dice.randrange(1, 9) if rank else 1 for rank in range(n)]  # each rank sends so many to itself
+        splits = [some[hvd.rank()] if rank == hvd.rank() else 1 for rank in range(n)]
+        out = torch.empty(sum(splits))
+        dist.all_to_all_single(out, torch.full((sum(splits),), float(hvd.rank())), splits, splits)
+        same(out, [float(rank) for rank, count in enumerate(splits) for _ in range(count)])
+    dist.barrier()
 
 
 def test_broadcast_and_barriers(n: int) -> None:
@@ -473,7 +486,7 @@ def test_tensors_that_are_not_on_the_cpu(n: int) -> None:
 @pytest.mark.ranks(2)
 def test_groups_have_names(n: int) -> None:
     """Errors show a group's description: that of a mesh's dimension "tp" is "mesh_tp"."""
-    with pytest.raises(MismatchError, match=r"in 'allreduce\.mesh_tp\."):
+    with pytest.raises(MismatchError, match=r"in 'allreduce\.\d+:mesh_tp\."):
         dist.all_reduce(torch.ones(2 + hvd.rank()), group=dist.new_group(group_desc="mesh_tp"))
     wait_for_all()
 
@@ -482,8 +495,12 @@ def test_groups_have_names(n: int) -> None:
 def test_ranks_that_disagree(n: int) -> None:
     """Another shape, another verb at the same place: all are told, and the next call is right."""
     odd = hvd.rank() == n - 1
+    ends = dist.new_group([0, n - 1], group_desc="ends")
     with pytest.raises(MismatchError, match=r"Mismatched allreduce tensor shapes"):
         dist.all_reduce(torch.ones(2 + odd))
+    if hvd.rank() in (0, n - 1):
+        with pytest.raises(MismatchError, match=r"in 'allreduce\.\d+:ends\."):
+            dist.all_reduce(torch.ones(2 + odd), group=ends)
     with pytest.raises(MismatchError, match=r"One rank did an allreduce, but another rank did an? broadcast"):
         dist.broadcast(torch.ones(2), 0) if odd else dist.all_reduce(torch.ones(2))
     tensor = mine()
@@ -509,12 +526,26 @@ def test_ranks_that_expect_other_sizes(n: int) -> None:
     """What comes is not what was asked for: an error, where it would stand at a neighbour's place."""
     wrong = [torch.zeros(3) for _ in range(n)] if hvd.rank() == 0 else None
     if hvd.rank() == 0:
-        with pytest.raises(ValueError, match=r"expects \[3, .* was sent \[2, "):
+        with pytest.raises(ValueError, match=r"rank 0: sent 2, and 3 expected\n"):
             dist.gather(torch.zeros(2), wrong)
     else:
         dist.gather(torch.zeros(4 if hvd.rank() == 1 else 3), None)
     with pytest.raises(MissingRanksError, match="wait for each other"):
         dist.all_reduce(torch.ones(2, dtype=torch.int64), dist.ReduceOp.BOR if hvd.rank() else dist.ReduceOp.BXOR)
+
+
+@pytest.mark.ranks(2)
+def test_ranks_that_name_other_roots(n: int) -> None:
+    """Each learns which: where one rank alone has a result, the others would go on without a word."""
+    root, x = int(hvd.rank() > 0), torch.ones(2)
+    lists = [torch.ones(2) for _ in range(n)] if hvd.rank() < 2 else None
+    for call in (
+        lambda: dist.reduce(x, root),
+        lambda: dist.gather(x, lists, root),
+        lambda: dist.scatter(x, lists, root),
+    ):
+        with pytest.raises(MissingRanksError, match=rf"\.(to|from){1 - root}' in test_torch_distributed.py"):
+            call()
 
 
 @pytest.mark.ranks(2)

@@ -291,8 +291,10 @@ def test_calls_of_a_graph_are_told_with_the_line_that_made_them() -> None:
         ready.wait(10)
         end.wait(10)
 
+    more = [True]
+
     def call(name: str, until: threading.Event) -> None:
-        with called_at(f"line of {name}", threading.__file__, lambda: True), waits.blocked(0, name):
+        with called_at(f"line of {name}", threading.__file__, lambda: more[0]), waits.blocked(0, name):
             ready.wait(10)
             until.wait(10)
 
@@ -305,6 +307,11 @@ def test_calls_of_a_graph_are_told_with_the_line_that_made_them() -> None:
     go.set()
     threads[1].join(10)
     assert told[-2:] == [Blocked(0, ()), Blocked(0, ((0, "b", "line of b"),), more=True)]
+    waits.look(1.0)
+    more[0] = False  # the graph has come to its end
+    waits.look(2.0)
+    waits.look(3.0)
+    assert told[-2:] == [Blocked(0, ((0, "b", "line of b"),), more) for more in (True, False)]
     end.set()
     for thread in threads:
         thread.join(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from coordination import Coordinator
 
 from workbench.core.messages import Announce, Kind, Left, Raised, Request
 from workbench.runtime.events import Began, Blocked, Ended, Sent
+from workbench.runtime.faults.deadlock_detection import Attendance, Missed
 
 GRACE_S = 0.5
 
@@ -54,7 +56,7 @@ def test_a_rank_that_is_idle_fails_what_waits_for_it() -> None:
     assert lines[1:4] == [
         "  rank 0: waiting in train.py, line 7: f(x)",
         "  rank 1: idle, for the cell has ended there",
-        "  rank 2: running something else",
+        "  rank 2: submitted it",
     ]
     assert "if rank == 0" in lines[4]
     assert coordinator.waiting() == {}
@@ -132,7 +134,7 @@ def test_who_has_submitted_is_not_about_to_come() -> None:
         coordinator.take(Announce(rank, (ask("x"),)), 1.0)
     coordinator.take(blocked(0, "x"), 1.1)
     _, text = errors(coordinator.take(Left(1), 1.2))["allreduce.x"]
-    assert text.splitlines()[2:4] == ["  rank 1: left the job", "  rank 2: running something else"]
+    assert text.splitlines()[2:4] == ["  rank 1: left the job", "  rank 2: submitted it"]
 
 
 def test_what_idle_ranks_have_submitted_stays() -> None:
@@ -215,6 +217,19 @@ def test_a_ring_of_waits_is_found_though_a_rank_waits_on_top() -> None:
     coordinator.take(blocked(1, "b"), 0.0)
     coordinator.take(blocked(2, "c"), 0.0)
     assert set(errors(coordinator.expire(1.0))) == {"allreduce.a", "allreduce.b", "allreduce.c"}
+
+
+def test_a_circle_through_several_sets_is_told_whole() -> None:
+    """0 waits for 1 in one process set, 1 for 2 in another, 2 for 0 in a third: each learns what all three do."""
+    attendance = Attendance(GRACE_S)
+    waiting = {(rank + 1, "allreduce.x"): Missed(0.0, (rank,), ((rank + 1) % 3,)) for rank in range(3)}
+    for rank in range(3):
+        attendance.take(Blocked(rank, ((rank + 1, "allreduce.x", f"at {rank}"),)), 0.0)
+    found = attendance.unsatisfiable(waiting, 1.0)
+    assert found.keys() == waiting.keys()
+    for _, text in found.values():
+        assert all(re.search(rf"rank {rank}: waiting .*at {rank}", text) for rank in range(3)), text
+        assert [f"  'allreduce.x' misses rank {rank}" in text for rank in range(3)] == [True] * 3
 
 
 def test_who_waits_for_a_busy_rank_is_not_stuck() -> None:

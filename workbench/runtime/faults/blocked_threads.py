@@ -68,7 +68,7 @@ class BlockedThreads(Waits):
         self._submit: dict[int, threading.Thread] = {}
         self._waiting: dict[int, tuple[int, str, str]] = {}
         self._graphs: dict[int, tuple[str, Callable[[], bool]]] = {}  # of waiting threads: the library, more to come?
-        self._reported = False  # rank 0 takes this rank for blocked
+        self._reported: Blocked | None = None  # rank 0 takes this rank for blocked
         self._look_at = 0.0
 
     def submits(self, engine: int | None = None) -> None:
@@ -102,8 +102,11 @@ class BlockedThreads(Waits):
         return bool(alive - held_up(resting))
 
     def look(self, now: float) -> None:
-        """Is this rank blocked by now? A thread that went on may have ended since, or wait for one that waits."""
-        if self._waiting and not self._reported and now >= self._look_at:
+        """Is this rank blocked by now, and for good?
+
+        A thread that went on may have ended since, or wait for one that waits; a graph may have come to its end.
+        """
+        if self._waiting and (self._reported is None or self._reported.more) and now >= self._look_at:
             self._look_at = now + LONG_WAIT_S
             try:
                 with self._lock:
@@ -140,14 +143,16 @@ class BlockedThreads(Waits):
 
     def _report_blocked(self) -> None:
         if self._waiting and not self.others():
-            self._reported = True
             more = any(more() for _, more in self._graphs.values())
-            self._report(Blocked(self._rank, tuple(self._waiting.values()), more))
+            event = Blocked(self._rank, tuple(self._waiting.values()), more)
+            if event != self._reported:
+                self._reported = event
+                self._report(event)
 
     def _end(self, thread: int) -> None:
         self._graphs.pop(thread, None)
         if self._waiting.pop(thread, None) is not None or self._reported:
-            self._reported = False
+            self._reported = None
             self._report(Blocked(self._rank, ()))
 
 

@@ -15,7 +15,7 @@ The clock is an argument. Whoever waits gets an error with a line for each rank:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workbench.common.text import by_rank, rank_list
 from workbench.core.coordinator import Error
@@ -51,6 +51,11 @@ class Missed:
     here: tuple[int, ...]
     missing: tuple[int, ...]
     one_is_enough: bool = False
+
+    @property
+    def of(self) -> set[int]:
+        """The ranks that the name concerns."""
+        return {*self.here, *self.missing}
 
 
 class Attendance:
@@ -206,7 +211,9 @@ class Attendance:
             return "left the job"
         if rank in missed.missing and self._late(rank):
             return "about to begin its next cell"
-        return "idle, for the cell has ended there" if rank in self._idle else "running something else"
+        if rank in self._idle:
+            return "idle, for the cell has ended there"
+        return "submitted it" if rank in missed.here else "running something else"
 
     # --- ranks that wait for each other --------------------------------------------------------------
 
@@ -243,8 +250,9 @@ class Attendance:
         return not (all(late) if missed.one_is_enough else any(late))
 
     def _circular(self, key: Key, circle: Mapping[Key, Missed]) -> Error:
-        """The error for one name of a circle."""
-        missed = circle[key]
+        """The error for one name of a circle; with all its ranks, for the cause may be in another process set."""
+        ranks = set().union(*(each.of for each in circle.values()))
+        missed = replace(circle[key], missing=tuple(ranks.difference(circle[key].here)))
         verbs = {other: other[1].partition(".")[0] for other in circle if _bare(other) == _bare(key)}
         if len(verbs) > 1:
             doing = {rank: self._doing(rank, key, missed) for rank in sorted((*missed.here, *missed.missing))}
@@ -257,7 +265,9 @@ class Attendance:
         first = (
             f"The ranks wait for each other, so {key[1]!r}, submitted by {rank_list(missed.here)}, can never complete."
         )
-        return "MissingRanksError", self._text(first, key, missed, _CURES["blocked"])
+        # Where a name is of some of these ranks alone, the rows do not say whom it misses.
+        some = [f"  {other[1]!r} misses {rank_list(each.missing)}" for other, each in circle.items() if each.of < ranks]
+        return "MissingRanksError", self._text(first, key, missed, "\n".join([*some, _CURES["blocked"]]))
 
 
 def _bare(key: Key) -> tuple[int, str]:

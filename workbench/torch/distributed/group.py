@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from zlib import crc32
 
@@ -17,8 +17,10 @@ import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
+from workbench.common.text import by_rank
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
+from workbench.core.verbs import verb
 from workbench.errors import DeadlineError
 from workbench.job import api
 from workbench.job.context import HOLDER
@@ -34,7 +36,6 @@ Tensor = torch.Tensor
 Ends = list[Callable[[], object]]
 """What is still to be done when all collectives of a call have ended."""
 
-_NO_DESC = ("default_pg", "undefined")  # torch's, where nobody has named a group
 _Base: Any = dist.ProcessGroup  # its types are for those who call a group, with further forms of each call
 
 
@@ -55,7 +56,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._ranks = members.ranks or []
         self._mine = self._ranks.index(api.rank())
         super().__init__(self._mine, len(self._ranks))
-        self._since, self._numbers, self._shown = "", CallNumbers(), name
+        self._since, self._numbers = "", CallNumbers()
         self._label = int(name) if name.isdecimal() else crc32(name.encode())  # of messages; a mesh's groups have names
         self._messages = Counter[tuple[int, int, int]]()  # so many by (source, dest, tag)
 
@@ -72,10 +73,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def group_name(self) -> str:
         return self._name
 
-    def _set_group_desc(self, desc: str) -> None:
-        """``"mesh_tp"`` of a mesh's dimension ``"tp"``: errors show it."""
-        super()._set_group_desc(desc)
-        self._shown = self._name if desc in _NO_DESC else f"{desc}.{self._name}"
+    @cached_property
+    def _title(self) -> str:
+        """In names of calls: the group's number, and what users call it, such as a dimension of a mesh."""
+        named = self.group_desc not in ("default_pg", "undefined")
+        return f"{self._name}:{self.group_desc}" if named else self._name
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
@@ -118,14 +120,18 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 return
             rows, counts = found if isinstance(found, tuple) else (found, None)
             if expected is not None and (sent := [int(each) for each in counts]) != list(expected):
-                raise ValueError(f"This rank expects {list(expected)} from the ranks, and was sent {sent}.")
+                rows = {r: f"sent {n}, and {m} expected" for r, n, m in zip(self._ranks, sent, expected, strict=True)}
+                lines = [f"Rank {api.rank()} was sent other sizes than it expects:", *by_rank(rows)]
+                raise ValueError("\n".join([*lines, "Give tensors and splits that fit each other on all ranks."]))
             with torch.inference_mode():  # the caller may be in it, and this thread is not
                 back(tensor_of(rows, tensor))
 
+        # What may differ between ranks, such as the splits, must not decide about their numbers.
+        shape = tensor.shape[1:] if verb(kind).ragged else tensor.shape
         entry = api.entry(
             kind,
             source,
-            self._next_name((kind, tensor.dtype, tensor.shape, what, *fields.values())) + what,
+            self._next_name((kind, tensor.dtype, shape, what, fields.get("op"), fields.get("root"))) + what,
             target=target,
             convert=deliver,
             process_set=self._members,
@@ -136,7 +142,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     def _next_name(self, call: Hashable) -> str:
         since = self._count()
-        return f"{self._shown}.{since}{self._numbers.next(call)}"
+        return f"{self._title}.{since}{self._numbers.next(call)}"
 
     def _count(self) -> str:
         """All ranks count anew after a failure."""
@@ -168,7 +174,9 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
-    def _allreduce(self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], ends: Ends) -> None:
+    def _allreduce(
+        self, tensor: Tensor, into: Tensor | None, opts: Any, handles: list[Handle], ends: Ends, what: str = ""
+    ) -> None:
         """Reduce ``tensor`` into ``into``; None: this rank does not want the result."""
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, into, opts, handles, ends)
@@ -176,13 +184,13 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         dense = _dense(tensor) if into is tensor else _copy(tensor)
         if how.op is None:
             rows = dense.new_empty((self.size(), dense.numel()))
-            handle = self._begin(Kind.ALLGATHER, dense.view(1, -1), opts, rows, what=how.name)
+            handle = self._begin(Kind.ALLGATHER, dense.view(1, -1), opts, rows, what=what + how.name)
             ends.append(lambda: dense.view(-1).copy_(how.of_rows(rows)))
         else:
             if how.factor is not None:
                 dense.mul_(how.factor)
             numbers = torch.view_as_real(dense) if dense.is_complex() else dense
-            handle = self._begin(Kind.ALLREDUCE, numbers, opts, numbers, what=how.name, op=how.op)
+            handle = self._begin(Kind.ALLREDUCE, numbers, opts, numbers, what=what + how.name, op=how.op)
         handles.append(handle)
         if into is not None and dense is not into:
             ends.append(partial(into.copy_, dense))
@@ -267,8 +275,10 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """An allreduce of which the root alone keeps the result: the others' tensors stay as they are."""
         handles, ends = list[Handle](), Ends()
+        root = opts.rootRank
         for tensor in tensors:
-            self._allreduce(_copy(tensor), tensor if opts.rootRank == self._mine else None, opts, handles, ends)
+            into = tensor if root == self._mine else None
+            self._allreduce(_copy(tensor), into, opts, handles, ends, f".reduce.to{root}")
         return self._work(handles, tensors, ends, opts)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
@@ -333,14 +343,16 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     @call("scatter", c10d.ScatterOptions, ("rootRank",), tensors=2)
     def scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Work:
         parts = dict(enumerate(tensors[0])) if opts.rootRank == self._mine else {}
-        return self._exchange({opts.rootRank: outputs[0]}, parts, outputs, opts)
+        return self._exchange({opts.rootRank: outputs[0]}, parts, outputs, opts, f".scatter.from{opts.rootRank}")
 
     @call("gather", c10d.GatherOptions, ("rootRank",), tensors=2)
     def gather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Work:
         places = dict(enumerate(outputs[0])) if opts.rootRank == self._mine else {}
-        return self._exchange(places, {opts.rootRank: tensors[0]}, outputs, opts)
+        return self._exchange(places, {opts.rootRank: tensors[0]}, outputs, opts, f".gather.to{opts.rootRank}")
 
-    def _exchange(self, places: dict[int, Tensor], parts: dict[int, Tensor], result: Any, opts: Any) -> Work:
+    def _exchange(
+        self, places: dict[int, Tensor], parts: dict[int, Tensor], result: Any, opts: Any, what: str = ""
+    ) -> Work:
         """An alltoall: each rank gives ``parts`` by their receiver, and has ``places`` by their sender."""
 
         def lengths(tensors: dict[int, Tensor]) -> tuple[int, ...]:
@@ -355,7 +367,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 if rank in places:
                     _fill(places[rank], got)
 
-        begin = self._begin(Kind.ALLTOALL, flat, opts, back=back, expected=expected, splits=lengths(parts))
+        splits = lengths(parts)
+        begin = self._begin(Kind.ALLTOALL, flat, opts, back=back, expected=expected, what=what, splits=splits)
         return self._work([begin], result, [], opts)
 
     # --- messages between two ranks -------------------------------------------------------------------
@@ -403,7 +416,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def _message_name(self, source: int, dest: int, tag: int) -> str:
         since, sender = self._count(), "any" if source < 0 else source
         self._messages[source, dest, tag] += 1
-        return f"{self._shown}.{since}{sender}to{dest}.{tag}.{self._messages[source, dest, tag]}"
+        return f"{self._title}.{since}{sender}to{dest}.{tag}.{self._messages[source, dest, tag]}"
 
 
 def _copy(tensor: Tensor) -> Tensor:

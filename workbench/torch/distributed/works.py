@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from workbench.runtime.faults.blocked_threads import called_at
 _NO_LIMIT = timedelta(0)
 _TORCH = str(Path(torch.__file__).parent)
 _IDLE_LOOKS = 20
-_QUIET = timedelta(seconds=1)  # without a tenth of it of a core's time nothing is computed
+_AT_WORK = 0.05  # of the time on one processor: less on a rank that waits, more on one that computes beside many others
 
 
 class Work(dist.Work):
@@ -178,6 +176,17 @@ def _wait_for(handles: Sequence[Handle], limit: timedelta) -> None:
         handle.wait(None if until is None else max(0.0, until - time.monotonic()))
 
 
+class Computing:
+    """Has this process computed since it was last asked? One that waits uses no processor."""
+
+    def __init__(self) -> None:
+        self._seen = time.monotonic(), time.process_time()
+
+    def __call__(self) -> bool:
+        (at, used), self._seen = self._seen, (time.monotonic(), time.process_time())
+        return self._seen[1] - used > _AT_WORK * (self._seen[0] - at)
+
+
 class WaitsOfTorch:
     """Works for whose futures torch's C++ may wait, as DDP does in ``backward()``, of which rank 0 would not hear.
 
@@ -187,6 +196,7 @@ class WaitsOfTorch:
 
     def __init__(self) -> None:
         self._works: deque[tuple[Work, list[tuple[str, int]]]] = deque()
+        self._computing = Computing()
         self._lock, self._thread = threading.Lock(), threading.Thread()
 
     def add(self, work: Work) -> None:
@@ -208,16 +218,13 @@ class WaitsOfTorch:
 
     def _wait(self, work: Work, stack: list[tuple[str, int]]) -> None:
         work.listen()
-        computes, until = True, time.monotonic() + (work.limit.total_seconds() or inf)
-        while not all(handle.poll() for handle in work.handles):
-            before = time.process_time()
-            # backward() may begin other collectives, as long as it computes.
-            with called_at(place_of(stack), _TORCH, partial(bool, computes)), suppress(WorkbenchError):
-                _wait_for(work.handles, _QUIET)
-            computes = time.process_time() - before > _QUIET.total_seconds() / 10
-            if time.monotonic() > until:
+        # While backward() computes, it may begin other collectives.
+        with called_at(place_of(stack), _TORCH, self._computing), suppress(WorkbenchError):
+            try:
+                _wait_for(work.handles, work.limit)
+            except WaitTimeoutError:
                 work.overdue()
-                until = inf
+                _wait_for(work.handles, _NO_LIMIT)
 
 
 class FromAnySource(Work):
