@@ -68,6 +68,13 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def group_name(self) -> str:
         return self._name
 
+    @property
+    def _device_types(self) -> list[torch.device]:  # torch.distributed.checkpoint looks for a CPU
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> ProcessGroup:
+        return self
+
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
 
