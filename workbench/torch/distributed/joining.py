@@ -73,6 +73,7 @@ def make(options: Any, backend_options: Any = None) -> ProcessGroup:
             f"init_process_group(rank={rank}, world_size={size}): this process is rank {api.rank()} of {api.size()} in "
             "the job that it is in. Give these numbers, or none."
         )
+    HOLDER.get().unfinished.add(dist.destroy_process_group)  # another job needs another group
     return ProcessGroup(options.group_id, api.global_process_set, options.timeout, _leave)
 
 
@@ -87,8 +88,10 @@ def _leave() -> None:
     context = HOLDER.find()
     if context is None:
         return
+    context.unfinished.discard(dist.destroy_process_group)
     mine = context.part(BegunByGroup)
     if mine.begun:
+        mine.begun = False
         api.shutdown()
     for folder in mine:
         folder.cleanup()

@@ -18,6 +18,7 @@ from workbench.core.handle import LONG_WAIT_S, Handle
 from workbench.errors import WorkbenchError
 from workbench.job.context import HOLDER
 from workbench.runtime.faults.blocked_threads import called_at, users_line
+from workbench.training.graph_calls import GraphCalls
 
 _NO_LIMIT = timedelta(0)
 _TORCH = str(Path(torch.__file__).parent)
@@ -78,6 +79,8 @@ class Work(dist.Work):
 
     def _deliver(self, _: Any) -> Any:
         if self._error is not None:
+            if context := HOLDER.find():
+                context.part(GraphCalls).error = self._error
             raise self._error.with_traceback(None)
         return self._result
 
