@@ -103,3 +103,12 @@ def test_numbers_that_are_not_the_jobs(jobs: Runner, tmp_path: Path) -> None:
     job = jobs.python(script(tmp_path, text), deadline_s=100)
     assert job.code == 1
     assert "init_process_group(rank=0, world_size=3): this process is rank 0 of 1 in the job" in job.err(0)
+
+
+def test_checkpoints(jobs: Runner, tmp_path: Path) -> None:
+    """torch's own, of weights and moments: of 4 ranks, also by a thread; 2 and 3 go on as the serial run does."""
+    file = str(Path(__file__).with_name("checkpoints.py"))
+    words = ("-m", "workbench.cli.main", "run", "-np", "4", sys.executable, file, str(tmp_path))
+    job = jobs.python(*words, deadline_s=110)
+    assert job.code == 0, job.report()
+    assert job.out(0).count("all equal") == 4, job.report()
