@@ -13,6 +13,8 @@ needs("torch")
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from workbench.torch.elastic import read_checkpoint  # noqa: E402
+
 pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(200)]
 SCRIPT = Path(__file__).parent / "scripts" / "group_training.py"
 Start = Callable[[str, int], list[list[torch.Tensor]]]
@@ -20,7 +22,7 @@ Start = Callable[[str, int], list[list[torch.Tensor]]]
 
 @pytest.fixture
 def weights_of(tmp_path: Path) -> Iterator[Start]:
-    """``weights_of("ddp", 3)`` trains; the weights of each rank, in the end."""
+    """``weights_of("ddp", 3)`` trains; the weights of each rank in the end, and those in the checkpoint."""
     jobs: list[Job] = []
 
     def train(kind: str, ranks: int) -> list[list[torch.Tensor]]:
@@ -33,7 +35,9 @@ def weights_of(tmp_path: Path) -> Iterator[Start]:
         if ranks > 1:
             assert text.count("begins with 2 at 5") == 2, text
             assert text.count("begins with 3 at ") == 6, text
-        return [torch.load(folder / f"weights{rank}.pt") for rank in range(ranks)]
+        written = read_checkpoint(folder / "checkpoints")
+        assert written["step"] == 12
+        return [*(torch.load(folder / f"weights{n}.pt") for n in range(ranks)), list(written["model"].values())]
 
     yield train
     for job in jobs:
@@ -57,6 +61,6 @@ def test_a_rank_dies_and_training_goes_on(kind: str, weights_of: Start) -> None:
 
 def test_ddp_is_exact(weights_of: Start) -> None:
     """With exact=True bit for bit those of one rank, with dropout, a plain optimizer and another number of ranks."""
-    (alone,) = weights_of("exact", 1)
+    alone, _ = weights_of("exact", 1)
     for weights in weights_of("exact", 3):
         assert all(map(torch.equal, weights, alone))

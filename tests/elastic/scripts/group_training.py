@@ -42,6 +42,7 @@ hvd.init()
 torch.manual_seed(os.getpid() if hvd.rank() else 0)
 whole = make()
 state = hvd.elastic.TorchState(whole, optimizer_of(whole), step=0)
+state.checkpoint(folder / "checkpoints", every=100)
 
 
 @hvd.elastic.run(exact=kind == "exact", shards=4)
