@@ -29,7 +29,7 @@ from workbench.transport.bootstrap.torch_store import StoreBoard
 
 
 class BegunByGroup(list[tempfile.TemporaryDirectory[str]]):
-    """Of a job that was begun for the default group, and ends with it: the folder of its store.
+    """Of a job that was begun for the default group, and ends with it: the folder of this rank's store.
 
     Attributes:
         begun: was it?
@@ -46,12 +46,17 @@ def meet_in_job() -> Iterator[tuple[Any, int, int]]:
             "init_process_group(): the ranks are on several hosts, and the launcher has set neither MASTER_ADDR nor "
             "MASTER_PORT. Set them to the host of rank 0 and a free port there, or start with workbench run -H."
         )
-    # In a folder that only this user can enter: a store that listened would be open to everybody on the machine.
-    folder = tempfile.TemporaryDirectory(prefix="workbench-store-") if api.rank() == 0 else None
-    path = broadcast_object(folder and folder.name, 0)
-    if folder:
-        HOLDER.get().part(BegunByGroup).append(folder)
-    yield dist.FileStore(str(Path(str(path), "store")), api.size()), api.rank(), api.size()
+    # In folders that only this user can enter: a store that listened would be open to everybody on the machine. Each
+    # rank has a name of its own for the file: a store hangs whose file another rank deletes while it ends.
+    folder = tempfile.TemporaryDirectory(prefix="workbench-store-")
+    HOLDER.get().part(BegunByGroup).append(folder)
+    store = Path(folder.name, "store")
+    if api.rank() == 0:
+        store.touch()
+    first = broadcast_object(str(store), 0)
+    if api.rank():
+        store.hardlink_to(first)
+    yield dist.FileStore(str(store), api.size()), api.rank(), api.size()
 
 
 def make(options: Any, backend_options: Any = None) -> ProcessGroup:
