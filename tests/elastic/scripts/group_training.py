@@ -1,18 +1,11 @@
-"""A training with DDP or ``fully_shard`` whose last rank kills itself once, and which ends with as many ranks again.
-
-::
-
-    group_training.py ddp|fsdp|exact RANKS FOLDER
-"""
-
-from __future__ import annotations
+"""``group_training.py ddp|fsdp|exact RANKS FOLDER``: the last rank kills itself once, and another takes its place."""
 
 import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,36 +18,32 @@ import workbench.torch as hvd
 torch.set_num_threads(1)
 kind, ranks, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 dead = folder / "dead"
+sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 X = torch.randn(24, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
 
-def make() -> nn.Sequential:
+def make():
     """Of numbers that are this process's alone: the state makes them alike."""
     return nn.Sequential(nn.Linear(8, 13), nn.Tanh(), nn.Dropout(0.2 * (kind == "exact")), nn.Linear(13, 5)).double()
-
-
-def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
-    """One that has a state."""
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 hvd.init()
 torch.manual_seed(os.getpid() if hvd.rank() else 0)
 whole = make()
-state = hvd.elastic.TorchState(whole, optimizer_of(whole), step=0)
+state = hvd.elastic.TorchState(whole, sgd(whole.parameters()), step=0)
 state.checkpoint(folder / "checkpoints", every=100)
 
 
 @hvd.elastic.run(exact=kind == "exact", shards=4)
-def train(state: Any) -> None:
+def train(state):
     """One commit after each step."""
     print(f"begins with {hvd.size()} at {state.step}", flush=True)
     dist.init_process_group("workbench")
     if kind == "fsdp":
-        model: nn.Module = make()
+        model = make()
         for layer in (model[0], model[3], model):
             fully_shard(layer)
-        state.load_into(model=model, optimizer=optimizer_of(model))
+        state.load_into(model=model, optimizer=sgd(model.parameters()))
     else:
         model = DistributedDataParallel(whole)
     while state.step < 12:
