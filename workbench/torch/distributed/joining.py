@@ -56,6 +56,7 @@ def meet_in_job() -> Iterator[tuple[Any, int, int]]:
     first = broadcast_object(str(store), 0)
     if api.rank():
         store.hardlink_to(first)
+    api.barrier()  # rank 0 may be about to end the group, and to delete it
     yield dist.FileStore(str(store), api.size()), api.rank(), api.size()
 
 
