@@ -164,6 +164,8 @@ class OptimizerStateHandler(StateDictHandler):
 
     def shard(self, state: Any) -> None:
         mine = [param for group in self.value.param_groups for param in group["params"]]
+        if not any(map(is_sharded, mine)):  # a DistributedOptimizer may have other ones, and cuts them itself
+            return
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         for param, number in zip(mine, numbers, strict=True):
             if is_sharded(param) and number in state["state"]:
