@@ -377,3 +377,26 @@ check("10.convert")
 #   ([source](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html)).
 # - **FSDP2**, step 5: with `full_state_dict` and `broadcast_from_rank0`, `set_model_state_dict` sends what rank 0 has
 #   read, and each rank keeps its part ([source](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html)).
+#
+# Plain DDP also runs over the ranks of this course, unchanged. The first run is `ddp.py`; in the second, rank 1 leaves
+# out its first batch, so it comes to its `all_reduce` while rank 0 is still in `backward()`. Both are told so at once.
+
+# %%
+import re
+import subprocess
+import sys
+
+
+def run_as_ddp(text):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "ddp.py").write_text(text)
+        words = ["run", "--as-ddp", "-np", "2", sys.executable, "ddp.py"]
+        return subprocess.run([sys.executable, "-m", "workbench.cli.main", *words], cwd=folder, capture_output=True)
+
+
+script = Path("steps/plain/ddp.py").read_text()
+print(re.sub(r"[\d.]+%", "…%", run_as_ddp(script).stdout.decode()))  # it draws other weights in each run
+said = run_as_ddp(script.replace("in train_loader:", "in list(train_loader)[rank:]:")).stderr.decode()
+print(re.search("Mismatched data types: .*", said)[0])
+for rank, line in sorted(set(re.findall(r'.rank(\d).:   File ".*ddp.py", line (\d+)', said))):
+    print(f"rank {rank}, line {line}: {script.splitlines()[int(line) - 1].strip()}")

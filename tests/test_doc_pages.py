@@ -72,6 +72,7 @@ ENGINES = ("notebook", "start")
 FRAMEWORKS = ("frameworks",)
 TWO = ("faster",)
 ALONE = ("inference",)
+ERRORS = ("fsdp-errors",)
 TF_DATA = PYTHON["data"].pop()  # run below
 ONLY_READ = {
     "convert": "needs Lightning and HuggingFace's packages; tests/lightning and tests/programs run them",
@@ -99,6 +100,7 @@ def test_each_page_with_python_is_run_or_says_why_not() -> None:
         *FRAMEWORKS,
         *TWO,
         *ALONE,
+        *ERRORS,
         *ONLY_READ,
     }
 
@@ -159,6 +161,19 @@ def test_blocks_for_scripts_run(warm_torch: None, tmp_path: Path) -> None:
     pages = {page: TORCH + scripts(page) + "\nhvd.shutdown()\n" for page in BEFORE}
     code = f"for code in {list(pages.values())!r}:\n    exec(code, {{'__name__': 'page'}})\n"
     assert set(run(tmp_path, code).split()) >= set(pages)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_errors_are_those_that_their_page_explains(warm_torch: None, tmp_path: Path) -> None:
+    """Each heading with a message is in what torch says there; what the page writes instead runs."""
+    pytest.importorskip("torch")
+    (page,) = ERRORS
+    code = "import workbench\nworkbench.init()\n" + "\n".join(block.code for block in PYTHON[page])
+    said = run(tmp_path, code)
+    messages = re.findall(r"^## `(.*)`$", (ROOT / "docs" / "how-to" / f"{page}.md").read_text(), re.MULTILINE)
+    assert len(messages) == 6
+    assert [each for each in messages if each not in said] == []
 
 
 def test_what_is_measured_is_planned_on_two_ranks(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

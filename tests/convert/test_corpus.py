@@ -146,6 +146,19 @@ def test_plain_ddp_trains_alike(path: Path, tmp_path: Path, monkeypatch: pytest.
     assert found.agrees, table(found)
 
 
+@pytest.mark.parallel
+@pytest.mark.timeout(180)
+def test_ddp_trains_alike_over_the_workbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its name in the backends' place, as ``workbench run --as-ddp`` does it."""
+    monkeypatch.chdir(tmp_path)
+    path = HERE / "corpus" / "torch_compact.py"
+    back = convert(path.name, converted(path).after, Options(to="ddp"))
+    ours = back.after.replace('"nccl" if torch.cuda.is_available() else "gloo"', '"workbench"')
+    assert ours != back.after
+    found = compare(dataclasses.replace(back, after=ours), path, [], steps=10_000)
+    assert found.agrees, table(found)
+
+
 MISTAKES = {
     "the rate": ("lr=0.1", "lr=0.1 * hvd.size()"),
     "the batch": ("16 // hvd.size()", "16"),

@@ -43,6 +43,7 @@ _PLAIN = ("numpy", "torch", "torch.utils.data")
 TORCH = (*_PLAIN, "torch._dynamo")
 TENSORFLOW = (*_PLAIN, "tensorflow")  # imports keras, too
 _FIXED = ("KERAS_BACKEND=tensorflow", "TF_USE_LEGACY_KERAS=", "JAX_ENABLE_X64=")
+_FIXED_BY_TORCH = "WORKBENCH_C10D="
 _NOTEBOOKS = (*TORCH, "ipykernel.kernelapp", "ipyparallel", "ipyparallel.engine.app", "nbval.plugin", "pytest")
 _NOTEBOOKS += ("pytest_timeout", "workbench.cluster", "workbench.course.exercise", "workbench.data", "workbench.torch")
 
@@ -245,7 +246,7 @@ class ForkServer:
                 (folder / each.name).symlink_to(each)
         client = Path(__file__).with_name("fork_client.py").resolve()
         python = folder / "python"
-        fixed = ",".join(_FIXED if "tensorflow" in self._modules else ())
+        fixed = ",".join([_FIXED_BY_TORCH, *(_FIXED if "tensorflow" in self._modules else ())])
         python.write_text(f'#!/bin/sh\nexec {real} -I -S {client} {self._address} {real} "{fixed}" "$@"\n')
         python.chmod(0o755)
         return python

@@ -31,7 +31,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from workbench import config
@@ -78,7 +78,7 @@ def run_fn(
     reset_limit: int | None = RESET_LIMIT,
     lasting: tuple[type[CollectiveError], ...] | None = None,
     notifications: Notifications = NOTIFICATIONS,
-    own_errors: Callable[[], AbstractContextManager[None]] = nullcontext,
+    own_errors: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> Callable[Concatenate[S, P], T]:
     """Wrap a training function in the loop of the module's figure.
 
@@ -88,7 +88,7 @@ def run_fn(
         reset_limit: fail after this many resets without a commit between them; None for never.
         lasting: errors that are raised again after the restore, without a reset; by default :func:`lasting_errors`.
         notifications: where news of hosts come from.
-        own_errors: a context manager that turns a framework's exceptions back into ours.
+        own_errors: a context manager that turns a framework's exceptions back into ours; by default the state's.
 
     Raises:
         CollectiveError: a lasting error, or the limit was reached; the state is the last commit.
@@ -100,16 +100,17 @@ def run_fn(
         cause: Exception
         resets, commits, begun_anew = 0, -1, False
         final = lasting_errors() if lasting is None else lasting
+        ours = own_errors or state._own_errors
         with notifications.listening(state), leaving_on_sigterm():
             while True:
                 try:
                     if begun_anew:  # callbacks may call collectives, and so fail as training does
                         begun_anew = False
-                        with own_errors():
+                        with ours():
                             state.on_reset()
                     state.sync()  # always: a newcomer does, and would wait for those that had left it out
                     _notify_synced()
-                    with own_errors():
+                    with ours():
                         result = func(state, *args, **kwargs)
                         state._finish()
                         return result
@@ -123,7 +124,8 @@ def run_fn(
                 resets = resets + 1 if commits == state._commits else 1
                 commits = state._commits
                 _log_reset(resets, reset_limit, cause)
-                del cause  # and, with its traceback, what the failed step has left
+                cause.__traceback__ = cause.__context__ = None  # with them goes what the failed step has left
+                del cause
                 state._forget_host_updates()
                 try:
                     reset()

@@ -9,6 +9,7 @@ import copy
 import os
 import queue
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
@@ -304,6 +305,10 @@ class State:
 
     def _settle(self) -> None:
         """The training function has returned, on all ranks."""
+
+    def _own_errors(self) -> AbstractContextManager[None]:
+        """Within it, a framework's error that one of ours has caused is that one."""
+        return nullcontext()
 
 
 class ObjectState(State):

@@ -110,7 +110,7 @@ class Context:
         pid: the process that is the rank; one that was forked from it is none.
         began: when, in seconds since 1970.
         names: the names that ranks give by counting.
-        unfinished: functions that wait for what a framework has only begun, before the job is left.
+        unfinished: functions that end what a framework has begun, or wait for it, before the job is left.
     """
 
     world: World
@@ -225,9 +225,9 @@ class Context:
 
     def finish_all(self) -> None:
         """Let the frameworks come to the end of what they run by themselves, before the job is left."""
-        for wait in self.unfinished:
+        for end in tuple(self.unfinished):
             try:
-                wait()
+                end()
             except Exception:  # noqa: BLE001 - whoever began it has been told, or is told by the framework
                 continue
 

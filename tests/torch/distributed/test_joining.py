@@ -122,3 +122,12 @@ def test_a_process_that_is_alone(jobs: Runner, tmp_path: Path, given: str, told:
     job = jobs.python(script(tmp_path, text), deadline_s=50)
     assert job.code == 1
     assert re.search(told, job.err(0)), job.err(0)
+
+
+def test_checkpoints(jobs: Runner, tmp_path: Path) -> None:
+    """torch's own, of weights and moments: of 4 ranks, also by a thread; 2 and 3 go on as the serial run does."""
+    file = str(Path(__file__).with_name("checkpoints.py"))
+    words = ("-m", "workbench.cli.main", "run", "-np", "4", sys.executable, file, str(tmp_path))
+    job = jobs.python(*words, deadline_s=110)
+    assert job.code == 0, job.report()
+    assert job.out(0).count("all equal") == 4, job.report()

@@ -79,6 +79,13 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         named = self.group_desc not in ("default_pg", "undefined")
         return f"{self._name}:{self.group_desc}" if named else self._name
 
+    @property
+    def _device_types(self) -> list[torch.device]:  # torch.distributed.checkpoint looks for a CPU
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> ProcessGroup:
+        return self
+
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
 

@@ -9,16 +9,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch.distributed as dist
 
 from workbench import config
@@ -28,13 +25,16 @@ from workbench.job.context import HOLDER
 from workbench.job.objects import broadcast_object
 from workbench.job.process_sets import ProcessSet, add_by_members
 from workbench.torch.distributed.group import ProcessGroup
-from workbench.transport.bootstrap.shared_secret import make_private
 from workbench.transport.bootstrap.store import StoreBootstrap
 from workbench.transport.bootstrap.torch_store import StoreBoard
 
 
-class BegunByGroup:
-    """Was the job begun for the default group? Then it ends with it."""
+class BegunByGroup(list[tempfile.TemporaryDirectory[str]]):
+    """Of a job that was begun for the default group, and ends with it: the folder of this rank's store.
+
+    Attributes:
+        begun: was it?
+    """
 
     begun = False
 
@@ -47,22 +47,18 @@ def meet_in_job() -> Iterator[tuple[Any, int, int]]:
             "init_process_group(): the ranks are on several hosts, and the launcher has set neither MASTER_ADDR nor "
             "MASTER_PORT. Set them to the host of rank 0 and a free port there, or start with workbench run -H."
         )
-    # In a folder that only this user can enter: a store that listened would be open to everybody on the machine. The
-    # last rank that is done with the file removes it. The folder stays: FileStore would wait half an hour for it.
-    folder, path = config.private_folders()[-1], ""
+    # In folders that only this user can enter: a store that listened would be open to everybody on the machine. Each
+    # rank has a name of its own for the file: a store hangs whose file another rank deletes while it ends.
+    folder = tempfile.TemporaryDirectory(prefix="workbench-store-")
+    HOLDER.get().part(BegunByGroup).append(folder)
+    store = Path(folder.name, "store")
     if api.rank() == 0:
-        make_private(folder)
-        _tidy(folder)
-        path = str(folder / f"store-{os.getpid()}-{secrets.token_hex(8)}")
-    yield dist.FileStore(broadcast_object(path, 0), api.size()), api.rank(), api.size()
-
-
-def _tidy(folder: Path) -> None:
-    """Remove what ranks have left that were killed."""
-    for path in folder.glob("store-*"):
-        with suppress(OSError, ValueError):
-            if not psutil.pid_exists(int(path.name.split("-")[1])):
-                path.unlink()
+        store.touch()
+    first = broadcast_object(str(store), 0)
+    if api.rank():
+        store.hardlink_to(first)
+    api.barrier()  # rank 0 may be about to end the group, and to delete it
+    yield dist.FileStore(str(store), api.size()), api.rank(), api.size()
 
 
 def make(options: Any, backend_options: Any = None) -> ProcessGroup:
@@ -89,6 +85,7 @@ def place(options: Any) -> tuple[ProcessSet, timedelta, Callable[[], None]]:
             f"init_process_group(rank={rank}, world_size={size}): this process is rank {api.rank()} of {api.size()} in "
             "the job that it is in. Give these numbers, or none."
         )
+    HOLDER.get().unfinished.add(dist.destroy_process_group)  # another job needs another group
     return api.global_process_set, options.timeout, _leave
 
 
@@ -101,7 +98,12 @@ def _begin(join: Any) -> None:
 def _leave() -> None:
     """With the default group the job ends that was begun for it."""
     context = HOLDER.find()
-    if context is not None and context.part(BegunByGroup).begun:
+    if context is None:
+        return
+    context.unfinished.discard(dist.destroy_process_group)
+    mine = context.part(BegunByGroup)
+    if mine.begun:
+        mine.begun = False
         api.shutdown()
 
 

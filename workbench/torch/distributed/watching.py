@@ -252,6 +252,13 @@ class Watched(ProcessGroup):
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return str(self._inner.name())
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return list(self._inner._device_types)
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self._inner._get_backend(device)
+
     def set_timeout(self, timeout: timedelta) -> None:
         super().set_timeout(timeout)
         self._inner.set_timeout(timeout)

@@ -22,6 +22,7 @@ from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.runtime.events import Overdue
 from workbench.runtime.faults.blocked_threads import called_at
+from workbench.training.graph_calls import GraphCalls
 
 _NO_LIMIT = timedelta(0)
 _TORCH = str(Path(torch.__file__).parent)
@@ -98,6 +99,8 @@ class Work(dist.Work):
 
     def _deliver(self, _: Any) -> Any:
         if self._error is not None:
+            if context := HOLDER.find():
+                context.part(GraphCalls).error = self._error
             raise self._error.with_traceback(None)
         return self._result
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ from workbench.elastic.exact import newest, owners, seed_for
 from workbench.job import api
 from workbench.job.objects import broadcast_object
 from workbench.torch.elastic.shard_gradients import ShardGradients, distributed
+from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.torch.tensors import view
 
@@ -71,10 +73,12 @@ class Exact:
         owners(self.shards, api.size())  # raises
         values = list(state._handled())
         optimizers = distributed(values)
+        self._over: list[DistributedOptimizer] = []  # plain ones, as DDP has
         if not optimizers:
-            raise ValueError(
-                "Exact mode: the state has no hvd.DistributedOptimizer. Give it to TorchState(model, optimizer)."
-            )
+            self._over = [_reducing(each) for each in values if isinstance(each, torch.optim.Optimizer)]
+            optimizers = self._over
+        if not optimizers:
+            raise ValueError("Exact mode: the state has no optimizer. Give it to TorchState(model, optimizer).")
         self._modules = [value for value in values if isinstance(value, torch.nn.Module)]
         for module in self._modules:
             if any(isinstance(one, (SyncBatchNorm, torch.nn.SyncBatchNorm)) for one in module.modules()):
@@ -100,14 +104,15 @@ class Exact:
         own = self.owned
         for grads in self._grads:
             grads.begin(len(own))
-        for shard in own:
-            self._bring(shard)
-            _seed(seed_for(self.seed, self.step, shard))
-            for grads in self._grads:
-                grads.enter()
-            yield shard
-            for grads in self._grads:
-                grads.leave()
+        with _without_ddp():
+            for shard in own:
+                self._bring(shard)
+                _seed(seed_for(self.seed, self.step, shard))
+                for grads in self._grads:
+                    grads.enter()
+                yield shard
+                for grads in self._grads:
+                    grads.leave()
         for grads in self._grads:
             grads.end()
         _seed(seed_for(self.seed, self.step, self.shards))  # alike on all ranks from here on
@@ -128,6 +133,7 @@ class Exact:
         self._saved = (self.step, self._store.bytes.clone())
 
     def restore(self) -> None:
+        self._abandon_step()
         self.step = self._saved[0]
         self._store.bytes.copy_(self._saved[1])
         self._resident = None
@@ -141,6 +147,7 @@ class Exact:
 
     def sync(self) -> None:
         """Every rank gets the newest commit that a rank has; before the first one, rank 0's values."""
+        self._abandon_step()
         state = self._state
         versions = api.allgather(np.array([self.version]), "elastic.exact.versions").tolist()
         root, all_have_it = newest(versions)
@@ -194,6 +201,10 @@ class Exact:
         self._store.bytes.copy_(state_dict["buffers"])
         self._resident = None
 
+    def _abandon_step(self) -> None:
+        for optimizer in self._over:
+            optimizer.abandon_step()
+
     # --- buffers --------------------------------------------------------------------------------------
 
     def _buffers(self) -> list[torch.Tensor]:
@@ -210,6 +221,29 @@ class Exact:
     def _put_back(self) -> None:
         if self._resident is not None:
             self._store.put(self._resident, self._buffers())
+
+
+def _reducing(optimizer: torch.optim.Optimizer) -> DistributedOptimizer:
+    """A DistributedOptimizer that reduces the gradients of a plain one before each of its steps."""
+    over = DistributedOptimizer(optimizer)
+    optimizer.register_step_pre_hook(lambda *_: None if over._distributed.replaced else over.synchronize())
+    return over
+
+
+@contextmanager
+def _without_ddp() -> Iterator[None]:
+    """Within it, DDP leaves gradients and buffers to the shards: it would mix those of several."""
+    ddp = torch.nn.parallel.DistributedDataParallel
+
+    def leave_out(module: torch.nn.Module, args: Any) -> None:
+        if isinstance(module, ddp):
+            module.require_backward_grad_sync = module.require_forward_param_sync = False
+
+    if not torch.distributed.is_initialized():
+        yield
+        return
+    with torch.nn.modules.module.register_module_forward_pre_hook(leave_out):
+        yield
 
 
 def _seed(number: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from workbench.job.objects import broadcast_state
-from workbench.torch.elastic.kept import Kept
+from workbench.torch.elastic.kept import Kept, is_sharded
 from workbench.torch.elastic.sampler import ElasticSampler
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.optimizer import DistributedOptimizer
@@ -108,7 +108,12 @@ class StateDictHandler(StateHandler):
 
     def restore(self) -> None:
         """Load a copy: an optimizer goes on working in the very tensors that it is given."""
-        self.value.load_state_dict(copy.deepcopy(self.saved))
+        state = copy.deepcopy(self.saved)
+        self.shard(state)
+        self.value.load_state_dict(state)
+
+    def shard(self, state: Any) -> None:
+        """Let tensors of a copy be this rank's parts, where the value has parts."""
 
     def sync(self) -> None:
         """Broadcast the state as one object."""
@@ -123,6 +128,11 @@ class ModelStateHandler(StateDictHandler):
         settle(self.value.parameters())
         super().restore()
         self.value.zero_grad(set_to_none=True)
+
+    def shard(self, state: Any) -> None:
+        for name, mine in self.value.state_dict().items():
+            if is_sharded(mine):
+                state[name] = _part(state[name], mine)
 
     def sync(self) -> None:
         """Broadcast tensors into their place, and what is no tensor as one object."""
@@ -152,6 +162,19 @@ class OptimizerStateHandler(StateDictHandler):
         super().restore()
         self.value.zero_grad(set_to_none=True)
 
+    def shard(self, state: Any) -> None:
+        mine = [param for group in self.value.param_groups for param in group["params"]]
+        if not any(map(is_sharded, mine)):  # a DistributedOptimizer may have other ones, and cuts them itself
+            return
+        numbers = [number for group in state["param_groups"] for number in group["params"]]
+        for param, number in zip(mine, numbers, strict=True):
+            if is_sharded(param) and number in state["state"]:
+                found = state["state"][number].items()
+                state["state"][number] = {
+                    name: _part(each, param) if getattr(each, "shape", None) == param.shape else each
+                    for name, each in found
+                }
+
     def sync(self) -> None:
         """Broadcast hyperparameters, counters and tensors."""
         self.reset()
@@ -167,6 +190,13 @@ class OptimizerStateHandler(StateDictHandler):
         if distributed:
             self.value.abandon_step()
         return distributed
+
+
+def _part(whole: torch.Tensor, like: Any) -> torch.Tensor:
+    """This rank's part of a tensor; nothing is sent."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
 class SamplerStateHandler(StateDictHandler):

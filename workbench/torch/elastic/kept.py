@@ -16,7 +16,8 @@ class Kept:
     """A deep copy.
 
     Args:
-        value: dicts, lists and tuples with tensors and anything else in them.
+        value: dicts, lists and tuples with tensors and anything else in them. Of a DTensor the copy is whole, by a
+            collective of the ranks that have its parts.
         spare: an older copy that nobody needs any more. Its tensors are overwritten where they fit.
 
     Attributes:
@@ -37,10 +38,16 @@ class Kept:
         for path, tensor in _tensors(value, ()):
             if id(tensor) in memo:
                 continue
-            mine = old.get(path)
-            if mine is None or _form(mine) != _form(tensor):
-                mine = torch.empty_like(tensor)
+            mine, source = old.get(path), tensor
+            if is_sharded(tensor):
+                with torch.no_grad():
+                    source = tensor.full_tensor()
+            if mine is None or _form(mine) != _form(source):
+                mine = torch.empty_like(source)
             self._tensors[path] = memo[id(tensor)] = mine
+            if source is not tensor:
+                mine.copy_(source)  # at once, for it may be large
+                continue
             sources.append(tensor)
             copies.append(mine)
         with torch.no_grad():
@@ -50,9 +57,14 @@ class Kept:
         self.value = copy.deepcopy(value, memo)  # finds the tensors in memo, and copies the rest
 
 
-def _tensors(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
-    """Ordinary tensors with the way to them; deepcopy copies the others."""
-    if type(value) is torch.Tensor and value.layout is torch.strided and not value.requires_grad:
+def is_sharded(value: Any) -> bool:
+    """Is it a DTensor?"""
+    return hasattr(value, "full_tensor")
+
+
+def _tensors(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Ordinary tensors and DTensors with the way to them; deepcopy copies the others."""
+    if (type(value) is torch.Tensor or is_sharded(value)) and value.layout is torch.strided and not value.requires_grad:
         yield path, value
     elif isinstance(value, Mapping):
         for key, each in value.items():
@@ -66,4 +78,4 @@ def _form(tensor: torch.Tensor) -> Any:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-__all__ = ["Kept"]
+__all__ = ["Kept", "is_sharded"]

@@ -6,6 +6,7 @@ What has a handler is saved, restored and synced by it, see :mod:`workbench.torc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from workbench.elastic.checkpoint_values import NUMPY, ArrayKind
 from workbench.elastic.state import ObjectState
 from workbench.errors import CheckpointError
 from workbench.job import api
+from workbench.job.context import HOLDER
 from workbench.job.objects import broadcast_state
 from workbench.torch.elastic.exact import Exact
 from workbench.torch.elastic.handlers import (
@@ -30,6 +32,7 @@ from workbench.torch.elastic.handlers import (
     set_handler_registry,
 )
 from workbench.torch.elastic.stored import TENSORS
+from workbench.training.graph_calls import GraphCalls
 
 
 class _HiddenByAttribute:
@@ -76,6 +79,8 @@ class TorchState(ObjectState):
         self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: Any
     ) -> None:
         self._handlers: dict[str, StateHandler] = {}
+        self._loaded: set[str] = set()
+        self._waiting: dict[str, Any] = {}  # of those, the last commit, until they are made anew
         values = {"model": model, "optimizer": optimizer, **kwargs}
         handlers = {name: handler for name, value in values.items() if (handler := handler_of(value)) is not None}
         plain = {name: value for name, value in values.items() if name not in handlers}
@@ -83,8 +88,57 @@ class TorchState(ObjectState):
         self._add({name: handler.value for name, handler in handlers.items()})
         self._handlers = handlers
 
+    def load_into(self, **values: Any) -> None:
+        """Load the last commit into other objects, and keep those from now on. All ranks call it.
+
+        For what is sharded over a process group, which ends with the job: a model after ``fully_shard``, and its
+        optimizer. The training function makes them at its beginning, with each reset anew. A commit gathers them, so
+        every rank has them whole and any rank may die; each takes its new part from there.
+
+        Args:
+            values: by attribute of this state, in the order in which they were made.
+
+        Raises:
+            ValueError: the state has no such model, optimizer or object with a ``state_dict()``, or is exact.
+
+        Example:
+            >>> import workbench.torch as hvd
+            >>> hvd.init()
+            >>> model, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+            >>> state = TorchState(model)
+            >>> state.load_into(model=other)
+            >>> torch.equal(other.weight, model.weight), state.model is other
+            (True, True)
+            >>> hvd.shutdown()
+        """
+        if self._exact:
+            raise ValueError("load_into(): exact mode has no sharded models. Train with DDP, or without exact=True.")
+        committed = self._committed()
+        for name, value in values.items():
+            handler = handler_of(value)
+            if name not in committed or not isinstance(handler, StateDictHandler):
+                raise ValueError(
+                    f"load_into({name}=…): the state has no such model, optimizer or object with a state_dict(). "
+                    f"Give TorchState({name}=…) a whole one before."
+                )
+            handler.saved = committed[name]
+            handler.restore()
+            self._waiting.pop(name, None)
+            self._handlers[name] = handler
+            self._loaded.add(name)
+            super().__setattr__(name, value)
+
     def save(self) -> None:
-        """Copy everything; in exact mode, all ranks call it."""
+        """Copy everything; in exact mode, all ranks call it.
+
+        Raises:
+            RuntimeError: what was sharded was not made anew after a reset.
+        """
+        if self._waiting:
+            raise RuntimeError(
+                f"state.commit() on rank {api.rank()}: the job has begun anew, and {', '.join(self._waiting)} not. "
+                "Call state.load_into() for it at the beginning of the training function."
+            )
         if self._exact:
             self._exact.exchange()
         self._save_here()
@@ -117,11 +171,13 @@ class TorchState(ObjectState):
 
     def _broadcast_from(self, root_rank: int) -> None:
         """Give every rank what this one has now. All ranks call it."""
+        values, self._waiting = broadcast_state((self._values(), self._waiting), root_rank)
+        self._set(values)
+        for name in self._waiting:  # a newcomer has them whole
+            self._handlers.pop(name, None)
         for handler in self._handlers.values():
             handler.root_rank = root_rank
             handler.sync()
-        if self._names:
-            self._set(broadcast_state(self._values(), root_rank))
 
     # --- exact mode -----------------------------------------------------------------------------------
 
@@ -180,15 +236,29 @@ class TorchState(ObjectState):
         if self._exact:
             self._exact.settle()
 
+    def _own_errors(self) -> AbstractContextManager[None]:
+        """DDP's backward raises a RuntimeError with the text of ours."""
+        return HOLDER.get().part(GraphCalls).own_errors(RuntimeError)
+
     def _handled(self) -> list[Any]:
         return [handler.value for handler in self._handlers.values()]
 
     def reset(self) -> None:
-        """Fit samplers and optimizers to the new job."""
+        """Fit samplers and optimizers to the new job; what was sharded waits for :meth:`load_into`."""
+        committed = self._committed()
+        for name in self._loaded & {*self._handlers}:
+            self._waiting[name] = committed[name]
+            del self._handlers[name]
+            super().__setattr__(name, None)
         for handler in self._handlers.values():
             handler.reset()
         if any(handler.lost for handler in self._handlers.values()):
             self.restore()  # a sharded optimizer's state; all goes back to its commit, or weights would be newer
+
+    def _committed(self) -> dict[str, Any]:
+        """State dicts by attribute."""
+        handlers = {name: each for name, each in self._handlers.items() if isinstance(each, StateDictHandler)}
+        return {name: each.saved for name, each in handlers.items()} | self._waiting
 
     def _copies(self) -> dict[str, Any]:
         copies = super()._copies()
@@ -197,7 +267,7 @@ class TorchState(ObjectState):
                 raise CheckpointError(
                     f"{name!r} has a {type(handler).__name__}: a checkpoint needs one that is a StateDictHandler."
                 )
-            copies = {**copies, name: handler.saved}
+        copies = {**copies, **self._committed()}
         return {**copies, "exact": self._exact.state_dict()} if self._exact else copies
 
     def _lent(self) -> dict[str, Any]:

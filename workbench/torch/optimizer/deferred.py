@@ -28,6 +28,7 @@ from workbench.torch.gradients.bucket import GradBucket
 from workbench.torch.gradients.by_name import CHANGED
 from workbench.torch.gradients.dense import DenseGradients, Submit
 from workbench.torch.gradients.grads import Grads
+from workbench.torch.optimizer.initial_zeros import DropZeros
 from workbench.torch.sharded.resharded import of_class
 from workbench.torch.sharded.stage1 import check_elementwise
 
@@ -207,7 +208,8 @@ class Deferral:
         grads, optimizer = self._grads, self._optimizer
         step = vars(optimizer).get("step")  # replaced by somebody, who is called then; a scheduler only counts
         told = step is not None and not hasattr(step, "_wrapped_by_lr_sched")
-        told = told or bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+        hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+        told = told or not all(isinstance(hook, DropZeros) for hook in hooks)
         plain = all(type(grads.params[name]) is torch.nn.Parameter for name in grads.buckets)
         return bool(grads.buckets) and plain and not told and grads.sparse.dims is None
 

@@ -49,15 +49,35 @@ def drop_zeros(params: Params) -> None:
 
 
 def give_zeros_until_step(optimizer: torch.optim.Optimizer) -> None:
-    """Give zeros to all that a plain optimizer trains; it drops them by itself when it steps."""
+    """Give zeros to all that a plain optimizer trains; it drops them by itself when it steps.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.ones(2))
+        >>> optimizer = torch.optim.SGD([weight], lr=0.1)
+        >>> for _ in range(2):
+        ...     give_zeros_until_step(optimizer)
+        >>> handle = optimizer.register_step_pre_hook(lambda *_: print(weight.grad))
+        >>> optimizer.step()
+        None
+    """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     give_zeros(param for param in params if param.requires_grad)
+    for hook in optimizer._optimizer_step_pre_hooks.values():
+        if isinstance(hook, DropZeros):
+            hook.waiting = True
+            return
+    optimizer.register_step_pre_hook(DropZeros())
 
-    def drop(*_: Any) -> None:
-        handle.remove()
-        drop_zeros(param for group in optimizer.param_groups for param in group["params"])
 
-    handle = optimizer.register_step_pre_hook(drop)
+class DropZeros:
+    """Drops the zeros at an optimizer's next step. It stays: torch is going through the hooks when it is called."""
+
+    waiting = True
+
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self.waiting:
+            self.waiting = False
+            drop_zeros(param for group in optimizer.param_groups for param in group["params"])
 
 
 class InitialZeros:
@@ -111,4 +131,4 @@ class _MakeWay:
             drop_zeros([param])
 
 
-__all__ = ["InitialZeros", "drop_zeros", "give_zeros", "give_zeros_until_step"]
+__all__ = ["DropZeros", "InitialZeros", "drop_zeros", "give_zeros", "give_zeros_until_step"]

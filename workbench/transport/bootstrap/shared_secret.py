@@ -75,7 +75,8 @@ def _made(folders: Sequence[Path]) -> tuple[Path, bytes]:
     secret, problems = secrets.token_hex(32).encode(), []
     for folder in folders:
         try:
-            make_private(folder)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_owner(folder.lstat(), folder, stat.S_ISDIR, 0o022)
             _tidy(folder)
             path = folder / secrets.token_hex(16)
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -85,16 +86,6 @@ def _made(folders: Sequence[Path]) -> tuple[Path, bytes]:
         else:
             return path, secret
     raise LaunchError(f"No file for the job's secret could be made ({'; '.join(problems)}). {_CURE}")
-
-
-def make_private(folder: Path) -> None:
-    """Make a folder in which only this user can write.
-
-    Raises:
-        OSError: there is another one of this name, or it cannot be made.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_owner(folder.lstat(), folder, stat.S_ISDIR, 0o022)
 
 
 def _tidy(folder: Path) -> None:
