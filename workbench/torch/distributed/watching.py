@@ -101,6 +101,7 @@ class Watch(Owner):
         self.calls = deque[Call](maxlen=_KEPT)
         self.verdict: CollectiveError | None = None
         self._heard, self._lock, self._context = threading.Event(), threading.Lock(), HOLDER.get()
+        self._writing = threading.Lock()  # the main thread may end meanwhile, and write its part
         self._context.unfinished.add(self._write)
         atexit.register(self._at_exit)
 
@@ -156,7 +157,8 @@ class Watch(Owner):
     def _write(self) -> None:
         found = {"calls": [each.as_data() for each in list(self.calls)], "stack": main_stack()}
         found |= {"error": str(self.verdict)} if self.verdict else {}
-        report.write(self._context, False, config.watch_folder(), found | {"environment": config.shown_variables()})
+        with self._writing:
+            report.write(self._context, False, config.watch_folder(), found | {"environment": config.shown_variables()})
 
     def _end_unheard(self) -> None:
         if not self._heard.wait(_UNHEARD_S):
