@@ -28,7 +28,8 @@ from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from training import LIMIT, NO_BUFFERS, Built, ddp, distributed, measure, sgd, weights
 
-OURS = ["workbench", "workbench sharded", "workbench, fp16"]
+DDP_OURS, FSDP_OURS = "DDP over the workbench", "FSDP2 over the workbench"
+OURS = ["workbench", "workbench sharded", "workbench, fp16", DDP_OURS, FSDP_OURS]
 MODELS = {**TASKS, "gpt": GPT}
 _STAGES = (1, 2, 3)
 _NO_GRAPH = ", no graph"
@@ -67,11 +68,16 @@ def here(comm: MPI.Intracomm, without: Sequence[str], compiled: bool) -> tuple[B
 
     A peer whose hooks leave torch.compile nothing to compile has that in its name.
     """
+    import workbench.torch.distributed  # noqa: F401 - registers the backend
+
+    ours = torch.distributed.new_group(backend="workbench")
     builders: Builders = {
         LIMIT: lambda model: (model, sgd(model)),
         "workbench": lambda model: (model, distributed(hvd, model, "plain")),
         "workbench sharded": lambda model: (model, distributed(hvd, model, "sharded", sharded=True)),
         "workbench, fp16": lambda model: (model, distributed(hvd, model, "fp16", compression=hvd.Compression.fp16)),
+        DDP_OURS: lambda model: ddp(model, process_group=ours),
+        FSDP_OURS: lambda model: fsdp2(model, ours),
         "DDP": lambda model: ddp(model),
         "DDP, bucket view": lambda model: ddp(model, gradient_as_bucket_view=True),
         "DDP, static graph": lambda model: ddp(model, static_graph=True),
@@ -126,12 +132,12 @@ def hooked(model: nn.Module, how: str) -> Built:
     return wrapped, optimizer
 
 
-def fsdp2(model: nn.Module) -> Built:
+def fsdp2(model: nn.Module, group: Any = None) -> Built:
     """``fully_shard`` around each layer, or block of layers, that has parameters, and around the whole."""
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (hvd.size(),))
+    mesh = DeviceMesh.from_group(group or torch.distributed.group.WORLD, "cpu")
     for layer in getattr(model, "blocks", model).children():
         if any(True for _ in layer.parameters()):
             fully_shard(layer, mesh=mesh)

@@ -85,10 +85,6 @@ class WaitingNames(dict[Key, Waiting]):
         join = self.get(JOIN)
         return join.requests if join else ()
 
-    def joined_in(self, process_set: int) -> list[int]:
-        """Those of one process set."""
-        return [rank for rank in self.joined if rank in self._members.get(process_set, ())]
-
     def missing(self, key: Key) -> list[int]:
         """The missing ranks: they have not announced a name, and others wait for them."""
         present, excused = self[key].requests, () if key == JOIN else self.joined
