@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from workbench import config
@@ -76,6 +77,7 @@ def make(options: Any, backend_options: Any = None) -> ProcessGroup:
 
 def place(options: Any) -> tuple[ProcessSet, timedelta, Callable[[], None]]:
     """Where a group stands in the job, which begins with the default one: members, timeout, and what ends with it."""
+    check_torch(torch.__version__)
     if dist.is_initialized():
         return add_by_members(options.global_ranks_in_group), options.timeout, lambda: None
     rank, size = options.group_rank, options.group_size
@@ -87,6 +89,19 @@ def place(options: Any) -> tuple[ProcessSet, timedelta, Callable[[], None]]:
         )
     HOLDER.get().unfinished.add(dist.destroy_process_group)  # another job needs another group
     return api.global_process_set, options.timeout, _leave
+
+
+def check_torch(version: str) -> None:
+    """Refuse what this backend was never tested with: torch has renamed what a group's methods are called.
+
+    Example:
+        >>> check_torch("2.13.0+cpu")
+        >>> check_torch("2.6.0")
+        Traceback (most recent call last):
+        workbench.errors.LaunchError: init_process_group("workbench") needs torch 2.13 or newer, and this is 2.6.0.
+    """
+    if tuple(map(int, version.split(".")[:2])) < (2, 13):
+        raise LaunchError(f'init_process_group("workbench") needs torch 2.13 or newer, and this is {version}.')
 
 
 def _begin(join: Any) -> None:
