@@ -82,7 +82,7 @@ class Handle:
             if self.owner.runs_here():
                 raise RuntimeError(f"wait() for {self.name!r} on the engine's thread would never end: use a callback.")
             if not self._wait(timeout_s):
-                raise WaitTimeoutError(f"{self.name!r} did not finish within {timeout_s} s on this rank.")
+                raise WaitTimeoutError(f"{self.name!r} did not finish within {timeout_s:.3g} s on this rank.")
         if self._error is not None:
             self.raises()
             # A new traceback each time, without the one of an earlier wait on the same handle.

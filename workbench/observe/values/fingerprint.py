@@ -16,7 +16,16 @@ from workbench.common.table import RankTable, ShownAsTable
 from workbench.common.text import numbered
 from workbench.job import api
 from workbench.job.objects import allgather_object
-from workbench.observe.values.leaves import as_array, describe, digest, digest_all, largest_difference, leaves, own_part
+from workbench.observe.values.leaves import (
+    NOT_HERE,
+    as_array,
+    describe,
+    digest,
+    digest_all,
+    largest_difference,
+    leaves,
+    own_part,
+)
 
 _NAME = "workbench.fingerprint"
 _SHOWN = 8  # digits of a checksum
@@ -171,12 +180,17 @@ def _of_whole_tensors(states: Sequence[State]) -> list[State]:
     shards: dict[str, dict[str, str]] = {}
     for state in states:
         for path, (text, _, shard) in state.items():
-            shards.setdefault(path, {}).setdefault(shard, text)
+            if shard != NOT_HERE:
+                shards.setdefault(path, {}).setdefault(shard, text)
+
+    def whole(path: str, text: str, shard: str) -> str:
+        there = shards.get(path, {})
+        if not shard or "" in there:  # not sharded, so nothing is put together
+            return text if shard != NOT_HERE else there.get("", text)
+        return digest_all(there if shard == NOT_HERE else there | {shard: text})
+
     return [
-        {
-            path: (digest_all(shards[path] | {shard: text}) if shard else text, kind, shard)
-            for path, (text, kind, shard) in state.items()
-        }
+        {path: (whole(path, text, shard), kind, shard) for path, (text, kind, shard) in state.items()}
         for state in states
     ]
 
@@ -205,7 +219,7 @@ def _largest(mine: Mapping[str, Any], states: Sequence[State]) -> tuple[float, .
         numbers = other = _numbers(part)
         if any(path in state and state[path][2] for state in states):
             there = allgather_object((shard, numbers), f"{_NAME}.{path}")
-            other = next(theirs for which, theirs in there if which == shard)
+            other = next(theirs for which, theirs in there if which == shard)  # of NOT_HERE None
         elif len({state[path][1] if path in state else "" for state in states}) == 1 and numbers is not None:
             other = api.broadcast(numbers, root, f"{_NAME}.{path}")
         if numbers is not None and other is not None:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+NOT_HERE = "not here"
+"""In the place of a shard's number."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -53,7 +55,10 @@ def own_part(leaf: Any) -> tuple[Any, str]:
     """Of a DTensor this rank's shard, and which one it is; anything else itself, and ""."""
     if not (hasattr(leaf, "to_local") and hasattr(leaf, "placements")):
         return leaf, ""
-    at = zip(leaf.device_mesh.get_coordinate() or (), leaf.placements, strict=False)
+    place = leaf.device_mesh.get_coordinate()
+    if place is None:  # this rank is not in its mesh
+        return None, NOT_HERE
+    at = zip(place, leaf.placements, strict=True)
     return leaf.to_local(), ".".join(str(place) for place, how in at if not how.is_replicate())
 
 

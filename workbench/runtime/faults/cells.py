@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from workbench.common.text import rank_list
@@ -47,12 +48,12 @@ class Cells:
         """The names to be given up, now that the cells of ``idle`` have ended.
 
         1. After a cell that failed on some rank: all that a rank has submitted whose cell has ended, too.
-        2. When the cells of all ranks have ended: unnamed tensors, for with their number the others may mean another
-           one. What has a name may wait for later cells.
+        2. When the cells of all ranks have ended: unnamed tensors, and calls of torch's groups, for with their number
+           the others may mean another one. What has a name may wait for later cells.
         """
         void = {key for rank in idle if rank in self.unsettled for key in announced_by(waiting, rank)}
         if len(idle) == self._size:
-            void.update(key for key in waiting if ".noname." in key[1])
+            void.update(key for key in waiting if ".noname." in key[1] or _OF_A_GROUP.fullmatch(key[1]))
         return sorted(void)
 
     def veto(self, key: Key, ranks: Collection[int]) -> Error | None:
@@ -65,6 +66,12 @@ class Cells:
             return None
         text = f"{key[1]!r}: {rank_list(late)} submitted it in a cell that failed, the others in a later one. "
         return "MissingRanksError", f"{text}Begin a cell only after the last one has ended on all ranks."
+
+
+# allreduce.0.7, send.0.r1.1to0.5.1, allgather.5:mesh_tp.e4.8: see ProcessGroup in workbench/torch/distributed/group.py
+_OF_A_GROUP = re.compile(
+    r"[a-z]+[.](\d+|[0-9a-f]{16,})(:[^.]+)?[.](r\d+[.])?(e\d+[.])?(\d+|(any|\d+)to\d+[.]\d+[.]\d+)([.][a-z]\w*)*"
+)
 
 
 def announced_by(waiting: WaitingNames, rank: int) -> list[Key]:

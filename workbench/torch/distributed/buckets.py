@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from workbench.job import api
 from workbench.job.context import HOLDER
 
 _LEAST_BYTES = 256 << 10
+_PART = 8  # of /dev/shm, which in a container often has 64 MB: so much is left beside the buckets of all ranks
 _HERE = str(Path(__file__).parent)
 _BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 
@@ -33,8 +36,11 @@ def share(bucket: torch.Tensor) -> None:
         return
     storage = bucket.untyped_storage()
     try:
+        free = shutil.disk_usage("/dev/shm").free
+        if _PART * api.local_size() * storage.nbytes() > free:  # workers of a DataLoader need some of it, too
+            return
         file, _ = storage._share_fd_cpu_()
-    except RuntimeError:  # /dev/shm is full
+    except (OSError, RuntimeError):  # there is none, or another process was faster
         return
     weak = StorageWeakRef(storage)
     shared = HOLDER.get().sets.everybody.shared

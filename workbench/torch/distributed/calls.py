@@ -33,10 +33,11 @@ def call(
     """
 
     def decorate(method: Method) -> Method:
+        @torch._disable_dynamo  # torch.compile keeps c10d's operation in the graph, and nothing of this
         @functools.wraps(method)
         def called(self: Any, *args: Any, **named: Any) -> Work:
-            if options and "opts" not in named and not hasattr((*args, None)[tensors], "asyncOp"):
-                args, named = _with_options(args, named, options, fields, tensors), {}
+            if options and "opts" not in named:
+                args, named = with_options(args, named, options, fields, tensors), {}
             for tensor in _tensors(args[:tensors]):
                 if tensor.device.type != "cpu":
                     raise UnsupportedTensorError(
@@ -64,9 +65,12 @@ def _elsewhere(function: Callable[..., object], *args: object) -> None:
     thread.join()
 
 
-def _with_options(
+def with_options(
     args: tuple[Any, ...], named: dict[str, Any], options: type, fields: tuple[str, ...], tensors: int
 ) -> tuple[Any, ...]:
+    """The arguments as torch's functions give them, in whatever form they were given; see :func:`call`."""
+    if len(args) > tensors and hasattr(args[tensors], "asyncOp"):
+        return args
     given, found = args[:tensors], options()
     values = dict(zip((*fields, "timeout"), args[tensors:], strict=False))
     values |= {_FIELDS.get(name, name): value for name, value in named.items()}

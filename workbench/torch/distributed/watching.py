@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch._C._distributed_c10d as raw
 import torch.distributed as dist
 
 from workbench import config
@@ -37,6 +38,7 @@ from workbench.job import api, report
 from workbench.job.context import HOLDER
 from workbench.job.entries import KnownRequests
 from workbench.runtime.faults.stall import main_stack
+from workbench.torch.distributed.calls import with_options
 from workbench.torch.distributed.group import ProcessGroup
 from workbench.torch.distributed.joining import place
 from workbench.torch.distributed.reductions import reduction
@@ -234,12 +236,22 @@ def _error_of(function: Callable[[], object]) -> BaseException | None:
     return None
 
 
-def _calls(method: str, kind: Kind, given: int = 0, what: str = "") -> Callable[..., Any]:
-    """A method of torch's groups: announced as ``kind``, with which argument, and its name if not the verb's."""
+def _calls(
+    method: str, kind: Kind, tensors: int = 1, what: str = "", options: type | None = None, fields: tuple[str, ...] = ()
+) -> Callable[..., Any]:
+    """A method of torch's groups, announced as ``kind``, with its name if that is not the verb's.
 
-    def call(self: Watched, *args: Any) -> Any:
-        tensors = args[given] if isinstance(args[given], list) else [args[given]]
-        return self._watch(kind, tensors, args, method, what)
+    Args:
+        method, kind, what: so.
+        tensors, options, fields: see :func:`workbench.torch.distributed.calls.call`.
+    """
+
+    @torch._disable_dynamo  # as those of our own groups
+    def call(self: Watched, *args: Any, **named: Any) -> Any:
+        if options:
+            args = with_options(args, named, options, fields, tensors)
+        given = args[tensors - 1]
+        return self._watch(kind, given if isinstance(given, list) else [given], args, method, what)
 
     return call
 
@@ -271,37 +283,42 @@ class Watched(ProcessGroup):
 
     abort = shutdown  # what Gloo has begun goes on until it ends by itself, or the process
 
-    allreduce = _calls("allreduce", Kind.ALLREDUCE)
+    allreduce = _calls("allreduce", Kind.ALLREDUCE, 1, "", raw.AllreduceOptions, ("reduceOp",))
     allreduce_coalesced = _calls("allreduce_coalesced", Kind.ALLREDUCE)
-    reduce = _calls("reduce", Kind.ALLREDUCE, what=".reduce")
-    broadcast = _calls("broadcast", Kind.BROADCAST)
-    scatter = _calls("scatter", Kind.BROADCAST, what=".scatter")
-    gather = _calls("gather", Kind.BROADCAST, 1, ".gather")
-    allgather = _calls("allgather", Kind.ALLGATHER, 1)
-    allgather_coalesced = _calls("allgather_coalesced", Kind.ALLGATHER, 1)
-    all_gather_single = _allgather_base = _calls("_allgather_base", Kind.ALLGATHER, 1)
-    allgather_into_tensor_coalesced = _calls("allgather_into_tensor_coalesced", Kind.ALLGATHER, 1)
+    reduce = _calls("reduce", Kind.ALLREDUCE, 1, ".reduce", raw.ReduceOptions, ("rootRank", "reduceOp"))
+    broadcast = _calls("broadcast", Kind.BROADCAST, 1, "", raw.BroadcastOptions, ("rootRank",))
+    scatter = _calls("scatter", Kind.BROADCAST, 1, ".scatter")  # of the outputs, which each rank has
+    gather = _calls("gather", Kind.BROADCAST, 2, ".gather", raw.GatherOptions, ("rootRank",))
+    allgather = _calls("allgather", Kind.ALLGATHER, 2, "", raw.AllgatherOptions)
+    allgather_coalesced = _calls("allgather_coalesced", Kind.ALLGATHER, 2)
+    all_gather_single = _allgather_base = _calls("_allgather_base", Kind.ALLGATHER, 2)
+    allgather_into_tensor_coalesced = _calls("allgather_into_tensor_coalesced", Kind.ALLGATHER, 2)
     all_gather_single_coalesced = allgather_into_tensor_coalesced
-    reduce_scatter = _calls("reduce_scatter", Kind.REDUCESCATTER, 1)
-    reduce_scatter_single = _reduce_scatter_base = _calls("_reduce_scatter_base", Kind.REDUCESCATTER, 1)
-    reduce_scatter_tensor_coalesced = _calls("reduce_scatter_tensor_coalesced", Kind.REDUCESCATTER, 1)
+    reduce_scatter = _calls("reduce_scatter", Kind.REDUCESCATTER, 2, "", raw.ReduceScatterOptions, ("reduceOp",))
+    reduce_scatter_single = _reduce_scatter_base = _calls("_reduce_scatter_base", Kind.REDUCESCATTER, 2)
+    reduce_scatter_tensor_coalesced = _calls("reduce_scatter_tensor_coalesced", Kind.REDUCESCATTER, 2)
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
-    all_to_all_single = alltoall_base = _calls("alltoall_base", Kind.ALLTOALL, 1)
+    all_to_all_single = alltoall_base = _calls("alltoall_base", Kind.ALLTOALL, 2)
 
+    @torch._disable_dynamo
     def alltoall(self, *args: Any) -> Any:
         return self._watch(Kind.ALLTOALL, [args[1]], args, "alltoall")
 
+    @torch._disable_dynamo
     def barrier(self, opts: Any = None) -> Any:
         return self._watch(Kind.BARRIER, [[]], [opts] if opts else [], "barrier")
 
+    @torch._disable_dynamo
     def send(self, tensors: list[Tensor], dest: int, tag: int) -> Any:
         sent = self._message_request(tensors[0], self._mine, dest, tag)
         return self._call([sent], lambda: self._inner.send(tensors, dest, tag), tensors)
 
+    @torch._disable_dynamo
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> Any:
         asked = self._message_request(tensors[0], source, self._mine, tag)
         return self._call([asked], lambda: self._inner.recv(tensors, source, tag), tensors, source)
 
+    @torch._disable_dynamo
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
         """Rank 0 is told when it is known who has sent it."""
         name, inner = f"source.{self._message_name(-1, self._mine, tag)}", self._inner.recv_anysource(tensors, tag)

@@ -124,12 +124,12 @@ class Work(dist.Work):
             raise self._error.with_traceback(None)
         return True
 
-    def overdue(self) -> None:
+    def overdue(self, handles: Sequence[Handle] = ()) -> None:
         """The group's limit has passed: what waits for a rank fails on every rank.
 
         What all ranks have announced does not: its bytes are on their way, with a deadline of their own.
         """
-        for handle in self.handles:
+        for handle in handles or self.handles:
             if not handle.poll():
                 event = Overdue(api.rank(), handle.request.process_set, handle.name, self.limit.total_seconds())
                 HOLDER.get().engine.report(event)
@@ -259,6 +259,12 @@ class FromAnySource(Work):
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
         limit = timeout if timeout > _NO_LIMIT else self.limit
-        self._question.wait(limit.total_seconds() if limit > _NO_LIMIT else None)
+        try:
+            _wait_for([self._question], limit)
+        except WaitTimeoutError:
+            if timeout > _NO_LIMIT:
+                raise
+            self.overdue([self._question])
+            self._question.wait()
         self._known.wait()
         return super().wait(timeout)

@@ -212,6 +212,13 @@ class OwnArena(Arena):
                 self.lent.table[row] = self._unused, nbytes, file, os.fstat(file).st_ino
                 self._unused += -(-nbytes // PAGE) * PAGE
 
+    def piece(self, offset: int, nbytes: int) -> Array:
+        for each in self._lends.values() if offset >= self.size else ():
+            if 0 <= offset - each.offset < each.nbytes:
+                memory: Any = (ctypes.c_uint8 * nbytes).from_address(each.address + offset - each.offset)
+                return np.frombuffer(memory, np.uint8)
+        return super().piece(offset, nbytes)
+
     def _lent_offset(self, address: int) -> int:
         for each in list(self._lends.values()):
             if 0 <= address - each.address < each.nbytes and each.lives():

@@ -13,7 +13,7 @@ import numpy as np
 
 from workbench.core.backend.base import Array
 
-TABLE_BYTES = 2 << 10  # 64 files
+TABLE_BYTES = 512  # 16 files, for each rank has a descriptor for each of all ranks'
 _START, _BYTES, _FILE, _INODE = range(4)
 
 
