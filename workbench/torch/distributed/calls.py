@@ -33,7 +33,6 @@ def call(
     """
 
     def decorate(method: Method) -> Method:
-        @torch._disable_dynamo  # torch.compile keeps c10d's operation in the graph, and nothing of this
         @functools.wraps(method)
         def called(self: Any, *args: Any, **named: Any) -> Work:
             if options and "opts" not in named:
@@ -53,9 +52,20 @@ def call(
             work.before_end(functools.partial(_elsewhere, torch.autograd._record_function_with_args_exit, shown))
             return work
 
-        return called
+        return opaque(called)
 
     return decorate
+
+
+def opaque(method: Method) -> Method:
+    """Have torch.compile look at nothing in a method: DDP's C++ calls it from a graph."""
+    untraced: Method = torch._disable_dynamo(method)  # every call through it takes some microseconds
+
+    @functools.wraps(method)
+    def called(*args: Any, **named: Any) -> Work:
+        return (untraced if torch.compiler.is_compiling() else method)(*args, **named)
+
+    return called
 
 
 def _elsewhere(function: Callable[..., object], *args: object) -> None:

@@ -38,7 +38,7 @@ from workbench.job import api, report
 from workbench.job.context import HOLDER
 from workbench.job.entries import KnownRequests
 from workbench.runtime.faults.stall import main_stack
-from workbench.torch.distributed.calls import with_options
+from workbench.torch.distributed.calls import opaque, with_options
 from workbench.torch.distributed.group import ProcessGroup
 from workbench.torch.distributed.joining import place
 from workbench.torch.distributed.reductions import reduction
@@ -246,7 +246,7 @@ def _calls(
         tensors, options, fields: see :func:`workbench.torch.distributed.calls.call`.
     """
 
-    @torch._disable_dynamo  # as those of our own groups
+    @opaque
     def call(self: Watched, *args: Any, **named: Any) -> Any:
         if options:
             args = with_options(args, named, options, fields, tensors)
@@ -300,25 +300,25 @@ class Watched(ProcessGroup):
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base = _calls("alltoall_base", Kind.ALLTOALL, 2)
 
-    @torch._disable_dynamo
+    @opaque
     def alltoall(self, *args: Any) -> Any:
         return self._watch(Kind.ALLTOALL, [args[1]], args, "alltoall")
 
-    @torch._disable_dynamo
+    @opaque
     def barrier(self, opts: Any = None) -> Any:
         return self._watch(Kind.BARRIER, [[]], [opts] if opts else [], "barrier")
 
-    @torch._disable_dynamo
+    @opaque
     def send(self, tensors: list[Tensor], dest: int, tag: int) -> Any:
         sent = self._message_request(tensors[0], self._mine, dest, tag)
         return self._call([sent], lambda: self._inner.send(tensors, dest, tag), tensors)
 
-    @torch._disable_dynamo
+    @opaque
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> Any:
         asked = self._message_request(tensors[0], source, self._mine, tag)
         return self._call([asked], lambda: self._inner.recv(tensors, source, tag), tensors, source)
 
-    @torch._disable_dynamo
+    @opaque
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
         """Rank 0 is told when it is known who has sent it."""
         name, inner = f"source.{self._message_name(-1, self._mine, tag)}", self._inner.recv_anysource(tensors, tag)
