@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from all_ranks import wait_for_all
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -242,6 +243,11 @@ def test_a_call_has_a_deadline(n: int) -> None:
             with pytest.raises(DeadlineError, match=text):
                 call()
         wait_for_all()
+    group = dist.new_group(timeout=timedelta(seconds=0.2))
+    if not late:
+        with pytest.raises(DeadlineError, match=r"'source\..* longer than the timeout of 0.2 s"):
+            dist.recv(mine(), group=group)
+    wait_for_all()
     with pytest.raises(MissingRanksError, match="wait for each other"):  # the late one has not heard of it
         dist.all_reduce(mine())
     wait_for_all()
@@ -464,6 +470,29 @@ def test_shards_in_a_fingerprint(n: int) -> None:
     twice.to_local().add_(hvd.rank() == n - 1)
     found = fingerprint({"cut": cut, "twice": twice})
     assert (found.agree, found.first, found.largest) == (False, "twice", (0.0,) * (n - 1) + (1.0,))
+    some = distribute_tensor(tensor, DeviceMesh("cpu", [0]), [Replicate()])
+    assert fingerprint({"some": some}), "a rank that is not in its mesh has nothing to differ in"
+
+
+def test_compiled(n: int) -> None:
+    """torch.compile keeps what DDP does, and equals the serial model; it sees nothing of our Python."""
+    x = torch.randn(4 * n, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    serial = model()
+    replicated = nn.parallel.DistributedDataParallel(copy.deepcopy(serial))
+    train(serial, x)
+    train(torch.compile(replicated, backend="eager"), x[hvd.rank() :: n])  # type: ignore[arg-type]
+    assert_equal(replicated.module, serial)
+
+
+@pytest.mark.ranks(2)
+def test_buckets_leave_room_in_shared_memory(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where /dev/shm is small, as in a container, a DataLoader's workers have it for themselves."""
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1 << 20))
+    replicated = nn.parallel.DistributedDataParallel(nn.Linear(600, 600))
+    replicated(torch.ones(1, 600)).sum().backward()
+    shared: Any = HOLDER.get().sets.everybody.shared
+    own = getattr(getattr(shared, "_node", None), "own", None)
+    assert not own or all(each.nbytes < 600 * 600 * 4 for each in own._lends.values() if each.lives())
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------

@@ -38,6 +38,9 @@ mine, got = torch.arange(6.0).view(2, 3) + 10 * rank, {}
 for name, op in (("sum", dist.ReduceOp.SUM), ("max", dist.ReduceOp.MAX), ("bits", dist.ReduceOp.BOR)):
     dist.all_reduce(found := mine.int() if name == "bits" else mine.clone(), op)
     got[name] = found
+dist.group.WORLD.allreduce(called := mine.clone(), dist.ReduceOp.MAX).wait()
+dist.group.WORLD.broadcast(called, root=1).wait()
+got["called"] = called
 dist.reduce(reduced := mine.clone(), 1)
 dist.broadcast(sent := mine.clone(), 1)
 dist.all_gather(rows := [torch.zeros(2, 3) for _ in range(n)], mine)
