@@ -181,13 +181,14 @@ def _reducescatter(response: Response, entry: Entry | None, backend: Backend, ac
         if source is None:
             source = _new(response.shape, response, entry, backend)
             source[...] = 0
+        apart = backend.batches if backend.batches and backend.batches.spares(source.nbytes) else None
+        scratch = None if apart else _scratch(response, entry, backend)
     flat, out = source.reshape(-1), mine.reshape(-1)
-    if backend.batches and backend.batches.spares(flat.nbytes):
+    if apart or scratch is None:
+        assert apart
         with activity(name):
-            backend.batches.reducescatter_into(out, flat, lengths, reduction)
+            apart.reducescatter_into(out, flat, lengths, reduction)
         return mine
-    with activity("ALLOCATE_OUTPUT"):
-        scratch = _scratch(response, entry, backend)
     scratch[...] = flat
     with activity(name):
         backend.collectives.reducescatter(scratch, lengths, reduction)
