@@ -213,7 +213,7 @@ class OwnArena(Arena):
                 self._unused += -(-nbytes // PAGE) * PAGE
 
     def piece(self, offset: int, nbytes: int) -> Array:
-        for each in self._lends.values() if offset >= self.size else ():
+        for each in list(self._lends.values()) if offset >= self.size else ():  # another thread may lend meanwhile
             if 0 <= offset - each.offset < each.nbytes:
                 memory: Any = (ctypes.c_uint8 * nbytes).from_address(each.address + offset - each.offset)
                 return np.frombuffer(memory, np.uint8)
