@@ -181,11 +181,10 @@ def _reducescatter(response: Response, entry: Entry | None, backend: Backend, ac
         if source is None:
             source = _new(response.shape, response, entry, backend)
             source[...] = 0
+        flat, out = source.reshape(-1), mine.reshape(-1)
         apart = backend.batches if backend.batches and backend.batches.spares(source.nbytes) else None
-        scratch = None if apart else _scratch(response, entry, backend)
-    flat, out = source.reshape(-1), mine.reshape(-1)
-    if apart or scratch is None:
-        assert apart
+        scratch = flat if apart else _scratch(response, entry, backend)
+    if apart:
         with activity(name):
             apart.reducescatter_into(out, flat, lengths, reduction)
         return mine
