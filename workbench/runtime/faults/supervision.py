@@ -140,20 +140,22 @@ class SupervisingCoordinator:
         waiting = self._inner.waiting
         if key not in waiting:
             return Decision()
-        text = (
-            f"{key[1]!r}, submitted by {rank_list(waiting[key].requests)}, has waited for "
+        late = (
             f"{rank_list(waiting.all_missing()[key])}, longer than the timeout of {event.limit_s:g} s that "
             f"rank {event.rank} has set. Find out what keeps the missing ranks busy, or give it more time."
         )
-        return self._inner.fail({key: ("DeadlineError", text)})
+        return self._inner.fail({key: self._waited(key, late)})
 
     def _too_long(self, key: Key, stalled: Stalled, now: float) -> Error:
-        return (
-            "DeadlineError",
-            f"{key[1]!r}, submitted by {rank_list(self._inner.waiting[key].requests)}, has waited for "
+        return self._waited(
+            key,
             f"{rank_list(stalled.missing)} for {now - stalled.since:.0f} s, longer than the "
             f"{self._stall.shutdown_s:g} s allowed (WORKBENCH_STALL_SHUTDOWN_S). Make every rank submit it.",
         )
+
+    def _waited(self, key: Key, late: str) -> Error:
+        ranks = rank_list(self._inner.waiting[key].requests)
+        return "DeadlineError", f"{key[1]!r}, submitted by {ranks}, has waited for {late}"
 
     def _end_join(self, rank: int) -> Decision:
         """A rank whose join() waits goes on without it."""

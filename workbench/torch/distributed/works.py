@@ -112,30 +112,30 @@ class Work(dist.Work):
             DeadlineError: the group's limit has passed; on all ranks that wait.
             WaitTimeoutError: ``timeout`` has passed, on this rank alone. The collective goes on.
         """
-        try:
-            _wait_for(self.handles, timeout if timeout > _NO_LIMIT else self.limit)
-        except WaitTimeoutError:
-            if timeout > _NO_LIMIT:
-                raise
-            self.overdue()
-            _wait_for(self.handles, timedelta(seconds=HOLDER.get().settings.data_timeout_s))
+        self.wait_for(self.handles, timeout)
         self._done.wait()  # for what is copied at the end, on the engine's thread
         if self._error is not None:
             raise self._error.with_traceback(None)
         return True
 
-    def overdue(self, handles: Sequence[Handle] = ()) -> None:
-        """The group's limit has passed: what waits for a rank fails on every rank.
+    def wait_for(self, handles: Sequence[Handle], timeout: timedelta = _NO_LIMIT) -> None:
+        """Wait for collectives; when the group's limit has passed, what waits for a rank fails on every rank.
 
         What all ranks have announced does not: its bytes are on their way, with a deadline of their own.
         """
-        for handle in handles or self.handles:
-            if not handle.poll():
-                event = Overdue(api.rank(), handle.request.process_set, handle.name, self.limit.total_seconds())
-                HOLDER.get().engine.report(event)
+        try:
+            _wait_for(handles, timeout if timeout > _NO_LIMIT else self.limit)
+        except WaitTimeoutError:
+            if timeout > _NO_LIMIT:
+                raise
+            for handle in handles:
+                if not handle.poll():
+                    event = Overdue(api.rank(), handle.request.process_set, handle.name, self.limit.total_seconds())
+                    HOLDER.get().engine.report(event)
+            _wait_for(handles, timedelta(seconds=HOLDER.get().settings.data_timeout_s))
 
     def listen(self) -> None:
-        """A thread is about to wait for the handles; who finishes them only then has to begin."""
+        """Called before a thread waits for the handles, by a work that would else not know when they are done."""
 
     def is_completed(self) -> bool:
         return self._done.is_set()
@@ -223,11 +223,7 @@ class WaitsOfTorch:
         work.listen()
         # While backward() computes, it may begin other collectives.
         with called_at(place_of(stack), _TORCH, self._computing), suppress(WorkbenchError):
-            try:
-                _wait_for(work.handles, work.limit)
-            except WaitTimeoutError:
-                work.overdue()
-                _wait_for(work.handles, _NO_LIMIT)
+            work.wait_for(work.handles)
 
 
 class FromAnySource(Work):
@@ -258,13 +254,6 @@ class FromAnySource(Work):
         self._known.set()
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
-        limit = timeout if timeout > _NO_LIMIT else self.limit
-        try:
-            _wait_for([self._question], limit)
-        except WaitTimeoutError:
-            if timeout > _NO_LIMIT:
-                raise
-            self.overdue([self._question])
-            self._question.wait()
+        self.wait_for([self._question], timeout)
         self._known.wait()
         return super().wait(timeout)
