@@ -8,24 +8,23 @@ Start it, in one of these ways::
 or in a ``%%px`` cell of a notebook in this folder: ``import fsdp; fsdp.main(epochs=3)``.
 
 A small transformer reads the rows of a digit as eight tokens. Its checkpoints are written while the next epoch trains,
-and read by any number of ranks: start it again with more epochs.
+and read by any number of ranks: start it again with more epochs. How they are read is in ``ddp.py``.
 """
 
 import argparse
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
+from ddp import BATCH, evaluate, load, parts_of
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 
 from workbench import data
 
-BATCH, WIDTH = 60, 48
+WIDTH = 48
 
 
 class Reader(nn.Module):
@@ -43,33 +42,6 @@ class Reader(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.classes(x.mean(dim=1))
-
-
-def parts_of(model, optimizer):
-    """What a checkpoint has: by names that are the same for each wrapper and each number of ranks."""
-    weights, moments = get_state_dict(model, optimizer)
-    return {"model": weights, "optimizer": moments}
-
-
-def load(model, optimizer, folder):
-    """Go on from the newest checkpoint that is complete; how many epochs are done."""
-    done = max((int(each.parent.name) for each in Path(folder).glob("*/.metadata")), default=0)
-    if done:
-        parts = parts_of(model, optimizer)
-        dcp.load(parts, checkpoint_id=f"{folder}/{done}")
-        set_state_dict(model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"])
-    return done
-
-
-def evaluate(model, images):
-    """Loss and accuracy over all ranks. They call the model equally often: each call gathers its weights."""
-    x, y = (part[dist.get_rank() :: dist.get_world_size()] for part in images.tensors)
-    with torch.no_grad():
-        guess = model(x)
-    right = (guess.argmax(dim=1) == y).sum()
-    totals = torch.tensor([F.cross_entropy(guess, y, reduction="sum").item(), right.item(), len(y)])
-    dist.all_reduce(totals)
-    return f"loss {totals[0] / totals[2]:.4f}, accuracy {totals[1] / totals[2]:.3f}"
 
 
 def main(epochs=4, checkpoint="fsdp-checkpoint", backend="workbench"):
@@ -97,7 +69,7 @@ def main(epochs=4, checkpoint="fsdp-checkpoint", backend="workbench"):
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
-        result = evaluate(model, test_set)
+        result = evaluate(model, test_set)  # on all ranks: each call of the model gathers its weights
         if dist.get_rank() == 0:
             print(f"epoch {epoch + 1}: {result}", flush=True)
         if written:
