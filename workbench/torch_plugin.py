@@ -65,7 +65,7 @@ def _watch(c10d: Any) -> None:
 
 
 def _give_monitored_barrier(dist: Any) -> None:
-    """torch has it for Gloo alone."""
+    """Have torch's function, which knows Gloo alone, call ours for a group of ours."""
     real = dist.monitored_barrier
 
     @functools.wraps(real)
@@ -79,7 +79,7 @@ def _give_monitored_barrier(dist: Any) -> None:
 
 
 def _say_how_to_start(dist: Any) -> None:
-    """torch would name a variable that is not set."""
+    """Have a process that no launcher has started told so; torch would name a variable that is not set."""
     real = dist.init_process_group
 
     @functools.wraps(real)

@@ -127,8 +127,9 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 return
             rows, counts = found if isinstance(found, tuple) else (found, None)
             if expected is not None and (sent := [int(each) for each in counts]) != list(expected):
-                rows = {r: f"sent {n}, and {m} expected" for r, n, m in zip(self._ranks, sent, expected, strict=True)}
-                lines = [f"Rank {api.rank()} was sent other sizes than it expects:", *by_rank(rows)]
+                pairs = zip(self._ranks, sent, expected, strict=True)
+                told = by_rank({rank: f"sent {n}, and {m} expected" for rank, n, m in pairs})
+                lines = [f"Rank {api.rank()} was sent other sizes than it expects:", *told]
                 raise ValueError("\n".join([*lines, "Give tensors and splits that fit each other on all ranks."]))
             with torch.inference_mode():  # the caller may be in it, and this thread is not
                 back(tensor_of(rows, tensor))
