@@ -18,7 +18,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-_FOR = {"gloo": "workbench", "nccl": "workbench", "mpi": "workbench"}
+_TAKEN = ("gloo", "nccl", "mpi")
 
 
 def register() -> None:
@@ -45,20 +45,21 @@ def register() -> None:
 
     if config.takes_torch_groups():
         _take_over(dist)
-    if config.watch_folder():
-        _watch(dist.distributed_c10d)
+    _make_groups(dist.distributed_c10d, watched=bool(config.watch_folder()))
 
 
-def _watch(c10d: Any) -> None:
-    """Have each group that torch makes replaced by one that is watched."""
+def _make_groups(c10d: Any, watched: bool) -> None:
+    """Ask us where a group has the workbench for the CPU alone, or is to be watched."""
     real = c10d._new_process_group_helper
 
     @functools.wraps(real)
     def make(*args: Any, **options: Any) -> tuple[Any, Any]:
+        asked = inspect.signature(real).bind(*args, **options).arguments
+        if ":workbench" in str(asked["backend"]):
+            return import_module("workbench.torch.distributed.devices").make(real, asked)  # type: ignore[no-any-return]
         group, store = real(*args, **options)
-        if isinstance(group, c10d.ProcessGroup):  # of which this rank is a member
-            asked = SimpleNamespace(**inspect.signature(real).bind(*args, **options).arguments)
-            group = import_module("workbench.torch.distributed.watching").watch(group, asked)
+        if watched and isinstance(group, c10d.ProcessGroup):  # of which this rank is a member
+            group = import_module("workbench.torch.distributed.watching").watch(group, SimpleNamespace(**asked))
         return group, store
 
     c10d._new_process_group_helper = make
@@ -119,7 +120,7 @@ def _take_over(dist: Any) -> None:
     @functools.wraps(real["get_backend"])
     def get_backend(group: Any = None) -> str:
         found = str(real["get_backend"](group))
-        return asked[0] if found == "workbench" and asked else found
+        return asked[0] if "workbench" in found and asked else found
 
     _replace(dist, init_process_group)
     _replace(dist, new_group)
@@ -134,7 +135,10 @@ def _ours(backend: str) -> str:
         ('workbench', 'cpu:workbench,cuda:nccl', 'fake')
     """
     kinds = str(backend).lower()
-    return kinds.replace("cpu:gloo", "cpu:workbench") if ":" in kinds else _FOR.get(kinds, kinds)
+    if kinds not in _TAKEN:
+        return kinds.replace("cpu:gloo", "cpu:workbench")
+    cuda = kinds != "gloo" and sys.modules["torch"].cuda.is_available()
+    return "cpu:workbench,cuda:nccl" if cuda else "workbench"
 
 
 def _names_a_store(url: str) -> bool:

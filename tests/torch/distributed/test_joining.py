@@ -69,6 +69,50 @@ def test_a_launchers_job(jobs: Runner, tmp_path: Path, way: str) -> None:
     assert [f"sum {rank} [3.0, 3.0, 3.0]" in job.out(rank) for rank in (0, 1)] == [True, True], job.report()
 
 
+# torch's "fake" does nothing, for tensors on any device: what it is given never reaches us.
+KINDS = """
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed import fake_pg
+
+dist.init_process_group("meta:fake,cpu:workbench")
+pair = dist.new_group([0, 1])
+rank = dist.get_rank()
+elsewhere = torch.ones(3, device="meta")
+for group in (dist.group.WORLD, pair):
+    assert group.others["meta"].size() == 2
+    dist.all_reduce(elsewhere, group=group)
+    dist.all_gather_into_tensor(torch.ones(6, device="meta"), elsewhere, group=group)
+    tensor = torch.full((3,), rank + 1.0)
+    dist.all_reduce(tensor, group=group)
+    assert tensor.tolist() == [3, 3, 3]
+    for at in (elsewhere, tensor):
+        messages = [dist.P2POp(dist.isend, at, 1 - rank, group), dist.P2POp(dist.irecv, at + 0, 1 - rank, group)]
+        assert messages[0].group is group
+        assert all(work.wait() for work in dist.batch_isend_irecv(messages) if work)
+dist.destroy_process_group(pair)
+assert len(dist.distributed_c10d._world.pg_map) == 2  # the default group, and the one beside it
+try:
+    dist.new_group([0, 1], backend="cpu:gloo,meta:workbench")
+except ValueError as error:
+    print("told", error, flush=True)
+try:
+    dist.all_reduce(elsewhere, group=dist.new_group([0, 1], backend="workbench"))
+except TypeError as error:
+    print("told", error, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_each_kind_of_device_may_have_its_backend(jobs: Runner, tmp_path: Path) -> None:
+    """Tensors on the CPU are ours; others go to their backend, or to an error."""
+    words = ("-m", "workbench.cli.main", "run", "-np", "2", sys.executable, script(tmp_path, KINDS))
+    job = jobs.python(*words, deadline_s=100)
+    assert job.code == 0, job.report()
+    assert job.out(0).count("backend workbench takes tensors on the CPU, and meta is asked for") == 2, job.report()
+    assert job.out(0).count("allreduce: a tensor is on meta, and the backend workbench takes those on") == 2
+
+
 # As it is written for torch alone.
 PLAIN = """
 import torch

@@ -37,12 +37,6 @@ def call(
         def called(self: Any, *args: Any, **named: Any) -> Work:
             if options and "opts" not in named:
                 args, named = with_options(args, named, options, fields, tensors), {}
-            for tensor in _tensors(args[:tensors]):
-                if tensor.device.type != "cpu":
-                    raise UnsupportedTensorError(
-                        f"{event}: a tensor is on {tensor.device}, and the backend workbench takes those on the CPU. "
-                        'Move it there with .cpu(); for GPUs use init_process_group("nccl").'
-                    )
             if not torch.autograd._profiler_enabled():
                 return method(self, *args, **named)
             given = list(_tensors(args[tensors - 1])) if tensors else []
@@ -52,9 +46,40 @@ def call(
             work.before_end(functools.partial(_elsewhere, torch.autograd._record_function_with_args_exit, shown))
             return work
 
-        return opaque(called)
+        return opaque(for_the_cpu(tensors)(called))
 
     return decorate
+
+
+def for_the_cpu(tensors: int) -> Callable[[Method], Method]:
+    """Decorate a method that hands calls for tensors on other devices on, to the group beside ours for these.
+
+    Args:
+        tensors: how many arguments have tensors.
+    """
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def called(self: Any, *args: Any, **named: Any) -> Work:
+            for tensor in _tensors(args[:tensors]):
+                if tensor.device.type != "cpu":
+                    return getattr(_other(self, method.__name__, tensor), method.__name__)(*args, **named)  # type: ignore[no-any-return]
+            return method(self, *args, **named)
+
+        return called
+
+    return decorate
+
+
+def _other(group: Any, what: str, tensor: torch.Tensor) -> dist.ProcessGroup:
+    """The group beside ours that takes a tensor's device."""
+    other: dist.ProcessGroup | None = group.others.get(tensor.device.type)
+    if other is None:
+        raise UnsupportedTensorError(
+            f"{what}: a tensor is on {tensor.device}, and the backend workbench takes those on the CPU. Move it there "
+            'with .cpu(); for GPUs use init_process_group("cpu:workbench,cuda:nccl").'
+        )
+    return other
 
 
 def opaque(method: Method) -> Method:

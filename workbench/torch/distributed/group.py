@@ -27,7 +27,7 @@ from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet
 from workbench.torch.distributed.buckets import called_in_backward, share
 from workbench.torch.distributed.call_numbers import CallNumbers
-from workbench.torch.distributed.calls import call
+from workbench.torch.distributed.calls import call, for_the_cpu
 from workbench.torch.distributed.reductions import reduction
 from workbench.torch.distributed.works import FromAnySource, Work
 from workbench.torch.tensors import about, in_place, tensor_of
@@ -47,6 +47,9 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         members: the ranks, as a process set of the running job.
         timeout: deadline of a collective, where its caller names none.
         leave: called by :meth:`shutdown`.
+
+    Attributes:
+        others: torch's groups of the same ranks, by the kind of device whose tensors they take.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._ranks = members.ranks or []
         self._mine = self._ranks.index(api.rank())
         super().__init__(self._mine, len(self._ranks))
+        self.others: dict[str, dist.ProcessGroup] = {}
         self._since, self._numbers = "", CallNumbers()
         self._label = int(name) if name.isdecimal() else crc32(name.encode())  # of messages; a mesh's groups have names
         self._messages = Counter[tuple[int, int, int]]()  # so many by (source, dest, tag)
@@ -81,10 +85,11 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:  # torch.distributed.checkpoint looks for a CPU
-        return [torch.device("cpu")]
+        return [torch.device(kind) for kind in ("cpu", *self.others)]
 
-    def _get_backend(self, device: torch.device) -> ProcessGroup:
-        return self
+    def _get_backend(self, device: torch.device) -> Any:
+        other: Any = self.others.get(torch.device(device).type)
+        return self if other is None else other._get_backend(device)
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
@@ -179,6 +184,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         work.followed = not by_ddp
         return work
 
+    @for_the_cpu(1)
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
@@ -229,6 +235,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             ends += [] if dense is tensor else [partial(tensor.copy_, dense)]
         return self._work(handles, tensors, ends, opts)
 
+    @for_the_cpu(2)
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [tensor], opts)
 
@@ -257,6 +264,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             ends += [partial(out.copy_, row.view(out.shape)) for out, row in zip(theirs, rows, strict=True)]
         return self._work(handles, outputs, ends, opts)
 
+    @for_the_cpu(2)
     def allgather_coalesced(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> Work:
         """As :meth:`allgather`, with one list for each rank in place of one for each tensor."""
         return self.allgather([[theirs[i] for theirs in outputs] for i in range(len(tensors))], tensors, opts)
@@ -289,6 +297,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             self._allreduce(_copy(tensor), into, opts, handles, ends, f".reduce.to{root}")
         return self._work(handles, tensors, ends, opts)
 
+    @for_the_cpu(2)
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
