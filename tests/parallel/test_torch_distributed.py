@@ -362,6 +362,23 @@ def test_messages(n: int) -> None:
             same(big, source)
 
 
+@pytest.mark.ranks(2)
+def test_messages_come_in_the_order_of_the_receives(n: int) -> None:
+    """Also where one asks for any sender, and those behind it name theirs before it is known."""
+    found = [torch.zeros(1) for _ in range(4)]
+    if hvd.rank() == 0:
+        works = [dist.irecv(each, source) for each, source in zip(found, (None, 1, None, 1), strict=True)]
+        dist.send(torch.ones(1), 1, tag=5)  # all four wait
+        for work in reversed(works):
+            work.wait()
+        assert [each.item() for each in found] == [1, 2, 3, 4]
+        assert [work.source_rank() for work in works] == [1, 1, 1, 1]
+    elif hvd.rank() == 1:
+        dist.recv(found[0], 0, tag=5)
+        for number in range(1, 5):
+            dist.send(torch.tensor([float(number)]), 0)
+
+
 # --- groups -------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any
+from weakref import WeakValueDictionary
 from zlib import crc32
 
 import torch
@@ -63,6 +64,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._since, self._numbers = "", CallNumbers()
         self._label = int(name) if name.isdecimal() else crc32(name.encode())  # of messages; a mesh's groups have names
         self._messages = Counter[tuple[int, int, int]]()  # so many by (source, dest, tag)
+        self._from_any = WeakValueDictionary[int, FromAnySource]()  # by tag, the last
 
     def rank(self) -> int:
         return self._mine
@@ -396,7 +398,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     @call("recv")
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> Work:
-        return self._message(tensors[0], source, self._mine, tag)
+        """Behind a message from any rank that waits yet: what comes first is for that one."""
+        before = self._from_any.get(tag)
+        if before is None:
+            return self._message(tensors[0], source, self._mine, tag)
+        receive = partial(self._message, tensors[0], source, self._mine, tag)
+        return FromAnySource(before.question, lambda _: receive(), self._timeout, before)
 
     @call("recvAnySource")
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:
@@ -409,7 +416,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         def receive(rank: int) -> Work:
             return self._message(tensors[0], self._ranks.index(rank), self._mine, tag)
 
-        return FromAnySource(question, receive, self._timeout)
+        self._from_any[tag] = message = FromAnySource(question, receive, self._timeout)
+        return message
 
     def _message(self, tensor: Tensor, source: int, dest: int, tag: int) -> Work:
         pair, sends = (self._ranks[source], self._ranks[dest]), source == self._mine

@@ -227,19 +227,34 @@ class WaitsOfTorch:
 
 
 class FromAnySource(Work):
-    """A message from whoever sends one first.
+    """A message from whoever sends one first, or one that is received after such a message.
 
     Args:
-        question: its result will be the sender's rank in the job.
+        question: its result will be the first sender's rank in the job.
         receive: begins to receive from there.
         limit: see :class:`Work`.
+        before: the message from any rank that this one comes after.
     """
 
-    def __init__(self, question: Handle, receive: Callable[[int], Work], limit: timedelta) -> None:
-        self._receive, self._question, self._known = receive, question, threading.Event()
+    def __init__(
+        self,
+        question: Handle,
+        receive: Callable[[int], Work],
+        limit: timedelta,
+        before: FromAnySource | None = None,
+    ) -> None:
+        self.question, self._receive, self._known = question, receive, threading.Event()
+        self._behind: list[Callable[[Handle], None]] = []
         super().__init__([], None, limit=limit)
         self._done.clear()
-        question.add_done_callback(self._answered)
+        (before.when_known if before else question.add_done_callback)(self._answered)
+
+    def when_known(self, function: Callable[[Handle], None]) -> None:
+        """Have a function called with the answer, after this message has taken its place among the sender's."""
+        with self._lock:
+            if not self._known.is_set():
+                return self._behind.append(function)
+        function(self.question)
 
     def _answered(self, question: Handle) -> None:
         self._error = question.error
@@ -251,9 +266,12 @@ class FromAnySource(Work):
                 handle.add_done_callback(self._ended)
         else:
             self._complete()
-        self._known.set()
+        with self._lock:
+            self._known.set()
+        for function in self._behind:
+            function(question)
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
-        self.wait_for([self._question], timeout)
+        self.wait_for([self.question], timeout)
         self._known.wait()
         return super().wait(timeout)
