@@ -450,6 +450,9 @@ def test_trains_as_one_process(n: int) -> None:
     parallelize_module(cut, init_device_mesh("cpu", (n,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
     train(cut, x)
     assert_equal(cut, serial)
+    state = hvd.elastic.TorchState(sharded, torch.optim.SGD(sharded.parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="parameters are DTensors.*Train with DDP, or without exact=True"):
+        hvd.elastic.run(exact=True)(lambda _: None)(state)
 
 
 @pytest.mark.ranks(2)

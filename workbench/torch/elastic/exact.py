@@ -33,6 +33,7 @@ from workbench import config
 from workbench.elastic.exact import newest, owners, seed_for
 from workbench.job import api
 from workbench.job.objects import broadcast_object
+from workbench.torch.elastic.kept import is_sharded
 from workbench.torch.elastic.shard_gradients import ShardGradients, distributed
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.sync_batch_norm import SyncBatchNorm
@@ -61,7 +62,8 @@ class Exact:
         version: the number of this rank's last commit; -1 before the first sync.
 
     Raises:
-        ValueError: the state has no DistributedOptimizer, or one that exact mode cannot order, or SyncBatchNorm.
+        ValueError: the state has no DistributedOptimizer, or one that exact mode cannot order, SyncBatchNorm, or
+            parameters that are DTensors.
     """
 
     def __init__(self, state: Trained, shards: int | None = None, seed: int = 0) -> None:
@@ -85,6 +87,11 @@ class Exact:
                 raise ValueError(
                     "Exact mode: SyncBatchNorm uses statistics of all ranks, and the number of ranks may change. Use "
                     "torch.nn.BatchNorm: its statistics belong to a shard."
+                )
+            if any(is_sharded(param) for param in module.parameters()):
+                raise ValueError(
+                    "Exact mode: a model's parameters are DTensors, as after fully_shard(), and a logical shard needs "
+                    "them whole. Train with DDP, or without exact=True."
                 )
         self._grads = [ShardGradients(each, self.shards, str(number)) for number, each in enumerate(optimizers)]
         for one, grads in zip(optimizers, self._grads, strict=True):
