@@ -93,14 +93,15 @@ def test_the_figures_are_those_of_the_results() -> None:
 @pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.timeout(180)
-def test_the_picture_shows_what_the_cells_print() -> None:
-    """Both pictures, line by line; the seconds are the machine's."""
-    path = ROOT / "docs" / "pictures" / "front_door.py"
-    script = load("front_door", path.parent)
-    cells = script.run()
+@pytest.mark.parametrize("name", ["front-door", "ddp"])
+def test_a_picture_shows_what_the_cells_print(name: str) -> None:
+    """Each of both themes, line by line; the seconds are the machine's."""
+    folder = ROOT / "docs" / "pictures"
+    script = load("cells", folder)
+    cells = script.run(script.STORIES[name])
     assert [cell.failed for cell in cells] == [True, False]
     for theme in script.THEMES:
-        picture = (path.parent / f"front-door-{theme}.svg").read_text(encoding="utf-8")
+        picture = (folder / f"{name}-{theme}.svg").read_text(encoding="utf-8")
         assert len(picture) < 1 << 20
         for line in (line for cell in cells for line in script.wrapped(cell.output)):
             assert html.escape(line).replace(" ", "\u00a0") in picture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from workbench.cluster import cells
@@ -33,6 +35,37 @@ def test_a_collective_error_of_all_is_shown_once() -> None:
     """Where nobody raised by himself, the first rank's error says what there is to say."""
     found = [(rank, "MissingRanksError", "Rank 1 is idle", "the traceback") for rank in (0, 2)]
     assert cells.message(found) == ["ranks 0, 2:", "the traceback"]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "behind"),
+    [
+        ("RuntimeError", "Got the following error when running the callback: ", "\n\nAt:\n  works.py(104): _deliver"),
+        ("UnknownError", "Graph execution error:\n\nFile core.py\n\n", "\n\t [[{{node waits_for_ranks}}]] [Op:f_14]"),
+        ("JaxRuntimeError", "INTERNAL: Traceback (most recent call last):\nworkbench.errors.", ""),
+    ],
+)
+def test_an_error_that_went_through_a_framework(name: str, before: str, behind: str) -> None:
+    """It has our class and text again; so the rank whose mistake it was comes first, and no frame is a library's."""
+    text = f"{before}{WAITED[0]}: {WAITED[1]}{behind}"
+    trace = f"{name}  Traceback\nCell In[2], line 3\n\nFile /lib/site-packages/torch/graph.py:9\n\n{name}: {text}"
+    waited = SimpleNamespace(elist=[(name, text, trace, {"engine_id": 0})])
+    assert cells.message(cells.failures(waited)) == [
+        "rank 0:",
+        f"{WAITED[0]}  Traceback",
+        "Cell In[2], line 3",
+        "",
+        *f"{WAITED[0]}: {WAITED[1]}".splitlines(),
+    ]
+    waited.elist += [("KeyError", "'lr'", "File /lib/site-packages/torch/a.py\n\nKeyError: 'lr'", {"engine_id": 1})]
+    assert cells.message(cells.failures(waited)) == [
+        "rank 1:",
+        "File /lib/site-packages/torch/a.py",
+        "",
+        "KeyError: 'lr'",
+        "",
+        "  rank 0: RankFailedError: Rank 2 raised an exception, so 'x' can never complete.",
+    ]
 
 
 def test_an_engine_that_has_died_comes_first() -> None:

@@ -451,7 +451,7 @@ def test_trains_as_one_process(n: int) -> None:
     train(cut, x)
     assert_equal(cut, serial)
     state = hvd.elastic.TorchState(sharded, torch.optim.SGD(sharded.parameters(), lr=0.1))
-    with pytest.raises(ValueError, match="parameters are DTensors.*Train with DDP, or without exact=True"):
+    with pytest.raises(ValueError, match=r"parameters are DTensors.*Train with DDP, or without exact=True"):
         hvd.elastic.run(exact=True)(lambda _: None)(state)
 
 

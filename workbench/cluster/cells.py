@@ -32,6 +32,7 @@ Where = Callable[[Sequence[int]], str]
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _DIED = re.compile(r"Engine (\d+) died while running task")
 _OUR_FRAME = re.compile(rf"File {re.escape(str(Path(__file__).resolve().parents[1]))}")
+_LIBRARY_FRAME = re.compile(r"File \S*(site|dist)-packages")
 
 
 HUB_GONE = "the hub is gone, through which notebook and engines talk"
@@ -98,8 +99,22 @@ def failures(error: Any) -> list[Failure]:
     """What an ``ipyparallel.CompositeError`` or ``RemoteError`` says, by rank."""
     found = getattr(error, "elist", None) or [(error.ename, error.evalue, error.traceback, error.engine_info)]
     return sorted(
-        (_rank(str(text), info or {}), str(name), str(text), trace or "") for name, text, trace, info in found
+        (_rank(str(text), info or {}), *_ours(str(name), str(text), trace or "")) for name, text, trace, info in found
     )
+
+
+def _ours(name: str, text: str, trace: str) -> tuple[str, str, str]:
+    """An error of ours that went through a framework's C++ has its own class and text again.
+
+    DDP's ``backward()`` makes a RuntimeError of it, TensorFlow's and JAX's graphs errors of theirs, with what else they
+    know: frames of all threads, names of nodes.
+    """
+    classes = explained()
+    found = re.search(rf"\b({'|'.join(classes)}): (.+?)(?=\n\s*\n|\n\t|\Z)", text, re.DOTALL)
+    if name in classes or found is None:
+        return name, text, trace
+    before = trace.partition(text.splitlines()[0])[0].replace(name, found[1])
+    return found[1], found[2], before + found[2]
 
 
 def _rank(text: str, info: Mapping[str, Any]) -> int:
@@ -131,7 +146,8 @@ def message(found: Sequence[Failure], where: Where = nowhere) -> list[str]:
     first = causes[0]
     same = [rank for rank, name, text, _ in causes if (name, text) == first[1:3]]
     others = {rank: _first_line(name, text) for rank, name, text, _ in found if rank not in same}
-    lines = [f"{_ranks(same)}:", *(_users(first[3]) or f"{first[1]}: {first[2]}").splitlines()]
+    frames = _users(first[3], first[1] in explained())
+    lines = [f"{_ranks(same)}:", *(frames or f"{first[1]}: {first[2]}").splitlines()]
     return [*lines, "", *by_rank(others)] if others else lines
 
 
@@ -198,10 +214,16 @@ def gone(ranks: Sequence[int], where: str = "") -> str:
     return f"{who} gone{f' with {where}' if where else ''}: call engines.rescue() in a cell without %%px."
 
 
-def _users(traceback: str) -> str:
-    """The traceback without the frames of this package, which are not what the learner has to look at."""
-    frames = traceback.split("\n\n")
-    return "\n\n".join(frame for frame in frames if not _OUR_FRAME.match(_COLOUR.sub("", frame)))
+def _users(traceback: str, ours: bool) -> str:
+    """The traceback without the frames of this package, which are not what the learner has to look at.
+
+    Args:
+        traceback: as IPython writes it.
+        ours: is the error? Then a library through which it came, such as torch, has not caused it.
+    """
+    left_out = [_OUR_FRAME, *([_LIBRARY_FRAME] if ours else [])]
+    frames = ((frame, _COLOUR.sub("", frame)) for frame in traceback.split("\n\n"))
+    return "\n\n".join(frame for frame, plain in frames if not any(each.match(plain) for each in left_out))
 
 
 def _first_line(name: str, text: str) -> str:

@@ -1,7 +1,7 @@
-"""The README's moving picture: cells that run on four engines, with the outputs and the seconds that came back.
+"""Moving pictures for the README and docs/: cells that run on four engines, with the outputs and seconds that came back.
 
-``python docs/pictures/front_door.py`` writes ``front-door-light.svg`` and ``front-door-dark.svg`` beside itself. A test
-compares what they show with what the cells print.
+``python docs/pictures/cells.py`` writes two of each beside itself, such as ``ddp-light.svg`` and ``ddp-dark.svg``. A
+test compares what they show with what the cells print.
 """
 
 from __future__ import annotations
@@ -21,15 +21,49 @@ from pygments.lexers.python import PythonLexer
 from pygments.token import Comment, Keyword, Number, String, Token
 
 HERE = Path(__file__).parent
-SETUP = [
-    "from workbench import cluster\n\nengines = cluster.up(n=4)",
-    "%%px\nimport numpy as np\nimport workbench as hvd\n\nhvd.init()\nrank = hvd.rank()\nx = np.full(3, float(rank))",
-]
-SHOWN = [
-    "%%px\nfor step in range(100):\n    if rank == 2 and step == 40:\n        break  # rank 2 leaves the loop"
-    '\n    x = hvd.allreduce(x, name=f"step {step}")',
-    '%%px\nprint(f"rank {rank} goes on: {x}")',
-]
+UP = "from workbench import cluster\n\nengines = cluster.up(n=4)"
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a picture shows: its title, the cells before those that are seen, and these."""
+
+    title: str
+    before: tuple[str, ...]
+    shown: tuple[str, ...]
+
+
+STORIES = {
+    "front-door": Story(
+        "A cell on four engines: rank 2 leaves a loop; soon an error names it, and the line where the others wait. "
+        "The next cell works.",
+        (
+            UP,
+            "%%px\nimport numpy as np\nimport workbench as hvd\n\nhvd.init()\nrank = hvd.rank()\n"
+            "x = np.full(3, float(rank))",
+        ),
+        (
+            "%%px\nfor step in range(100):\n    if rank == 2 and step == 40:\n        break  # rank 2 leaves the loop"
+            '\n    x = hvd.allreduce(x, name=f"step {step}")',
+            '%%px\nprint(f"rank {rank} goes on: {x}")',
+        ),
+    ),
+    "ddp": Story(
+        "DDP in a cell on four engines: rank 2 has a batch less; soon an error names it, and the line where the others "
+        "wait. The next cell trains on.",
+        (
+            UP,
+            "%%px\nimport torch, torch.distributed as dist\nfrom torch import nn\n\ntorch.manual_seed(0)\n"
+            'dist.init_process_group("workbench")\nrank = dist.get_rank()\n'
+            "model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))\nx = torch.ones(16, 8)",
+        ),
+        (
+            "%%px\nfor step in range(40 - (rank == 2)):  # rank 2 has a batch less\n"
+            "    model(x).square().mean().backward()",
+            '%%px\nmodel(x).square().mean().backward()\nprint(f"rank {rank} trains on")',
+        ),
+    ),
+}
 WIDTH, LINE, SIZE, COLUMNS = 880, 18, 13, 100
 LOOP_S, READ_S, TYPE_S = 16.0, 6.0, 1.5
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
@@ -54,9 +88,9 @@ class Cell:
     failed: bool
 
 
-def run() -> list[Cell]:
+def run(story: Story) -> list[Cell]:
     """The shown cells, run in a kernel of their own."""
-    cells = [nbformat.v4.new_code_cell(source) for source in [*SETUP, *SHOWN, "engines.down()"]]
+    cells = [nbformat.v4.new_code_cell(source) for source in [*story.before, *story.shown, "engines.down()"]]
     client = NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=120, kernel_name="python3")
     done = []
     with client.setup_kernel():
@@ -67,7 +101,7 @@ def run() -> list[Cell]:
             except CellExecutionError:
                 failed = True
             done.append(Cell(cell.source, said(cell.outputs), perf_counter() - begun, failed))
-    return done[len(SETUP) : -1]
+    return done[len(story.before) : -1]
 
 
 def said(outputs: list[Any]) -> str:
@@ -103,13 +137,9 @@ def coloured(source: str, theme: str) -> list[str]:
 
 
 STILL = "g{animation:none!important;opacity:1!important}.past{opacity:0!important}"
-TITLE = (
-    "A cell on four engines: rank 2 leaves a loop; soon an error names it, and the line where the others wait. "
-    "The next cell works."
-)
 
 
-def picture(cells: list[Cell], theme: str) -> str:
+def picture(title: str, cells: list[Cell], theme: str) -> str:
     """The SVG: each cell appears, its output after the seconds that it took; then it begins again."""
     colours, parts, styles = THEMES[theme], list[str](), list[str]()
     at, y = 0.4, 16
@@ -131,7 +161,7 @@ def picture(cells: list[Cell], theme: str) -> str:
         at = answer + READ_S
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}" role="img">'
-        f"<title>{TITLE}</title><style>text{{font:{SIZE}px {FONT};white-space:pre}}{''.join(styles)}"
+        f"<title>{title}</title><style>text{{font:{SIZE}px {FONT};white-space:pre}}{''.join(styles)}"
         f"@media (prefers-reduced-motion:reduce){{{STILL}}}</style>"
         f'<rect width="100%" height="100%" fill="{colours["page"]}"/>{"".join(parts)}</svg>\n'
     )
@@ -155,7 +185,8 @@ def lines(texts: list[str], x: int, y: int, colour: str) -> str:
 
 
 if __name__ == "__main__":
-    found = run()
-    for each in THEMES:
-        (HERE / f"front-door-{each}.svg").write_text(picture(found, each), encoding="utf-8")
-    print(*(f"{cell.seconds:.1f} s: {cell.output}" for cell in found), sep="\n")
+    for name, story in STORIES.items():
+        found = run(story)
+        for each in THEMES:
+            (HERE / f"{name}-{each}.svg").write_text(picture(story.title, found, each), encoding="utf-8")
+        print(*(f"{cell.seconds:.1f} s: {cell.output}" for cell in found), sep="\n")
