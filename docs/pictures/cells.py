@@ -1,4 +1,4 @@
-"""Moving pictures for the README and docs/: cells that ran on four engines, with the outputs and seconds that came back.
+"""Moving pictures for the README and docs/: cells that ran on four engines, with their outputs and seconds.
 
 ``python docs/pictures/cells.py`` writes two of each beside itself, such as ``ddp-light.svg`` and ``ddp-dark.svg``. A
 test compares what they show with what the cells print.
