@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,7 +25,7 @@ import torch
 import torch.distributed
 import torch.nn.functional as F
 from figures import rotated
-from gpt import Gpt
+from models import GPT2_SMALL, Gpt, Shape
 from resnet50 import resnet50
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -100,7 +101,8 @@ def task_of(model: str, device: torch.device) -> Task:
     """ResNet-50 or GPT-2 small; in a dry run something tiny."""
     if model == "gpt":
         tiny = device.type != "cuda"
-        network = (lambda: Gpt(1, 8, 2, 50, 16)) if tiny else Gpt
+        shape = Shape(1, 8, 2, 16, 50) if tiny else GPT2_SMALL
+        network = partial(Gpt, shape)
         return Task(network, classes=50 if tiny else 50257, words=16 if tiny else 1024, sample_bytes=1 << 30)
     if device.type == "cuda":
         return Task(resnet50, side=224, classes=1000)

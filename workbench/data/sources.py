@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import time
 from dataclasses import dataclass
@@ -44,6 +45,20 @@ def digits() -> Data:
     images, labels = _images(x[order], 16), y[order].astype(np.int64)
     n, names = N_DIGITS_TRAIN, tuple("0123456789")
     return Data("digits", images[:n], labels[:n], images[n:], labels[n:], names)
+
+
+def shakespeare() -> bytes:
+    r"""401,592 bytes of Shakespeare's plays, each speech behind its speaker's name; part of this package.
+
+    Source: the beginning of A. Karpathy's file tinyshakespeare, in github.com/karpathy/char-rnn; the plays are in the
+    public domain.
+
+    Example:
+        >>> text = shakespeare()
+        >>> len(text), text[:15]
+        (401592, b'First Citizen:\n')
+    """
+    return gzip.decompress((_HERE / "shakespeare.txt.gz").read_bytes())
 
 
 @dataclass(frozen=True)
