@@ -226,9 +226,9 @@ def main(steps=300, size=16, shape=Shape(), backend="workbench", text=None):
                 print(f"step {step + 1:4}: loss {mean:.3f}, {tokens:6,.0f} tokens/s", flush=True)
     losses = torch.stack(losses)
     dist.all_reduce(losses, dist.ReduceOp.AVG)
+    dist.destroy_process_group()
     if rank == 0:
         print(write(model, b"ROMEO:\n", 300))
-    dist.destroy_process_group()
     return losses.tolist()
 
 

@@ -28,5 +28,6 @@ NAMES = (
     "21.late", "21.thread", "21.order", "21.skipped",
     "22.places", "22.first", "22.steps", "22.memory",
     "23.parts", "23.slow",
+    "24.attention", "24.masters", "24.checkpoints", "24.no_sync",
 )
 # fmt: on
