@@ -210,6 +210,3 @@ class ComputeClient:
             f"No data service answers at {self._addresses} ({failed}). It has ended, or the {file} belongs to an "
             "earlier one: delete the file, start the compute job, and read the file that it writes."
         ) from failed
-
-
-__all__ = ["ComputeClient", "ComputeService", "TimeoutException"]

@@ -14,7 +14,8 @@ from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
 from workbench.job.calls import Call
 from workbench.job.context import HOLDER
-from workbench.keras.flavour import LEGACY, assign, keras, values_of, variables_of
+from workbench.keras.flavour import LEGACY, assign, keras, variables_of
+from workbench.keras.flavour import values_of as values_of
 from workbench.training.bridge import Bridge, NoSparseGradients, Spec
 from workbench.training.compression import Compression as Casts
 from workbench.training.progress import stride
@@ -143,16 +144,3 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
     if variables:
         assign(variables, Call(Kind.BROADCAST, "broadcast_variables", root=root_rank)(values_of(variables)))
         note_broadcast()
-
-
-__all__ = [
-    "Compression",
-    "TorchBridge",
-    "bridge",
-    "bring_back",
-    "broadcast_variables",
-    "forget_steps",
-    "own_errors",
-    "state_of",
-    "values_of",
-]

@@ -152,6 +152,3 @@ def _failed(served: list[Any]) -> str:
         except ray.exceptions.RayError as error:
             return f"An actor of Ray's did not start: {reason(error)}"
     return ""
-
-
-__all__ = ["RayPlaces", "RayRequest", "request"]

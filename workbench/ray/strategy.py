@@ -210,6 +210,3 @@ class PGStrategy(Strategy):
         nodes: dict[int, str] = ray.util.placement_group_table(self.placement_group)["bundles_to_node_id"]
         order = list(dict.fromkeys(nodes.values()))
         return sorted(nodes, key=lambda bundle: (order.index(nodes[bundle]), bundle))
-
-
-__all__ = ["ColocatedStrategy", "PGStrategy", "create_placement_group"]

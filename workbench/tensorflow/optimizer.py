@@ -121,6 +121,3 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
     def variables(self, *args: Any, **kwargs: Any) -> Any:
         """As the optimizer's."""
         return self._optimizer.variables(*args, **kwargs)
-
-
-__all__ = ["DistributedOptimizer", "DistributedV1Optimizer"]

@@ -79,6 +79,3 @@ class LocalBackend(Backend):
 
     def num_processes(self) -> int:
         return self._n
-
-
-__all__ = ["Backend", "LocalBackend", "SparkBackend"]

@@ -183,6 +183,3 @@ class ModelParams(HasOutputCols):  # type: ignore[misc]  # untyped
     setLabelColumns, getLabelColumns = setter("label_columns"), getter("label_columns")
     setLabelColoumns = setter("label_columns")
     setRunId, getRunId = setter("run_id"), getter("run_id")
-
-
-__all__ = ["EstimatorParams", "ModelParams", "getter", "param", "setter"]

@@ -249,6 +249,3 @@ def _as_uri(path: str) -> str:
 
 def _numbered(path: str, idx: int | None) -> str:
     return path if idx is None else f"{path}.{idx}"
-
-
-__all__ = ["FilesystemStore", "HDFSStore", "LocalStore", "Store", "StoreError"]

@@ -1,5 +1,4 @@
 """An estimator for Keras: ``from workbench.spark.keras import KerasEstimator``."""
 
-from workbench.spark.keras.estimator import KerasEstimator, KerasModel
-
-__all__ = ["KerasEstimator", "KerasModel"]
+from workbench.spark.keras.estimator import KerasEstimator as KerasEstimator
+from workbench.spark.keras.estimator import KerasModel as KerasModel

@@ -242,6 +242,3 @@ def _called(make: Callable[..., Any], given: dict[str, Any]) -> Any:
     takes = inspect.signature(make).parameters
     anything = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes.values())
     return make(**{name: value for name, value in given.items() if anything or name in takes})
-
-
-__all__ = ["Parts", "load", "train"]

@@ -215,6 +215,3 @@ def _address_of_this_host() -> str:
 
 def _warn(config: TfDataServiceConfig) -> None:
     print(servers.WARNING.format(who=servers.who_reaches(config.host())), file=sys.stderr, flush=True)
-
-
-__all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]

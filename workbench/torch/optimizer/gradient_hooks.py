@@ -244,6 +244,3 @@ def _progress(optimizer: torch.optim.Optimizer, params: Mapping[str, torch.nn.Pa
             parts.append(flat[:: progress.stride(len(flat))].double().cpu())
     numbers = progress.hyperparameters(optimizer.param_groups, optimizer.defaults)
     return numbers + progress.weights(torch.cat(parts).numpy())
-
-
-__all__ = ["ExactGradients", "GradientHooks"]

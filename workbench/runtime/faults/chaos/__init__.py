@@ -288,6 +288,3 @@ def cut(sockets: Sequence[socket.socket]) -> None:
     for each in sockets:
         with suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
-
-
-__all__ = ["FaultInjector", "Record", "begin", "cut", "enter", "log", "player", "watch"]
