@@ -158,7 +158,6 @@ class Finder(MetaPathFinder, Loader):
         return loader.get_code(spec.name) if spec is not None else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """An empty facade."""
         return Facade(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:

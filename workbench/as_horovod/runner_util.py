@@ -123,7 +123,6 @@ class Timeout:
         return max(0.0, self._until - time.time())
 
     def timed_out(self) -> bool:
-        """Is it over?"""
         return time.time() > self._until
 
     def check_time_out_for(self, activity: str) -> None:

@@ -65,11 +65,9 @@ class TorchBridge(NoSparseGradients):
         return [tensor_of(each, like[name]) for each, (name, _) in zip(run(tensors), results, strict=True)]
 
     def spec(self, tensor: Any) -> Spec:
-        """dtype and shape."""
         return keras.backend.standardize_dtype(tensor.dtype), tuple(tensor.shape)
 
     def scaled(self, gradient: Any, factor: float) -> Any:
-        """In its own dtype."""
         return gradient * factor
 
     def sample(self, tensors: Sequence[Any]) -> Any:

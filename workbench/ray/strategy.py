@@ -164,7 +164,6 @@ class ColocatedStrategy(Strategy):
 
     @property
     def num_workers(self) -> int:
-        """How many there will be."""
         return self._hosts * self._each
 
     def create_workers(self) -> tuple[list[Any], list[Any]]:

@@ -166,5 +166,4 @@ class Backend:
 
     @property
     def size(self) -> int:
-        """How many ranks it connects."""
         return len(self.ranks)

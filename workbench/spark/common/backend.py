@@ -23,7 +23,6 @@ class Backend:
         raise NotImplementedError
 
     def num_processes(self) -> int:
-        """How many ranks there will be."""
         raise NotImplementedError
 
 

@@ -210,7 +210,6 @@ class _Trainer:
         return found
 
     def _named(self, what: str, sums: _Sums) -> dict[str, Any]:
-        """As Horovod calls them."""
         loss, *values = sums.averages(what)
         n, groups = len(self._spec.label_cols), []
         for i in range(len(self._parts.metrics)):

@@ -162,7 +162,6 @@ class GradientHooks:
     # --- amid backward --------------------------------------------------------------------------------
 
     def ready(self, name: str) -> None:
-        """Backward has finished a gradient."""
         self.forget_failed_cell()
         self.computed = True
         self.source.ready(name, self.keeping)

@@ -107,7 +107,6 @@ class FaultInjector:
         self._passed = self._responses = self._commits = 0
 
     def stop(self) -> None:
-        """No fault happens any more."""
         self._plan = []
         if self.forget_steps:
             self.forget_steps()
