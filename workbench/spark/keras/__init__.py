@@ -1,4 +1,5 @@
 """An estimator for Keras: ``from workbench.spark.keras import KerasEstimator``."""
 
-from workbench.spark.keras.estimator import KerasEstimator as KerasEstimator
-from workbench.spark.keras.estimator import KerasModel as KerasModel
+from workbench.spark.keras.estimator import KerasEstimator, KerasModel
+
+__all__ = ["KerasEstimator", "KerasModel"]

@@ -1,4 +1,5 @@
 """An estimator for PyTorch: ``from workbench.spark.torch import TorchEstimator``."""
 
-from workbench.spark.torch.estimator import TorchEstimator as TorchEstimator
-from workbench.spark.torch.estimator import TorchModel as TorchModel
+from workbench.spark.torch.estimator import TorchEstimator, TorchModel
+
+__all__ = ["TorchEstimator", "TorchModel"]
