@@ -21,6 +21,7 @@ if sys.version_info < (3, 10):  # noqa: UP036 - a clone on an older one, which p
     raise ImportError(f"workbench needs Python 3.10 or newer; {sys.executable} is {sys.version.split()[0]}.")
 
 from workbench._version import __version__ as __version__
+from workbench.common.faces import when_asked as _when_asked
 from workbench.core.verbs import VERBS, forms
 
 _IN_API = (
@@ -114,10 +115,8 @@ else:
 
     def __getattr__(name: str) -> Any:
         """Load what is behind a public name at its first use: `workbench --help` needs no numpy."""
-        if name in _MODULES:
-            return import_module(f"{__name__}.{name}")
         if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return _when_asked(__name__, *_MODULES)(name)
         value = getattr(import_module(_HOMES.get(name, "workbench.job.api")), name)
         globals()[name] = value
         return value

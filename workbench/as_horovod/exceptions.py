@@ -1,8 +1,9 @@
 """``horovod.common.exceptions``."""
 
-from workbench.elastic import HostsUpdatedInterrupt
-from workbench.errors import CollectiveError as HorovodInternalError
+from workbench.elastic import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+from workbench.errors import CollectiveError
 
+HorovodInternalError = CollectiveError
 WorkersAvailableException = HostsUpdatedInterrupt  # as Horovod called it first
 
 
@@ -22,12 +23,3 @@ class HorovodVersionMismatchError(ImportError):
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))
         self.name, self.version, self.installed_version = name, version, installed_version
-
-
-__all__ = [
-    "HorovodInternalError",
-    "HorovodVersionMismatchError",
-    "HostsUpdatedInterrupt",
-    "WorkersAvailableException",
-    "get_version_mismatch_message",
-]

@@ -13,6 +13,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from workbench import config
+from workbench.common.faces import public
 
 _HERE = "workbench.as_horovod"
 _UTIL = f"{_HERE}.runner_util"
@@ -96,13 +97,26 @@ class Facade(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__all__", "__version__"):
             raise AttributeError(name)
-        for target in self._targets:
-            module = self._modules.get(target) or self._modules.setdefault(target, import_module(target))
+        if name == "__all__":
+            return self._starred()
+        for module in map(self._module, self._targets):
             if hasattr(module, name):
                 return getattr(module, name)
         if targets(f"{self.__name__}.{name}"):
             return import_module(f"{self.__name__}.{name}")
         raise AttributeError(f"{self.__name__}.{name}: the workbench does not have it (yet).")
+
+    def _module(self, target: str) -> ModuleType:
+        return self._modules.get(target) or self._modules.setdefault(target, import_module(target))
+
+    def _starred(self) -> list[str]:
+        """What a star takes: the names of our modules, one after the other, up to one that lists its own."""
+        names = list[str]()
+        for module in map(self._module, self._targets):
+            names += getattr(module, "__all__", public(vars(module)))
+            if hasattr(module, "__all__"):
+                break
+        return names
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By a function of ours: who calls it has imported the alias with it, and then Horovod's name means something.
@@ -144,7 +158,6 @@ class Finder(MetaPathFinder, Loader):
         return loader.get_code(spec.name) if spec is not None else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """An empty facade."""
         return Facade(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:

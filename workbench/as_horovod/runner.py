@@ -5,5 +5,3 @@ import functools
 from workbench.launch.function import run as _run
 
 run = functools.partial(_run, as_horovod=True)
-
-__all__ = ["run"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench import config
-from workbench.data.registry import TimeoutException
+from workbench.data.registry import TimeoutException as TimeoutException
 
 HOROVOD_SECRET_KEY = "_HOROVOD_SECRET_KEY"
 DIGEST_LENGTH = 32
@@ -123,7 +123,6 @@ class Timeout:
         return max(0.0, self._until - time.time())
 
     def timed_out(self) -> bool:
-        """Is it over?"""
         return time.time() > self._until
 
     def check_time_out_for(self, activity: str) -> None:
@@ -191,22 +190,3 @@ class HostInfo:
         """Parse ``host:slots``."""
         hostname, _, slots = host_string.strip().rpartition(":")
         return HostInfo(hostname, int(slots)) if hostname else HostInfo(slots, 1)
-
-
-__all__: Sequence[str] = [
-    "DIGEST_LENGTH",
-    "HOROVOD_SECRET_KEY",
-    "SECRET_LENGTH",
-    "HostInfo",
-    "Timeout",
-    "TimeoutException",
-    "check_digest",
-    "compute_digest",
-    "execute_function_multithreaded",
-    "get_env_rank_and_size",
-    "host_hash",
-    "in_thread",
-    "make_secret_key",
-    "on_event",
-    "parse_hosts",
-]  # fmt: skip

@@ -39,6 +39,3 @@ def vars_to_refs(vars: Any) -> Any:
 def refs_to_vars(refs: Any) -> Any:
     """The variables again."""
     return list(map(refs_to_vars, refs)) if isinstance(refs, tuple) else refs.deref()
-
-
-__all__ = ["refs_to_vars", "vars_to_refs"]

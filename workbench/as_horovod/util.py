@@ -12,9 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from workbench.config import changed_environment as env
+from workbench import config
 from workbench.job import built
 
+env = config.changed_environment
 T = TypeVar("T")
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
@@ -172,25 +173,3 @@ def _order(version: str) -> tuple[list[int], bool]:
     public = version.partition("+")[0]
     numbers = [int(number) for number in re.findall(r"\d+", re.split(r"(?i)[a-z]", public)[0])]
     return [*numbers, 0, 0, 0][:3], not re.search(r"(?i)\d\.?(a|b|c|rc|dev)", public)
-
-
-__all__ = [
-    "EXTENSIONS",
-    "ccl_built",
-    "check_extension",
-    "check_installed_version",
-    "ddl_built",
-    "env",
-    "extension_available",
-    "get_average_backwards_compatibility_fun",
-    "get_ext_suffix",
-    "get_extension_full_path",
-    "gloo_built",
-    "gpu_available",
-    "is_iterable",
-    "is_version_greater_equal_than",
-    "mpi_built",
-    "nccl_built",
-    "num_rank_is_power_2",
-    "split_list",
-]

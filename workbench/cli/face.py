@@ -33,7 +33,6 @@ class Parser(argparse.ArgumentParser):
     """Of the command ``workbench``: its help shows the commands by what they are for."""
 
     def commands(self) -> dict[str, argparse.ArgumentParser]:
-        """All of them, by name."""
         return {name: each for action in self._of_commands() for name, each in action.choices.items()}
 
     def format_help(self) -> str:

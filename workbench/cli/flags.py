@@ -76,7 +76,6 @@ def _switches(**texts: str) -> list[Flag]:
 
 
 def _pair(on: str, off: str, dest: str, text: str) -> list[Flag]:
-    """An option, and the one that switches it off."""
     return [
         Flag((on,), f"{text}; {off}: not", dest=dest),
         Flag((off,), "", const=False, dest=dest, shown=False),

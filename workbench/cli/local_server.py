@@ -41,7 +41,6 @@ class LocalServer(http.server.ThreadingHTTPServer):
             raise LaunchError(f"Port {port} cannot be used: {why}. Choose another --port.") from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """On a thread of its own."""
         with self._lock:
             self._connections[request] = None
             if len(self._connections) > MOST:
@@ -52,7 +51,6 @@ class LocalServer(http.server.ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """It has been answered, or was ended."""
         with self._lock:
             self._connections.pop(request, None)
         super().shutdown_request(request)

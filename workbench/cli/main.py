@@ -294,7 +294,6 @@ def _watched(args: argparse.Namespace) -> int:
 
 
 def _reported(args: argparse.Namespace, more: Mapping[str, str] | None = None) -> int:
-    """The job, and then a page about it."""
     from workbench.cli.job_report import reported
 
     if flags.is_elastic(args):
@@ -368,7 +367,6 @@ def _run_elastic(args: argparse.Namespace) -> int:
 
 
 def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
-    """How many ranks, and on which hosts."""
     from workbench.launch.hosts.host_plan import find_hosts
     from workbench.launch.hosts.remote_shell import Ssh
 
@@ -384,7 +382,6 @@ def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
 
 
 def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> JobSpec:
-    """What to start; checks what was typed."""
     from workbench.launch.hosts.remote_shell import LocalShell
     from workbench.launch.start.starters import JobSpec, check_command, choose, environment
 

@@ -157,7 +157,6 @@ class Cluster:
         log(f"{count(self.n, 'engine')} started anew in {time.monotonic() - begun:.0f} s: run the cells again")
 
     def _gone(self) -> list[int]:
-        """Ranks whose process is no more."""
         return self._engines.gone()
 
     def _stop(self) -> None:

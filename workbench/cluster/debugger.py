@@ -86,7 +86,6 @@ class RanksDebugger:
         self._loop.add_callback(self._stands, dict(content))
 
     def gone(self, engine: int) -> None:
-        """An engine has died."""
         self._loop.add_callback(self._stands, {"engine": engine, "event": "continued"})
 
     def _place(self, code: str) -> tuple[str, int] | None:
@@ -163,7 +162,6 @@ class RanksDebugger:
         return for_engines(code := _read(path), len(code)) is not None
 
     async def _look(self, message: dict[str, Any], rank: int) -> dict[str, Any]:
-        """Ask one rank."""
         if message["command"] == "stackTrace":
             return _reply(message, await self._stack(message))
         if message["command"] == "scopes" and rank != self._rank and rank in self._stopped:
@@ -182,7 +180,6 @@ class RanksDebugger:
         return {"stackFrames": frames, "totalFrames": len(frames)}
 
     async def _go(self, message: dict[str, Any], rank: int) -> dict[str, Any]:
-        """Ranks go on."""
         ranks = [rank] if self._alone else list(self._stopped)
         for rank in ranks:
             self._stopped.pop(rank, None)
@@ -224,7 +221,6 @@ class RanksDebugger:
     # --- events -------------------------------------------------------------------------------------------
 
     def _own_event(self, message: dict[str, Any]) -> None:
-        """An event of the kernel's own debugger."""
         self._event(message)
         if message["event"] == "continued":
             self._loop.add_callback(self._soon)  # as above, where that is heard late

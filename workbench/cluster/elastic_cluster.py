@@ -154,7 +154,6 @@ class ElasticCluster(Cluster):
         return self._engines.watch.pid(engine) if engine in self._engines.watch.living() else 0
 
     def _verify(self, deadline: float) -> None:
-        """Wait for the engines' process ids."""
         self.view = self.client.direct_view("all")
         self.view.block = True
         self._pids = list(first_answers(self.client, os.getpid, deadline).values())
@@ -300,7 +299,6 @@ class ElasticCluster(Cluster):
                 self._newcomers.pop(engine, None)
 
     def _log_failure(self, engine: int, done: Any) -> None:
-        """What a newcomer could not do."""
         error = done.exception()
         found = done.result() if error is None else []
         watch = self._engines.watch

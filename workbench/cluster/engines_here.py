@@ -78,7 +78,6 @@ class Here:
     pins: Pins
 
     def engines(self) -> EnginesHere:
-        """Engines that can be started here."""
         return EnginesHere(self)
 
     def after_loss(self, engines: Engines, log: Log) -> Here:
@@ -134,7 +133,6 @@ class OfThisMachine:
     forks: Forks
 
     def host_lost(self, gone: Sequence[int]) -> str:
-        """None: the host is this one."""
         return ""
 
     def report(self) -> str:

@@ -67,7 +67,6 @@ class OnHosts:
     gpus: tuple[Gpu | str, ...] = ()
 
     def engines(self) -> EnginesOnHosts:
-        """Engines that can be started there."""
         return EnginesOnHosts(self)
 
     def after_loss(self, engines: Engines, log: Log) -> OnHosts:
@@ -91,7 +90,6 @@ class OnHosts:
         return replace(self, plan=replace(self.plan, targets=[replace(target, slots=slots) for target in left]))
 
     def notes(self, engines: Engines) -> list[str]:
-        """Lines for whoever has started them."""
         if not self.reservation:
             return []
         try:
@@ -108,7 +106,6 @@ class OnHosts:
         return f"{count(self.n, 'engine')} {state}, whose ids are the ranks: {', '.join(places)}"
 
     def test(self) -> str:
-        """A command that tries alone what the engines need."""
         if any(isinstance(target.shell, Relay) for target in self.plan.targets):
             return "ray status"
         listed = ",".join(f"{target.name}:{target.slots}" for target in self.plan.targets)
@@ -172,11 +169,9 @@ class EnginesOnHosts:
         """Nothing to do: agents leave the other ranks alone."""
 
     def gone(self) -> list[int]:
-        """As the agents have said."""
         return sorted(self._codes.keys() | {rank for lost in self._lost.values() for rank in lost.ranks})
 
     def stopped(self, engine: int) -> str | None:
-        """As its agent has said."""
         if engine in self.gone():
             return None
         why, host = self._stopped.get(engine, ""), self._hosts().get(engine)

@@ -140,7 +140,6 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
             self._sending.listener = None
 
     def forget(self, listener: Listener) -> None:
-        """The listener gets nothing any more."""
         for msg_id, each in list(self._listeners.items()):
             if each[0] == listener:
                 del self._listeners[msg_id]
@@ -235,7 +234,6 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
 
     @property
     def closed(self) -> bool:
-        """Does it send nothing any more?"""
         return bool(self._closed)
 
     def _send(

@@ -77,7 +77,6 @@ class EngineNames:
         }
 
     def complete(self, code: str, cursor_pos: int | None = None) -> Any:
-        """What the kernel's method returns."""
         position = len(code) if cursor_pos is None else cursor_pos
         begin = for_engines(code, position)
         if begin is None:
@@ -115,7 +114,6 @@ class EngineNames:
         return list(matches), found[0]["replaced"] if found else 0
 
     def _ask(self, code: str, position: int, detail: int | None, timeout_s: float) -> dict[int, dict[str, Any]]:
-        """What engines answer in time."""
         content, until = {"code": code, "position": position, "detail": detail}, time.monotonic() + timeout_s
         asked = {each: self._client.ask(each, NAMES, content) for each in self._client.ids[:_MOST_ENGINES]}
         found = {}

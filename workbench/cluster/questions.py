@@ -47,7 +47,6 @@ class Asker:
         self._rank = 0
 
     def note(self, waiting: Mapping[int, Mapping[str, Any]]) -> str:
-        """What is shown with a question."""
         debugs = _in_debugger(waiting)
         if not debugs:
             return f"{len(waiting)} of the ranks ask something" if len(waiting) > 1 else f"rank {min(waiting)} asks"

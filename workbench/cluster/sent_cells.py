@@ -105,7 +105,6 @@ class SentCells:
         return idents, engines
 
     def _numbered(self, send: Callable[..., Any], request: Request) -> Any:
-        """Send a request with its number."""
         if not request.engines:
             future = send(metadata={**request.metadata, KEY: {"failures": self._failures, "cell": _cell()}})
             self._without_number(future, request.possible)

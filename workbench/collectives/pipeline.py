@@ -66,11 +66,9 @@ class PlainFormat:
     """As they are."""
 
     def pack(self, array: Array) -> Array:
-        """The array."""
         return array
 
     def room(self, array: Array) -> Array:
-        """The array."""
         return array
 
     def unpack(self, came: Array, out: Array) -> None:
@@ -103,7 +101,6 @@ class Half:
         return found
 
     def room(self, array: Array) -> Array:
-        """Two bytes a number."""
         return np.empty(len(array), np.uint16 if self._bfloat16 else np.float16)
 
     def unpack(self, came: Array, out: Array) -> None:

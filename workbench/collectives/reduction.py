@@ -56,7 +56,6 @@ class Reduction:
 
     @property
     def combine(self) -> Combine:
-        """Makes one of two."""
         return combine_for(self.op, self.dtype)
 
     def after(self, array: Array) -> None:

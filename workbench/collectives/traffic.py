@@ -43,7 +43,6 @@ class Traffic:
     bytes: int = 0
 
     def sent(self, array: Array) -> None:
-        """Count one message."""
         self.messages += 1
         self.bytes += array.nbytes
 

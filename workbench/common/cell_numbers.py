@@ -96,12 +96,10 @@ class CellNumbers:
         return sorted(each for each, call in self.running.items() if each != self.engine and call != self.call)
 
     def passed_over(self, message: Mapping[str, Any] | None) -> None:
-        """A request is not run."""
         self.begin(message)
         self.changed()
 
     def receive(self, message: Mapping[str, Any]) -> None:
-        """The notebook says what has changed."""
         if self._take(message):
             self.changed()
 

@@ -119,7 +119,6 @@ class Chaos:
 
     @property
     def kills(self) -> int:
-        """How many ranks it kills."""
         return sum(fault.act == KILL for fault in self.plan())
 
     def plan(self) -> list[Fault]:

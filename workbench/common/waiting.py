@@ -34,7 +34,6 @@ class Waits:
         """This thread submits tensors."""
 
     def long_wait(self, request: Any, waiter: threading.Lock, timeout_s: float) -> bool:
-        """Wait for a tensor, as :meth:`Owner.long_wait`."""
         return waiter.acquire(timeout=timeout_s)
 
     def look(self, now: float) -> None:
@@ -78,7 +77,6 @@ class OwnThread(Owner):
         self.engine.one_round(inf, None)
 
     def wake(self) -> None:
-        """There is something to tell."""
         self._wake()
 
     def will_wait(self) -> None:

@@ -73,7 +73,6 @@ class Edits:
 
     @property
     def undecided(self) -> list[Reason]:
-        """What the user has to decide."""
         return sorted(self._undecided)
 
     def before(self, node: cst.CSTNode, step: int, lines: str, text: str = "", said: bool = True) -> None:
@@ -102,7 +101,6 @@ class Edits:
         self._guarded.add(self.script.statement(node))
 
     def remove(self, node: cst.CSTNode) -> None:
-        """Leave out the statement of a node."""
         self._removed.add(self.script.statement(node))
 
     def within(self, node: cst.CSTNode, head: str) -> None:

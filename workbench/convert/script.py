@@ -51,11 +51,9 @@ class Script:
     # --- places ----------------------------------------------------------------------------------------
 
     def line(self, node: cst.CSTNode) -> int:
-        """Where it begins."""
         return int(self._positions[node].start.line)
 
     def place(self, node: cst.CSTNode) -> tuple[int, int]:
-        """Line and column where it begins."""
         start = self._positions[node].start
         return int(start.line), int(start.column)
 
@@ -74,7 +72,6 @@ class Script:
         return self.text(node) if isinstance(node, kinds) else f"({self.text(node)})"
 
     def all(self, kind: type[N]) -> list[N]:
-        """All nodes of a class, in their order."""
         if kind not in self._kinds:
             self._kinds[kind] = [node for node in self.nodes if isinstance(node, kind)]
         return cast(list[N], self._kinds[kind])
@@ -117,11 +114,9 @@ class Script:
         return any((each.body in one) != (each.body in two) for each in both)
 
     def function(self, node: cst.CSTNode) -> cst.FunctionDef | None:
-        """The function that it is in."""
         return next((each for each in self.above(node) if isinstance(each, cst.FunctionDef)), None)
 
     def owner(self, node: cst.CSTNode) -> cst.ClassDef | None:
-        """The class that it is in."""
         return next((each for each in self.above(node) if isinstance(each, cst.ClassDef)), None)
 
     # --- names -----------------------------------------------------------------------------------------
@@ -152,7 +147,6 @@ class Script:
         return [call for call in self.all(cst.Call) if isinstance(call.func, cst.Attribute) and last(call.func) == name]
 
     def functions(self, name: str) -> list[cst.FunctionDef]:
-        """The script's functions and methods of that name."""
         return [each for each in self.all(cst.FunctionDef) if each.name.value == name]
 
     def callers(self, function: cst.FunctionDef) -> list[cst.Call]:

@@ -145,7 +145,6 @@ class Engine(threading.Thread):
         return self._batching.flush_now
 
     def report(self, event: Event) -> None:
-        """Tell the coordinator of it."""
         self._pending.report(event)
         self._runner.wake()
 
@@ -247,7 +246,6 @@ class Engine(threading.Thread):
         return self.settings.heartbeat_s
 
     def _obey(self, decision: Decision) -> None:
-        """Do what rank 0 has decided."""
         self.observer.cycle()
         responses = self._announcer.read(decision)
         failed = frozenset(one.process_set for one in responses if one.error)

@@ -68,7 +68,6 @@ class Request:
 
     @property
     def key(self) -> Key:
-        """Its process set and name."""
         return self.process_set, self.name
 
 
@@ -117,7 +116,6 @@ class Response:
 
     @property
     def key(self) -> Key:
-        """Its process set and name."""
         return self.process_set, self.name
 
     def exception(self) -> CollectiveError | None:

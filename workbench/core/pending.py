@@ -112,7 +112,6 @@ class PendingTable:
         return events
 
     def idle(self) -> bool:
-        """Is nothing in flight on this rank?"""
         return not self._entries
 
     def names(self) -> list[str]:

@@ -149,7 +149,6 @@ class ComputeClient:
         self._key, self._file = derived(key, _PURPOSE), file
 
     def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
-        """Say where a dispatcher is."""
         self._ask("dispatcher", dispatcher=dispatcher_id, address=dispatcher_address)
 
     def wait_for_dispatcher_registration(self, dispatcher_id: int, timeout: float) -> str:
@@ -161,7 +160,6 @@ class ComputeClient:
         return str(self._ask("where", dispatcher=dispatcher_id, timeout=timeout))
 
     def register_worker_for_dispatcher(self, dispatcher_id: int, worker_id: int) -> None:
-        """Say that a worker is ready."""
         self._ask("worker", dispatcher=dispatcher_id, worker=worker_id)
 
     def wait_for_dispatcher_worker_registration(self, dispatcher_id: int, timeout: float) -> None:
@@ -173,7 +171,6 @@ class ComputeClient:
         self._ask("workers", dispatcher=dispatcher_id, timeout=timeout)
 
     def shutdown(self) -> None:
-        """End the service."""
         self._ask("end")
 
     def wait_for_shutdown(self) -> None:
@@ -210,6 +207,3 @@ class ComputeClient:
             f"No data service answers at {self._addresses} ({failed}). It has ended, or the {file} belongs to an "
             "earlier one: delete the file, start the compute job, and read the file that it writes."
         ) from failed
-
-
-__all__ = ["ComputeClient", "ComputeService", "TimeoutException"]

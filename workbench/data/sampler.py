@@ -247,7 +247,6 @@ class ShardedSampler:
         return iter(self.indices().tolist())
 
     def __len__(self) -> int:
-        """Number of samples per epoch on this rank."""
         longest, shortest = -(-self.n // self.size), self.n // self.size
         if self.uneven == "keep":
             return shortest + (self.rank < self.n % self.size)

@@ -118,7 +118,6 @@ class TarShards:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        """All samples of this rank."""
         return self.read(0, 1)
 
     def read(self, worker: int, workers: int) -> Iterator[Any]:

@@ -185,7 +185,6 @@ class Checkpoints:
             self._thread.start()
 
     def busy(self) -> bool:
-        """Is one being written?"""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self, timeout_s: float = 600.0) -> None:
@@ -235,7 +234,6 @@ class Checkpoints:
         cut_short: threading.Event,
         before: threading.Thread | None,
     ) -> None:
-        """The thread."""
         try:
             if before is not None:
                 before.join(self._patience_s)  # of a rank 0 before this one, or of a rank that is slow

@@ -75,7 +75,6 @@ class NumpyKind:
     name = "numpy"
 
     def fits(self, value: Any) -> bool:
-        """Is it an array or a number of numpy's?"""
         return isinstance(value, np.ndarray | np.generic)
 
     def take(self, value: Any) -> tuple[dict[str, Any], int, Callable[[int, int], Bytes]]:

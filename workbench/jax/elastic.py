@@ -23,7 +23,8 @@ import jax
 import numpy as np
 
 from workbench import elastic as core
-from workbench.elastic import HostsUpdatedInterrupt, ObjectState
+from workbench.elastic import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+from workbench.elastic import ObjectState
 from workbench.jax.tensors import own_errors
 from workbench.job import api
 from workbench.job.objects import broadcast_object
@@ -81,6 +82,3 @@ def _unpacked(leaf: Any) -> Any:
         return leaf
     array, kind = leaf
     return jax.random.wrap_key_data(array, impl=kind) if kind else jax.numpy.asarray(array)
-
-
-__all__ = ["HostsUpdatedInterrupt", "JaxState", "run"]

@@ -159,6 +159,3 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
     equal = broadcast(params, root_rank, "broadcast_parameters")
     note_broadcast()
     return equal
-
-
-__all__ = ["DistributedOptimizer", "broadcast_parameters", "distributed_value_and_grad", "reduce_gradients"]

@@ -123,11 +123,9 @@ class JaxBridge(NoSparseGradients):
         return on_host(function, tensors, results, self.lends)
 
     def spec(self, tensor: Any) -> Spec:
-        """dtype and shape."""
         return str(tensor.dtype), tuple(tensor.shape)
 
     def scaled(self, gradient: Any, factor: float) -> Any:
-        """In its own dtype."""
         return gradient * jnp.asarray(factor, gradient.dtype)
 
     def sample(self, tensors: Sequence[Any]) -> Any:

@@ -276,7 +276,6 @@ class Holder:
         self._thread = _Current()
 
     def set(self, context: Context | None, thread_only: bool = False) -> None:
-        """Make ``context`` the current one."""
         if thread_only:
             self._thread.context = context
         else:

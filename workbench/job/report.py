@@ -47,7 +47,6 @@ class StepTimes:
         self.ends: list[float] = []
 
     def ended(self) -> None:
-        """A step has ended."""
         if self.number % self.every == 0:
             self.ends.append(time.perf_counter())
             if len(self.ends) > _MOST:

@@ -12,10 +12,11 @@ Keras 3 runs on TensorFlow, torch and JAX. Keras 2 is ``keras`` beside TensorFlo
 TF_USE_LEGACY_KERAS=1 makes it ``tf.keras``; see :mod:`workbench.keras.flavour`.
 """
 
-from typing import TYPE_CHECKING
+import typing
 
 from workbench.common.extras import cure as _cure
 from workbench.common.extras import need as _need
+from workbench.common.faces import public as _public
 
 _need("workbench.keras", "keras", install=_cure("tensorflow"))
 
@@ -23,28 +24,15 @@ from workbench.job.objects import allgather_object as allgather_object
 from workbench.job.objects import broadcast_object as broadcast_object
 from workbench.keras import callbacks as callbacks
 from workbench.keras import elastic as elastic
-from workbench.keras import functions, verbs
 from workbench.keras.backend import Compression as Compression
 from workbench.keras.functions import *  # noqa: F403
 from workbench.keras.optimizer import DistributedOptimizer as DistributedOptimizer
 from workbench.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from workbench.keras.verbs import *  # noqa: F403
-from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
-if not TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star; lists they do not add up
-    __all__ = [
-        *common.__all__,
-        *functions.__all__,
-        *verbs.__all__,
-        "Compression",
-        "DistributedOptimizer",
-        "PartialDistributedOptimizer",
-        "allgather_object",
-        "broadcast_object",
-        "callbacks",
-        "elastic",
-    ]
+if not typing.TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star
+    __all__ = _public(globals(), "callbacks", "elastic")
 
     def __dir__() -> list[str]:
-        return sorted(__all__)
+        return __all__

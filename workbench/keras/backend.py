@@ -14,7 +14,8 @@ from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
 from workbench.job.calls import Call
 from workbench.job.context import HOLDER
-from workbench.keras.flavour import LEGACY, assign, keras, values_of, variables_of
+from workbench.keras.flavour import LEGACY, assign, keras, variables_of
+from workbench.keras.flavour import values_of as values_of
 from workbench.training.bridge import Bridge, NoSparseGradients, Spec
 from workbench.training.compression import Compression as Casts
 from workbench.training.progress import stride
@@ -64,11 +65,9 @@ class TorchBridge(NoSparseGradients):
         return [tensor_of(each, like[name]) for each, (name, _) in zip(run(tensors), results, strict=True)]
 
     def spec(self, tensor: Any) -> Spec:
-        """dtype and shape."""
         return keras.backend.standardize_dtype(tensor.dtype), tuple(tensor.shape)
 
     def scaled(self, gradient: Any, factor: float) -> Any:
-        """In its own dtype."""
         return gradient * factor
 
     def sample(self, tensors: Sequence[Any]) -> Any:
@@ -143,16 +142,3 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
     if variables:
         assign(variables, Call(Kind.BROADCAST, "broadcast_variables", root=root_rank)(values_of(variables)))
         note_broadcast()
-
-
-__all__ = [
-    "Compression",
-    "TorchBridge",
-    "bridge",
-    "bring_back",
-    "broadcast_variables",
-    "forget_steps",
-    "own_errors",
-    "state_of",
-    "values_of",
-]

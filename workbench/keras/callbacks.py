@@ -165,7 +165,6 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         return int(steps)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Note where we are."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
@@ -178,7 +177,6 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             self._set(self._initial * self._multiplier(self._epoch))
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Log the learning rate."""
         if logs is not None:
             logs["lr"] = self._now()
 

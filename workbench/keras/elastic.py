@@ -60,7 +60,6 @@ class KerasState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Go back to the last copy."""
         assign(state_of(self.model, self.optimizer), self._kept)
         super().restore()
 
@@ -94,18 +93,15 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # un
         self._state, self._every, self._left = state, batches_per_commit, batches_per_commit
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Count anew."""
         self._left = self._every
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Commit, if it is time."""
         self._left -= 1
         if self._left == 0:
             self._left = self._every
             self._state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Commit."""
         self._state.commit()
 
 
@@ -124,7 +120,6 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc] 
         self._state = state
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """One more is done."""
         self._state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
@@ -148,7 +143,6 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc] 
         self._before = self._state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """One more is done."""
         self._state.epoch = self._before + epoch + 1
 
 

@@ -16,10 +16,10 @@ import numpy as np
 from workbench import config
 from workbench.core.backend.base import Array
 
-if config.legacy_keras() and find_spec("tf_keras") is not None:  # TensorFlow, too, falls back to `keras`
-    import tf_keras as keras
+if not config.legacy_keras() or find_spec("tf_keras") is None:  # TensorFlow, too, falls back to `keras`
+    import keras as keras
 else:
-    import keras
+    import tf_keras as keras
 
 LEGACY: bool = keras.__version__.startswith("2.")
 
@@ -105,18 +105,3 @@ def velocities_of(optimizer: Any) -> list[Any]:
     if not is_legacy(inner):
         return list(getattr(inner, "momentums", []))
     return [slots["momentum"] for slots in inner._slots.values() if "momentum" in slots]
-
-
-__all__ = [
-    "LEGACY",
-    "assign",
-    "build",
-    "handed_back",
-    "is_legacy",
-    "keras",
-    "multiply",
-    "number_or_array",
-    "values_of",
-    "variables_of",
-    "velocities_of",
-]

@@ -172,7 +172,6 @@ class Distributed2(Distributed):
             return tf.cond(ready, step, wait)
 
     def _is_done(self, mark: _ReducedMark | None, gradients: Sequence[Any]) -> bool:
-        """Are these reduced already?"""
         if mark is None or mark.came_from(gradients):
             return False
         if mark.is_of(gradients):

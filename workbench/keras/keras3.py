@@ -28,7 +28,6 @@ class Variables(list[Any]):
     """An optimizer's variables: Keras 3 has a list, and scripts of earlier Keras call ``optimizer.variables()``."""
 
     def __call__(self) -> Variables:
-        """The same."""
         return self
 
 

@@ -13,7 +13,8 @@ from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.keras.backend import Compression, bridge, forget_steps
 from workbench.keras.flavour import LEGACY, keras, number_or_array
-from workbench.keras.wrapper import Distributed, is_distributed
+from workbench.keras.wrapper import Distributed as Distributed
+from workbench.keras.wrapper import is_distributed as is_distributed
 from workbench.training.bridge import TensorReducer
 from workbench.training.compression import Compressor
 from workbench.training.progress import hyperparameters
@@ -146,6 +147,3 @@ def _numbers(optimizer: Any) -> Progress:
     if not LEGACY and isinstance(optimizer._learning_rate, keras.Variable) and keras.backend.backend() != "jax":
         numbers["learning_rate"] = number_or_array(optimizer._learning_rate).item()
     return hyperparameters([numbers])
-
-
-__all__ = ["Distributed", "DistributedOptimizer", "PartialDistributedOptimizer", "distribute", "is_distributed"]

@@ -48,7 +48,6 @@ class Distributed:
     def _reduce(
         self, grads: Sequence[Any], variables: Sequence[Any], weights: Sequence[Any] | None = None
     ) -> tuple[list[Any], Any]:
-        """See :class:`~workbench.training.bridge.TensorReducer`."""
         names = names_of(variables)
         local = self._local | {id(weight) for layer in self._local_layers for weight in layer.trainable_weights}
         self._reducer.keep_local(name for name, variable in zip(names, variables, strict=True) if id(variable) in local)

@@ -4,36 +4,25 @@ MXNet is retired software: its last release is 1.9.1, which wants numpy 1.23. ``
 that it needs, ``.venv-legacy``, from the pins in ``.ci/legacy.txt``.
 """
 
-from typing import TYPE_CHECKING
+import typing
 
 from workbench.common.extras import need as _need
+from workbench.common.faces import public as _public
 
 _need("workbench.mxnet", "mxnet", install="pip install mxnet==1.9.1, which needs Python up to 3.11 and numpy 1.23")
 
 from workbench.job.objects import allgather_object as allgather_object
 from workbench.job.objects import broadcast_object as broadcast_object
-from workbench.mxnet import ops, verbs
 from workbench.mxnet.functions import broadcast_parameters as broadcast_parameters
 from workbench.mxnet.ops import *  # noqa: F403
 from workbench.mxnet.optimizer import DistributedOptimizer as DistributedOptimizer
 from workbench.mxnet.tensors import Compression as Compression
 from workbench.mxnet.trainer import DistributedTrainer as DistributedTrainer
 from workbench.mxnet.verbs import *  # noqa: F403
-from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
-if not TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star; lists they do not add up
-    __all__ = [
-        *common.__all__,
-        *ops.__all__,
-        *verbs.__all__,
-        "Compression",
-        "DistributedOptimizer",
-        "DistributedTrainer",
-        "allgather_object",
-        "broadcast_object",
-        "broadcast_parameters",
-    ]
+if not typing.TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star
+    __all__ = _public(globals())
 
     def __dir__() -> list[str]:
-        return sorted(__all__)
+        return __all__

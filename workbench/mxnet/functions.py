@@ -77,6 +77,3 @@ def _broadcast_when_ready(parameter: Any, root_rank: int, name: str) -> None:
         _broadcast({name: parameter.list_data()}, root_rank)
 
     parameter._init_impl = init_and_broadcast
-
-
-__all__ = ["broadcast_parameters"]

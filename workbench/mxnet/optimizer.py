@@ -73,11 +73,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # unt
         return DistributedOptimizer, (self.wrapped, *self._options)
 
     def create_state(self, index: Any, weight: Any) -> Any:
-        """As the wrapped optimizer's."""
         return self.wrapped.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """As the wrapped optimizer's."""
         return self.wrapped.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:

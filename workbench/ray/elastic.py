@@ -183,6 +183,3 @@ class ElasticRayExecutor:
         growing, self._growing = self._growing, None
         if growing:
             growing.close()
-
-
-__all__ = ["ElasticRayExecutor", "RayHostDiscovery", "TestDiscovery"]

@@ -104,6 +104,3 @@ class ElasticAdapter:
         growing, self._growing = self._growing, None
         if growing:
             growing.close()
-
-
-__all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery"]

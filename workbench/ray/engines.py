@@ -122,7 +122,6 @@ class RayPlaces:
         return "" if self._board.executors() else "all of Ray's actors have ended"
 
     def intact(self) -> bool:
-        """Are all of them there?"""
         return not self.ended() and len(self._board.executors()) == self.asked.n
 
     def line(self) -> str:
@@ -152,6 +151,3 @@ def _failed(served: list[Any]) -> str:
         except ray.exceptions.RayError as error:
             return f"An actor of Ray's did not start: {reason(error)}"
     return ""
-
-
-__all__ = ["RayPlaces", "RayRequest", "request"]

@@ -28,6 +28,3 @@ def connected() -> Any:
     if not ray.is_initialized():
         raise LaunchError('Ray is not initialized in this process. Call ray.init() first, or ray.init(address="auto").')
     return ray
-
-
-__all__ = ["connected", "ray"]

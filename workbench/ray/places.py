@@ -159,6 +159,3 @@ def _check_versions(places: Sequence[Location]) -> None:
 def alias_is_wanted() -> bool:
     """Does ``import horovod`` mean the workbench in this process? Then in the ranks, too."""
     return "workbench.as_horovod" in sys.modules
-
-
-__all__ = ["Location", "alias_is_wanted", "free_ports", "here", "meeting_point", "variables"]

@@ -77,6 +77,3 @@ def calling(callbacks: Sequence[Callable[[Any], Any]]) -> Iterator[dict[str, str
         yield config.log_server_variables(found.address, found.port, found.secret)
     if errors:
         raise errors[0]
-
-
-__all__ = ["calling", "log"]

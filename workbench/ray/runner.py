@@ -7,8 +7,9 @@ from typing import Any
 
 from workbench.ray.elastic_v2 import ElasticAdapter
 from workbench.ray.jobs.fixed import StaticAdapter
-from workbench.ray.settings import MiniSettings, check_gpus, renamed
-from workbench.ray.worker import BaseHorovodWorker
+from workbench.ray.settings import MiniSettings as MiniSettings
+from workbench.ray.settings import check_gpus, renamed
+from workbench.ray.worker import BaseHorovodWorker as BaseHorovodWorker
 
 
 class RayExecutor:
@@ -191,6 +192,3 @@ class RayExecutor:
         if isinstance(self.adapter, ElasticAdapter):
             raise NotImplementedError(f"{name}(): the ranks of an elastic job may change. Use run().")
         return self.adapter
-
-
-__all__ = ["BaseHorovodWorker", "MiniSettings", "RayExecutor"]

@@ -132,6 +132,3 @@ def own_discovery(settings: Any) -> Any:
     if (found := getattr(settings, "discovery", None)) is None:
         raise ValueError("override_discovery=False needs settings.discovery, which finds the hosts.")
     return found
-
-
-__all__ = ["ElasticSettings", "MiniSettings", "check_gpus", "elastic_settings", "own_discovery", "renamed"]

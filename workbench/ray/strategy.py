@@ -164,7 +164,6 @@ class ColocatedStrategy(Strategy):
 
     @property
     def num_workers(self) -> int:
-        """How many there will be."""
         return self._hosts * self._each
 
     def create_workers(self) -> tuple[list[Any], list[Any]]:
@@ -210,6 +209,3 @@ class PGStrategy(Strategy):
         nodes: dict[int, str] = ray.util.placement_group_table(self.placement_group)["bundles_to_node_id"]
         order = list(dict.fromkeys(nodes.values()))
         return sorted(nodes, key=lambda bundle: (order.index(nodes[bundle]), bundle))
-
-
-__all__ = ["ColocatedStrategy", "PGStrategy", "create_placement_group"]

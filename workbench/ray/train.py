@@ -69,6 +69,3 @@ def _become(env: Mapping[str, str], as_horovod: bool) -> None:
     config.become(env)
     if as_horovod:
         import_module("workbench.as_horovod")
-
-
-__all__ = ["WorkbenchBackend", "WorkbenchConfig"]

@@ -103,6 +103,3 @@ class BaseHorovodWorker:
     def leave(self) -> None:
         """Leave the job, together with the other ranks."""
         api.shutdown()
-
-
-__all__ = ["BaseHorovodWorker"]

@@ -53,7 +53,6 @@ class Wrapper:
         return decision
 
     def take(self, event: Event, now: float) -> Decision:
-        """See :class:`Coordinator`, as for the rest."""
         return self._out(self._inner.take(self.before(event) if isinstance(event, Announce) else event, now))
 
     def settle(self, now: float) -> Decision:

@@ -6,8 +6,9 @@ training), ``published`` (the figures of 512 GPUs), ``levels`` and ``ideas`` (wh
 ``held_out`` (figures that nothing was fitted to, and what misses). ``export/`` writes a step for other tools.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from workbench.common.faces import when_asked as _when_asked
 
 __all__ = [
     "algorithms",
@@ -25,7 +26,6 @@ __all__ = [
     "steps",
 ]
 
-
 if TYPE_CHECKING:
     from workbench.simulate import algorithms as algorithms
     from workbench.simulate import delays as delays
@@ -41,13 +41,8 @@ if TYPE_CHECKING:
     from workbench.simulate import servers as servers
     from workbench.simulate import steps as steps
 else:
-
-    def __getattr__(name: str) -> Any:
-        """Load a module when it is asked for: each says what it needs."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return import_module(f"{__name__}.{name}")
+    __getattr__ = _when_asked(__name__, *__all__)  # each says what it needs
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -22,7 +22,7 @@ from workbench.collectives.traffic import Array, Link
 
 
 @dataclass(frozen=True)
-class TwoLevels:
+class _OnHosts:
     """An allreduce as :func:`workbench.collectives.ring.ring_allreduce`, on hosts of equal size.
 
     Args:
@@ -31,11 +31,13 @@ class TwoLevels:
     Example:
         >>> import numpy as np
         >>> from workbench.transport.host.threads import spawn
-        >>> def total(link):
+        >>> def total(link, reduce):
         ...     array = np.full(5, float(link.rank))
-        ...     TwoLevels(per_host=2)(link, array, np.add)
+        ...     reduce(link, array, np.add)
         ...     return array.tolist()
-        >>> spawn(4, total)[3]
+        >>> spawn(4, lambda link: total(link, TwoLevels(per_host=2)))[3]
+        [6.0, 6.0, 6.0, 6.0, 6.0]
+        >>> spawn(4, lambda link: total(link, Leaders(per_host=2)))[3]
         [6.0, 6.0, 6.0, 6.0, 6.0]
     """
 
@@ -47,64 +49,50 @@ class TwoLevels:
         Raises:
             ValueError: the ranks do not fill the hosts.
         """
-        inside, place = _host(link, self.per_host)
-        between = _Part(link, range(place, link.size, self.per_host))
+        inside = _host(link, self.per_host)
         lengths = chunk_lengths(len(array), self.per_host)
         ring_reduce_scatter(inside, array, lengths, combine)
-        ring_allreduce(between, part(array, lengths, place), combine)
+        self._between(link, inside, array, lengths, combine)
         ring_allgather(inside, array, lengths)
 
+    def _between(self, link: Link, inside: _Part, array: Array, lengths: Sequence[int], combine: Any) -> None:
+        """Reduce this rank's part over the hosts."""
+        raise NotImplementedError
 
-@dataclass(frozen=True)
-class Leaders:
-    """An allreduce in which one rank of each host, its leader, sends to other hosts.
+
+class TwoLevels(_OnHosts):
+    """Each rank talks to those of its place on other hosts."""
+
+    def _between(self, link: Link, inside: _Part, array: Array, lengths: Sequence[int], combine: Any) -> None:
+        between = _Part(link, range(inside.rank, link.size, self.per_host))
+        ring_allreduce(between, part(array, lengths, inside.rank), combine)
+
+
+class Leaders(_OnHosts):
+    """One rank of each host, its leader, sends to other hosts.
 
     A host's wire carries 2(m - 1)/m · K bytes for m hosts, in 2(m - 1) messages. Each of the four levels inside takes
     (p - 1)/p · K bytes for p ranks a host.
-
-    Args:
-        per_host: ranks of each host, which follow each other.
-
-    Example:
-        >>> import numpy as np
-        >>> from workbench.transport.host.threads import spawn
-        >>> def total(link):
-        ...     array = np.full(5, float(link.rank))
-        ...     Leaders(per_host=2)(link, array, np.add)
-        ...     return array.tolist()
-        >>> spawn(4, total)[3]
-        [6.0, 6.0, 6.0, 6.0, 6.0]
     """
 
-    per_host: int
-
-    def __call__(self, link: Link, array: Array, combine: Any) -> None:
-        """Reduce in place.
-
-        Raises:
-            ValueError: the ranks do not fill the hosts.
-        """
-        inside, place = _host(link, self.per_host)
-        lengths = chunk_lengths(len(array), self.per_host)
-        ring_reduce_scatter(inside, array, lengths, combine)
-        if place:
-            inside.sendrecv(part(array, lengths, place), 0, None, 0)
-            inside.sendrecv(None, 0, part(array, lengths, place), 0)
+    def _between(self, link: Link, inside: _Part, array: Array, lengths: Sequence[int], combine: Any) -> None:
+        if inside.rank:
+            inside.sendrecv(part(array, lengths, inside.rank), 0, None, 0)
+            inside.sendrecv(None, 0, part(array, lengths, inside.rank), 0)
         else:
             for other in range(1, self.per_host):
                 inside.sendrecv(None, other, part(array, lengths, other), other)
             ring_allreduce(_Part(link, range(0, link.size, self.per_host)), array, combine)
             for other in range(1, self.per_host):
                 inside.sendrecv(part(array, lengths, other), other, None, other)
-        ring_allgather(inside, array, lengths)
 
 
-def _host(link: Link, per_host: int) -> tuple[_Part, int]:
-    """The ranks of this rank's host, and its place among them."""
+def _host(link: Link, per_host: int) -> _Part:
+    """The ranks of this rank's host."""
     if link.size % per_host:
         raise ValueError(f"{link.size} ranks do not fill hosts of {per_host}.")
-    place = link.rank % per_host
-    return _Part(link, range(link.rank - place, link.rank - place + per_host)), place
+    first = link.rank - link.rank % per_host
+    return _Part(link, range(first, first + per_host))
 
 
 class _Part:

@@ -150,6 +150,3 @@ class Machines:
         away = leaves & (dest // self.per_host // self.hosts_per_rack != rack)
         of_one = self.between.per_byte_s * self.oversubscription / self.hosts_per_rack
         return np.where(away, of_one * np.bincount(rack, weights=away)[rack], 0.0)
-
-
-__all__ = ["NOBODY", "Machines", "Ways", "Wire"]

@@ -166,5 +166,3 @@ def _e(into: int, _: int) -> _Branch:
 
 
 _BRANCHES = {"a": _a, "b": _b, "c": _c, "d": _d, "e": _e}
-
-__all__ = ["Layer", "Layers", "convolution", "dense", "inception_v3", "parameters", "resnet101", "vgg16"]

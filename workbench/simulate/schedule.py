@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.collectives.traffic import Array, Link
-from workbench.simulate.machines import NOBODY, Machines
+from workbench.simulate.machines import NOBODY as NOBODY
+from workbench.simulate.machines import Machines
 
 Times = NDArray[np.float64]
 """Seconds, by rank."""
@@ -217,6 +218,3 @@ def timed(algorithm: Algorithm, machines: Machines, per_rank: int = 1) -> Callab
         return float(finish_times(record(algorithm, machines.n, per_rank), nbytes, machines).max())
 
     return seconds
-
-
-__all__ = ["NOBODY", "Algorithm", "Schedule", "Times", "finish_times", "record", "timed"]

@@ -310,6 +310,3 @@ def _known(ready: list[float], tensors: Sequence[_Tensor], policy: Policy, ranks
     star = policy.negotiation
     times = star.known(ready, ranks) if star else [each + policy.announce_s for each in ready]
     return {one.name: each for one, each in zip(tensors, times, strict=True)}
-
-
-__all__ = ["MIB", "Network", "Overlap", "Policy", "Result", "Span", "TimedEvent", "simulate", "spans", "train"]

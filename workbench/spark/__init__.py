@@ -20,9 +20,9 @@ Spark's tasks only hold the slots, and carry the standard streams of the ranks. 
 beside them, as with any other launcher. Each node needs the same environment as the driver, at the same path.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from workbench.common.faces import when_asked as _when_asked
 from workbench.spark.run import run as run
 from workbench.spark.run import run_elastic as run_elastic
 
@@ -33,12 +33,7 @@ if TYPE_CHECKING:
 else:
     __all__ = ["run", "run_elastic"]
     _MODULES = ("common", "keras", "torch")  # the last two need Keras, and torch
-
-    def __getattr__(name: str) -> Any:
-        """Modules of this folder that are loaded when they are asked for."""
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return import_module(f"{__name__}.{name}")
+    __getattr__ = _when_asked(__name__, *_MODULES)
 
     def __dir__() -> list[str]:
-        return sorted([*__all__, *_MODULES])
+        return [*__all__, *_MODULES]

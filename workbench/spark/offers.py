@@ -148,6 +148,3 @@ def check_n(n: int, what: str) -> int:
     if n < 1:
         raise LaunchError(f"{what}={n}: a job has at least 1 rank.")
     return n
-
-
-__all__ = ["SparkSlots", "check_n", "offer", "reason"]

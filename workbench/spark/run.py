@@ -212,6 +212,3 @@ def _for_ranks(env: Mapping[str, str] | None) -> dict[str, str]:
 def _as_horovod() -> bool:
     """Does ``import horovod`` find the workbench here? Then it does in the ranks."""
     return "workbench.as_horovod" in sys.modules
-
-
-__all__ = ["run", "run_elastic"]

@@ -165,17 +165,3 @@ def until_true(what: Callable[[], Any], timeout_s: float) -> Any:
     while not (found := what()) and time.monotonic() < until:
         time.sleep(_LOOK_S)
     return found
-
-
-__all__ = [
-    "address",
-    "check_version",
-    "context",
-    "first_line",
-    "has_java",
-    "is_local",
-    "lost_tasks",
-    "slots",
-    "until_true",
-    "wait_for_slots",
-]

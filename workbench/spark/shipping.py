@@ -37,6 +37,3 @@ def shipped(module: str, name: str, *args: Any) -> Callable[..., Any]:
         return getattr(import_module(module), name)(*loads(content), *given)
 
     return call
-
-
-__all__ = ["shipped"]

@@ -4,11 +4,12 @@ Eagerly, within ``tf.function``, and in the graphs and sessions of ``tf.compat.v
 :mod:`workbench.keras`, here :mod:`workbench.tensorflow.keras`. Any TensorFlow from 2.15 on will do, with Keras 2 or 3.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import typing
 
 from workbench.common.extras import cure as _cure
 from workbench.common.extras import need as _need
+from workbench.common.faces import public as _public
+from workbench.common.faces import when_asked as _when_asked
 
 _need("workbench.tensorflow", "tensorflow", install=_cure("tensorflow"))
 
@@ -17,7 +18,6 @@ from workbench.tensorflow.gradient_tape import DistributedGradientTape as Distri
 from workbench.tensorflow.gradient_tape import PartialDistributedGradientTape as PartialDistributedGradientTape
 from workbench.tensorflow.optimizer import DistributedOptimizer as DistributedOptimizer
 from workbench.tensorflow.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
-from workbench.tf import ops, verbs
 from workbench.tf.functions import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
 from workbench.tf.functions import allgather_object as allgather_object
 from workbench.tf.functions import broadcast_global_variables as broadcast_global_variables
@@ -27,37 +27,15 @@ from workbench.tf.functions import broadcast_variables as broadcast_variables
 from workbench.tf.ops import *  # noqa: F403
 from workbench.tf.tensors import Compression as Compression
 from workbench.tf.verbs import *  # noqa: F403
-from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
-if TYPE_CHECKING:  # it sees what is imported `as` itself, or by a star; lists it does not add up
+if typing.TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star
     from workbench.tensorflow import data as data
     from workbench.tensorflow import keras as keras
 else:
-    __all__ = [
-        *common.__all__,
-        *ops.__all__,
-        *verbs.__all__,
-        "BroadcastGlobalVariablesHook",
-        "Compression",
-        "DistributedGradientTape",
-        "DistributedOptimizer",
-        "PartialDistributedGradientTape",
-        "SyncBatchNormalization",
-        "allgather_object",
-        "broadcast_global_variables",
-        "broadcast_object",
-        "broadcast_object_fn",
-        "broadcast_variables",
-        "elastic",
-    ]
+    __all__ = _public(globals(), "elastic")
     _MODULES = ("data", "keras")
-
-    def __getattr__(name: str) -> Any:
-        """Modules of this folder that are loaded when they are asked for."""
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return import_module(f"{__name__}.{name}")
+    __getattr__ = _when_asked(__name__, *_MODULES)
 
     def __dir__() -> list[str]:
-        return sorted([*__all__, *_MODULES])
+        return [*__all__, *_MODULES]

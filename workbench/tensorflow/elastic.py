@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from workbench import elastic as core
-from workbench.elastic import HostsUpdatedInterrupt, ObjectState
+from workbench.elastic import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+from workbench.elastic import ObjectState
 from workbench.job import api
 from workbench.job.objects import broadcast_state
 from workbench.tf.functions import broadcast_variables
@@ -85,6 +86,3 @@ def TensorFlowKerasState(model: Any, optimizer: Any = None, backend: Any = None,
     from workbench.keras.elastic import KerasState
 
     return KerasState(model, optimizer, **kwargs)
-
-
-__all__ = ["HostsUpdatedInterrupt", "TensorFlowKerasState", "TensorFlowState", "run"]

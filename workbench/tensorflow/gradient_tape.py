@@ -136,6 +136,3 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
         for variable in layer.trainable_weights:
             tape.register_local_source(variable)
     return tape
-
-
-__all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]

@@ -111,16 +111,10 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
             return tf.cond(self._ready, step, lambda: tf.constant(False))
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer's."""
         return self._optimizer.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer's."""
         return self._optimizer.get_slot_names(*args, **kwargs)
 
     def variables(self, *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer's."""
         return self._optimizer.variables(*args, **kwargs)
-
-
-__all__ = ["DistributedOptimizer", "DistributedV1Optimizer"]

@@ -86,6 +86,3 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         total = tf.reduce_sum(counts)
         mean = tf.reduce_sum(counts * means, 0) / total
         return mean, tf.reduce_sum(squares + counts * (means - mean) ** 2, 0) / total
-
-
-__all__ = ["SyncBatchNormalization"]

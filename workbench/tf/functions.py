@@ -105,13 +105,3 @@ def allgather_object(
 ) -> list[Any]:
     """Every rank's object, by rank."""
     return objects.allgather_object(obj, name, process_set)
-
-
-__all__ = [
-    "BroadcastGlobalVariablesHook",
-    "allgather_object",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
-]

@@ -148,7 +148,6 @@ class TensorFlowBridge:
         return (gradient.values, gradient.indices) if isinstance(gradient, tf.IndexedSlices) else None
 
     def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
-        """IndexedSlices of the same whole."""
         return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
     def dense(self, gradient: Any) -> Any:

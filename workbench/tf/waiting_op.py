@@ -88,7 +88,6 @@ class _Status:
             raise RuntimeError(f"TensorFlow: {_library().TF_Message(self.pointer).decode()}")
 
     def fail(self, context: int, code: int, text: str) -> None:
-        """End the op of this context with an error."""
         _library().TF_SetStatus(self.pointer, code, text.replace("\0", "").encode(errors="replace"))
         _library().TF_OpKernelContext_Failure(context, self.pointer)
 
@@ -108,7 +107,6 @@ class _Done:
         self._words[2], self._words[3] = manager, invoker
 
     def __call__(self) -> None:
-        """Call it, and end it."""
         _library().TF_RunAsyncOpKernelDoneCallback(self._words)
         self._manage(self._words, self._words, _DESTROY)
 

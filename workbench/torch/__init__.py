@@ -1,17 +1,17 @@
 """Distributed training with PyTorch: ``import workbench.torch as hvd``."""
 
-from typing import TYPE_CHECKING
+import typing
 
 from workbench.common.extras import cure as _cure
 from workbench.common.extras import need as _need
+from workbench.common.faces import public as _public
 
 _need("workbench.torch", "torch", install=_cure("torch"))
 
-from workbench.job.built import has_gpu
+from workbench.job.built import has_gpu as _check_has_gpu  # noqa: F401 - so scripts written for Horovod call it
 from workbench.job.objects import allgather_object as allgather_object
 from workbench.job.objects import broadcast_object as broadcast_object
 from workbench.torch import elastic as elastic
-from workbench.torch import ops, verbs
 from workbench.torch.compiled import split_at_buckets as split_at_buckets
 from workbench.torch.compression import Compression as Compression
 from workbench.torch.functions import broadcast_optimizer_state as broadcast_optimizer_state
@@ -28,35 +28,12 @@ from workbench.torch.sharded.stage3 import shard_parameters as shard_parameters
 from workbench.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 from workbench.torch.verbs import *  # noqa: F403
 from workbench.torch_plugin import register as _register
-from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
 _register()  # torch itself does so where this package is installed; from a folder on the path it does not
-_check_has_gpu = has_gpu  # by this name scripts written for Horovod ask
 
-
-if not TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star; lists they do not add up
-    __all__ = [
-        *common.__all__,
-        *ops.__all__,
-        *verbs.__all__,
-        "Compression",
-        "DiLoCo",
-        "DistributedOptimizer",
-        "LocalSGD",
-        "SyncBatchNorm",
-        "allgather_object",
-        "broadcast_object",
-        "broadcast_optimizer_state",
-        "broadcast_parameters",
-        "elastic",
-        "full_parameters",
-        "full_state_dict",
-        "load_full_state_dict",
-        "shard_parameters",
-        "split_at_buckets",
-        "write_in_buckets",
-    ]
+if not typing.TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star
+    __all__ = _public(globals(), "elastic")
 
     def __dir__() -> list[str]:
-        return sorted(__all__)
+        return __all__

@@ -58,7 +58,6 @@ class _Tensors:
         return torch.zeros_like(tensor)
 
     def scaled(self, tensor: torch.Tensor, factor: float) -> torch.Tensor:
-        """In its own dtype."""
         return tensor * factor
 
 

@@ -50,6 +50,3 @@ Compression = TorchCompression.casting(
     fp16=torch.float16,
     bf16=torch.bfloat16,
 )
-
-
-__all__ = ["Compression", "TorchCompression"]

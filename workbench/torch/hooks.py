@@ -76,7 +76,6 @@ class Arrivals:
         self._missed = 0
 
     def note(self) -> None:
-        """One has come, in the pass that goes on."""
         self._came, self._pass = True, torch._C._current_graph_task_id()
 
     def check(self, grads: Mapping[torch.nn.Parameter, torch.Tensor | None]) -> None:

@@ -113,7 +113,6 @@ class _OnRanks:
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Of the sampler that the Trainer puts into each loader."""
         return {"num_replicas": hvd.size(), "rank": hvd.rank()}
 
     @property

@@ -156,6 +156,3 @@ def _as(x: torch.Tensor, parameter: torch.Tensor | None) -> torch.Tensor | None:
 def _channels(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """One value per channel, in a shape that goes with ``x``."""
     return values.view(1, -1, *[1] * (x.dim() - 2))
-
-
-__all__ = ["SyncBatchNorm"]

@@ -104,6 +104,3 @@ class Compression:
         if bf16 is not None:
             made.bf16 = CastCompression(bf16, is_wider, cast)
         return made
-
-
-__all__ = ["CastCompression", "Compression", "Compressor", "NoCompression"]

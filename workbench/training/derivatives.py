@@ -72,7 +72,6 @@ class BackwardContext:
         return self.run(Kind.ALLREDUCE, self.dy, op=Average)
 
     def name(self, part: str) -> str | None:
-        """A name for a part of the derivative."""
         return None if self.call.name is None else f"{self.call.name}.{part}"
 
 

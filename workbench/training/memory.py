@@ -108,7 +108,6 @@ class BucketMemory:
             time.sleep(_LOOK_AGAIN_S)
 
     def let_go(self) -> None:
-        """Keep no view of this step's array."""
         self._array, self._parts, self._entry, self._borrowed = None, {}, None, None
 
     def _use(self, array: Array, gradients: Mapping[str, Array]) -> None:
@@ -152,7 +151,6 @@ class BucketLimit:
         return bucket_bytes(self._latest[1] if self._latest and self.current else None)
 
     def begin(self) -> None:
-        """A step begins."""
         context = HOLDER.find()
         if context and not self.current:
             self._latest, self._job, self._failures = None, context.world, context.failures

@@ -106,7 +106,6 @@ class SubLink:
         self.tick: Callable[[], None] = lambda: None  # never called: the Link waits, with a tick of its own
 
     def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
-        """As the Link's, with this set's numbers."""
         self._link.sendrecv(send, self._ranks[dest], recv, self._ranks[source])
 
     def start(self, send: Array | None, dest: int, recv: Array | None, source: int) -> Callable[[], None]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from workbench.config import BACKENDS, Launch, Settings
 from workbench.core.backend.base import Backend
 from workbench.errors import LaunchError
-from workbench.transport.bootstrap.base import Bootstrap, SingleBootstrap
+from workbench.transport.bootstrap.base import Bootstrap as Bootstrap
+from workbench.transport.bootstrap.base import SingleBootstrap
 from workbench.transport.bootstrap.launcher_around import sign_of_others
 from workbench.transport.bootstrap.mpi import MpiBootstrap
 from workbench.transport.bootstrap.store import StoreBootstrap
@@ -120,6 +121,3 @@ def with_shared_memory(flat: Backend, bootstrap: Bootstrap, nodes: list[str], se
     if len(set(nodes)) == 1:
         return shm_backend(flat, node, settings.fusion_threshold_bytes)
     return hierarchical_backend(flat, nodes, node, settings)
-
-
-__all__ = ["Bootstrap", "connect", "find_ranks"]

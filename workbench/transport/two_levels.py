@@ -136,7 +136,6 @@ class _Steps:
         raise NotImplementedError
 
     def slot(self, k: int) -> Array:
-        """See :meth:`TwoLevelCollectives.slot`."""
         return self.levels.slot(k, self.segments[k])
 
 

@@ -63,7 +63,6 @@ class ExerciseResult:
 
     @property
     def points(self) -> int:
-        """All of them or none."""
         return self.of if self.state is ExerciseState.PASSED else 0
 
 

@@ -114,12 +114,10 @@ class JobDescription:
 
     @property
     def is_elastic(self) -> bool:
-        """May ranks come and go?"""
         return bool(self.min_np or self.max_np)
 
     @property
     def workers(self) -> int:
-        """How many there are at the start."""
         return self.np // self.slots
 
     @property

@@ -41,15 +41,12 @@ class ElasticHere:
     pins: Pins
 
     def engines(self) -> ElasticEngines:
-        """Engines that can be started here."""
         return ElasticEngines(self)
 
     def after_loss(self, engines: Engines, log: Log) -> ElasticHere:
-        """The place to start them anew."""
         return self
 
     def notes(self, engines: Engines) -> list[str]:
-        """Lines for whoever has started them."""
         assert isinstance(engines, ElasticEngines)
         return [line for line in (engines.forks.note(), self.pins.line(), crowded(self.n)) if line]
 
@@ -58,12 +55,10 @@ class ElasticHere:
         return f"{count(self.n, 'engine')} {state}; a training goes on while {self.least} of them live"
 
     def test(self) -> str:
-        """A command that tries alone what the engines need."""
         return shlex.join([sys.executable, "-m", *_ENGINE[:1], "--help"])
 
     @property
     def gpus(self) -> tuple[Gpu | str, ...]:
-        """By rank the GPU that it sees."""
         return self.pins.gpus
 
 

@@ -52,7 +52,6 @@ class CellHistory:
         self._cells: list[_Cell] = []
 
     def add(self, cell: str, result: Any, epoch: int) -> None:
-        """A cell was sent to all engines."""
         self._look()
         self._cells.append(_Cell(cell, [result], epoch))
 

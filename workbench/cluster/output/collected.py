@@ -109,7 +109,6 @@ class Collected:
             return list(self._widgets)
 
     def text(self, engine: int, name: str) -> str:
-        """What is kept of a stream, as text."""
         lines = [each for each in self.items().get(engine, []) if not isinstance(each, Bundle)]
         own = [each.text for each in lines if each.error == (name == "stderr")]
         return "\n".join(own) + ("\n" if own else "")
@@ -128,7 +127,6 @@ class Collected:
         return f"This cell printed too much for a notebook: the rest {rest}"
 
     def close(self) -> None:
-        """Nothing more comes."""
         if self._rest is not None:
             with contextlib.suppress(OSError):
                 self._rest.close()

@@ -84,7 +84,6 @@ class Screen:
         return len(self.items) if self._at is None else min(self._at, len(self.items))
 
     def write(self, text: str, error: bool = False) -> None:
-        """Take in what was printed."""
         begin, text = 0, _REPLACED.sub("", text)
         for found in _PIECES.finditer(text):
             if found.start() > begin:
@@ -95,7 +94,6 @@ class Screen:
             self._put(text[begin:], error)
 
     def add(self, bundle: Bundle) -> None:
-        """Take in what was displayed."""
         self.items.append(bundle)
         self.size += bundle.size
         self._at, self._again = None, False

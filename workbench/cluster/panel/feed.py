@@ -208,7 +208,6 @@ class PanelThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Show nothing any more."""
         self._stop.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(2.0)

@@ -105,7 +105,6 @@ def _is_model(script: Script, node: cst.BaseExpression, name: str) -> bool:
 
 
 def _calls(edits: Edits) -> None:
-    """Calls of ``torch.distributed``."""
     script = edits.script
     for call in script.all(cst.Call):
         name = script.meaning(call.func)

@@ -15,7 +15,9 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from workbench.collectives import Link, Reduction, Traffic
+from workbench.collectives import Link as Link
+from workbench.collectives import Reduction as Reduction
+from workbench.collectives import Traffic as Traffic
 from workbench.errors import CollectiveError
 
 Array = NDArray[Any]
@@ -164,20 +166,4 @@ class Backend:
 
     @property
     def size(self) -> int:
-        """How many ranks it connects."""
         return len(self.ranks)
-
-
-__all__ = [
-    "Array",
-    "Backend",
-    "Batches",
-    "Channel",
-    "Collectives",
-    "Levels",
-    "Lifecycle",
-    "Link",
-    "Reduction",
-    "SharedMemory",
-    "Traffic",
-]

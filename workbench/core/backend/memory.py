@@ -72,7 +72,6 @@ class PrivateMemory:
         self._buffer: Array | None = None
 
     def allocate(self, nbytes: int) -> Array:
-        """Ordinary memory of the host."""
         return np.empty(nbytes, np.uint8)
 
     def buffer(self, nbytes: int) -> Array:

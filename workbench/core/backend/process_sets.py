@@ -26,7 +26,6 @@ class SetTable:
 
     @property
     def everybody(self) -> Backend:
-        """The backend of all ranks."""
         return self._backends[0]
 
     def backend(self, set_id: int, device: str = "cpu") -> Backend | None:

@@ -63,7 +63,6 @@ class Recorder:
         self.batch, self.wants_batch, self.model = batch, False, weakref.ref(model)
 
     def made(self, optimizer: Any) -> None:
-        """There is an optimizer."""
         if self._number(optimizer) < 0:
             self.write("optimizer", optimizer=len(self._optimizers), kind=type(optimizer).__name__)
             self._optimizers.append(weakref.ref(optimizer))

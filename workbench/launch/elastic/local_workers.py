@@ -5,25 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from workbench.common.messages import Message
+from workbench.launch.elastic.silence import ReportsSilence
 from workbench.launch.ranks.events import Signals
 from workbench.launch.start.hosts import is_here
 from workbench.launch.start.local_ranks import LocalRanks, Ranks
 from workbench.launch.start.starters import JobSpec, Placement
 
 
-class Workers(Ranks, Protocol):
+class Workers(Ranks, ReportsSilence, Protocol):
     """The workers of an elastic job. Numbers of ranks in events are workers'."""
 
     def takes(self, host: str) -> bool:
         """May workers be started on this host, which was found while the job runs?"""
 
     def start(self, worker: int, placement: Placement) -> None: ...
-
-    def send(self, worker: int, message: Message) -> None: ...
-
-    def silent_for(self, worker: int) -> float:
-        """For how many seconds a worker has said nothing."""
 
 
 class LocalWorkers(LocalRanks):

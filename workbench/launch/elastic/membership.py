@@ -126,7 +126,6 @@ class Membership:
     # --- events ---------------------------------------------------------------------------------------
 
     def started(self, worker: int, host: str, batch: int = -1) -> Out:
-        """The launcher has started a worker."""
         self._workers[worker] = Worker(host, batch=batch)
         return []
 

@@ -301,7 +301,6 @@ class ElasticRun(RunningJob):
         self._workers.signal([worker], SIGKILL)
 
     def _fail(self, text: str, now: float) -> None:
-        """The job cannot go on."""
         if not self._failure:
             self._failure = text
             self._ending.terminate(now)

@@ -32,7 +32,6 @@ class Host:
 
     @property
     def given_up(self) -> bool:
-        """Is nothing to be started here any more?"""
         return self.false_starts >= MOST_FALSE_STARTS
 
 
@@ -97,12 +96,10 @@ class Slots:
         return found[: max(0, self._most - taken)] if self._most else found
 
     def take(self, worker: int, host: str, slot: int) -> None:
-        """A worker was started there."""
         self.hosts[host].workers[slot] = worker
         self._where[worker] = host, slot
 
     def where(self, worker: int) -> tuple[str, int]:
-        """A worker's host and slot."""
         return self._where[worker]
 
     def left(self, worker: int) -> None:

@@ -90,12 +90,10 @@ class WorkersOnHosts(AgentsOnHosts):
                 connections.close()
 
     def send(self, worker: int, message: Message) -> None:
-        """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
         fields = {"worker": worker, "what": message.kind, "fields": message.fields}
         self._tell(worker, Message("tell", fields, message.data))
 
     def silent_for(self, worker: int) -> float:
-        """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
         return time.monotonic() - self._last_heard.get(worker, time.monotonic())
 
     def stop(self) -> list[LauncherEvent]:

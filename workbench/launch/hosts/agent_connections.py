@@ -81,11 +81,9 @@ class Connections:
             self._selector.register(connection.outof, selectors.EVENT_READ, connection)
 
     def fileno(self) -> int:
-        """Readable when something has come."""
         return self._selector.fileno()
 
     def there(self) -> set[str]:
-        """The hosts whose agent is not gone."""
         return {name for name, connection in self._open.items() if not connection.gone}
 
     def send(self, host: str, message: Message) -> None:

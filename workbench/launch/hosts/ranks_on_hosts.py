@@ -164,7 +164,6 @@ class AgentsOnHosts:
     # --- the run --------------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float) -> Iterator[LauncherEvent]:
-        """From the agents, and this process's signals."""
         early = any(connections.early for connections in self._heard())
         if any(key.fd == self._signals.pipe for key, _ in self._selector.select(0.0 if early else timeout_s)):
             yield from map(Signalled, os.read(self._signals.pipe, 64))
@@ -204,7 +203,6 @@ class AgentsOnHosts:
         return {name: code for name, code in self._processes.codes().items() if name == "mpiexec"}
 
     def report(self) -> str:
-        """Of mpiexec and the ssh processes."""
         return self._processes.report()
 
     def stop(self) -> list[LauncherEvent]:

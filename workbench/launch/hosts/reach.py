@@ -52,11 +52,9 @@ class Port:
         self.number: int = self._socket.getsockname()[1]
 
     def fileno(self) -> int:
-        """Readable when somebody has come."""
         return self._socket.fileno()
 
     def greet(self) -> None:
-        """Tell all who have come."""
         with contextlib.suppress(OSError):
             for _ in range(_GUESTS):
                 guest, _ = self._socket.accept()

@@ -88,7 +88,6 @@ class Srun:
     component: int | None = None
 
     def command(self, host: str, script: str) -> list[str]:
-        """Run a shell's script on a host."""
         unset = [word for name in GPU_REQUESTS for word in ("-u", name)] if self.gpus.hosts else []
         alone = [*self._step(host), "--mpi=none", "--unbuffered"]
         alone += [f"--jobid={self.job}"] if self.job else []
@@ -124,7 +123,6 @@ class LocalShell:
         return ["sh", "-c", script]
 
     def trial(self, host: str) -> list[str]:
-        """What a user may try by hand."""
         return [sys.executable, "--version"]
 
 
@@ -139,7 +137,6 @@ class Relay:
     path: str
 
     def command(self, host: str, script: str) -> list[str]:
-        """Run a shell's script on a host."""
         there = f"import sys; sys.path.insert(0, {str(HOME)!r}); {_CLIENT}"
         return [sys.executable, "-I", "-c", there, self.path, host, script]
 

@@ -47,11 +47,9 @@ class Activity:
             self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def begins(self) -> None:
-        """A cell begins."""
         self._begun = time.monotonic()
 
     def ends(self) -> None:
-        """It has ended."""
         self._begun = None
 
     def now(self, stack: bool = False) -> dict[str, Any]:

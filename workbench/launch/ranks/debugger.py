@@ -71,7 +71,6 @@ class Debugger:
             sys.settrace(self._trace)
 
     def ends(self) -> None:
-        """It has ended."""
         if sys.gettrace() == self._trace:
             sys.settrace(None)
 
@@ -87,7 +86,6 @@ class Debugger:
         return True
 
     def failed(self) -> None:
-        """A cell has failed, and its exception is handled."""
         error = sys.exc_info()[1]
         if not (self.is_on and error and "uncaught" in self._filters) or error is self._raised:
             return

@@ -60,7 +60,6 @@ class Ending:
 
     @property
     def over(self) -> bool:
-        """See the class."""
         return self._killed or not self.running
 
     def ended(self, rank: int, code: int, now: float) -> None:
@@ -72,7 +71,6 @@ class Ending:
                 self._begin(FAILED, now)
 
     def signalled(self, number: int, now: float) -> None:
-        """The launcher was asked to end."""
         if self.asked:
             self._begin(AT_ONCE, now)
         else:
@@ -84,7 +82,6 @@ class Ending:
         self._begin(OUT_OF_TIME, now)
 
     def out_of_time(self, now: float) -> None:
-        """The job's deadline has passed."""
         self.late = True
         self._begin(OUT_OF_TIME, now)
 

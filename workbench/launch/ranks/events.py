@@ -142,7 +142,6 @@ class RankPipes:
             self._listen(self._folder / pipe_name(rank, stream), (rank, stream), os.O_RDONLY)
 
     def fileno(self) -> int:
-        """Readable when there is an event."""
         return self._selector.fileno()
 
     def wait(self, timeout_s: float) -> Iterator[LauncherEvent]:

@@ -86,7 +86,6 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         sys.breakpointhook = pdb.set_trace = self._questions.breakpoint
 
     async def process_control(self, msg: Any) -> None:
-        """A message on the control channel."""
         idents, parts = self.session.feed_identities(msg, copy=False)
         if not any(kind in bytes(parts[1]) for kind in _OURS):
             await super().process_control(msg)
@@ -143,11 +142,9 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self.session.send(stream, f"{NAMES}_reply", content=found, parent=parent, ident=ident)
 
     def raw_input(self, prompt: str = "") -> str:
-        """What ``input()`` is while a cell runs."""
         return self._questions.ask(str(prompt))
 
     def getpass(self, prompt: str = "", stream: Any = None) -> str:
-        """What ``getpass.getpass()`` is while a cell runs."""
         return self._questions.ask(str(prompt), password=True)
 
     def _publish_question(self, content: dict[str, Any]) -> None:
@@ -268,5 +265,4 @@ class Loop:
             asyncio._set_running_loop(outer)
 
     def close(self) -> None:
-        """It runs nothing any more."""
         self._loop.close()

@@ -316,7 +316,6 @@ class Printer:
             self._show(rank, name, self._repeats.feed(rank, name, text, (rank, name) not in self._midway))
 
     def _release(self, everything: bool = False) -> None:
-        """Show what has waited."""
         for ranks, name, text in self._repeats.release(everything):
             if len(ranks) == 1:
                 self._show(ranks[0], name, text)
@@ -339,7 +338,6 @@ class Printer:
             self._drawn = name
 
     def _erase(self) -> None:
-        """Take away the bar that stands on the screen."""
         if self._drawn:
             self._put(self._drawn, _ERASE)
             self._drawn = ""

@@ -120,7 +120,6 @@ class ProcessTree:
         return self._stopped
 
     def ended(self) -> list[str]:
-        """The names of the processes that have ended."""
         return list(self.codes())
 
     def codes(self) -> dict[str, int]:
@@ -158,7 +157,6 @@ class ProcessTree:
                 raise LaunchError(f"the deadline passed before {what}.")
 
     def end(self, name: str) -> None:
-        """Kill one process, and forget it."""
         process = self._processes.pop(name)
         process.kill()
         process.wait(_STOP_TIMEOUT_S)

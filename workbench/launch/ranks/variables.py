@@ -38,15 +38,12 @@ class Variables:
         self._numbers = count(1)
 
     def clear(self) -> None:
-        """The rank goes on."""
         self._values = {}
 
     def of(self, items: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
-        """Names with their values."""
         return [self.shown(value) | {"name": name, "evaluateName": name} for name, value in islice(items, _MOST)]
 
     def shown(self, value: Any) -> dict[str, Any]:
-        """One value."""
         reference, text = 0 if isinstance(value, _PLAIN) else self.number(value), text_of(value)
         return {"value": text, "type": _kind(value, text), "variablesReference": reference}
 

@@ -55,7 +55,6 @@ class Binding:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables that tell the ranks."""
         if not self.shares:
             return {"WORKBENCH_UNBOUND": self.why}
         return {CORES: ";".join(",".join(map(str, share)) for share in self.shares)}

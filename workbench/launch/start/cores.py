@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from workbench.machine import cores as usable
+from workbench import machine
 
+usable = machine.cores
 _SYSTEM = Path("/sys/devices/system")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -116,6 +117,3 @@ def runs(these: Iterable[int]) -> list[tuple[int, int]]:
         else:
             found.append((core, core))
     return found
-
-
-__all__ = ["nodes", "paid_for", "parse", "quota", "runs", "spelled", "usable"]

@@ -85,7 +85,7 @@ class FixedRanks(Ranks, Protocol):
 
 
 class LocalRanks:
-    """See the module, and :class:`Ranks`.
+    """See the module, :class:`Ranks` and :class:`~workbench.launch.elastic.local_workers.Workers`.
 
     Args:
         task: what to start; ``n``: for so many the cores are shared out.
@@ -127,7 +127,6 @@ class LocalRanks:
             self._waiting.register(self._registry, selectors.EVENT_READ)
 
     def fileno(self) -> int:
-        """Readable when there is an event."""
         return self._waiting.fileno()
 
     # --- starts ---------------------------------------------------------------------------------------
@@ -171,7 +170,6 @@ class LocalRanks:
         (self._folder / supervisor.JOB).write_bytes(marshal.dumps([self._command, env]))
 
     def start(self, worker: int, placement: Placement) -> None:
-        """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
         if self._registry is None:
             raise LaunchError("this host belongs to no elastic job.")
         membership = {"WORKBENCH_MEMBERSHIP": self._registry.path}
@@ -235,12 +233,10 @@ class LocalRanks:
         return [Stopped(rank, now.get(rank, "")) for rank in changed]
 
     def send(self, worker: int, message: Message) -> None:
-        """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
         if self._registry:
             self._registry.send(worker, message)
 
     def silent_for(self, worker: int) -> float:
-        """See :class:`~workbench.launch.elastic.local_workers.Workers`."""
         return self._registry.silent_for(worker) if self._registry else 0.0
 
     def signal(self, ranks: Iterable[int], number: int) -> None:

@@ -24,7 +24,9 @@ from workbench.runtime.faults.stall import main_stack
 
 
 class ControlClient:
-    """A rank's end of the control plane. Only the engine's thread uses it, except for :meth:`wake`.
+    """A rank's end of the control plane, see :class:`workbench.core.protocols.Control`.
+
+    Only the engine's thread uses it, except for :meth:`wake`.
 
     Args:
         rank: this rank.
@@ -50,7 +52,6 @@ class ControlClient:
         channel.open(self._poller, self.wake)
 
     def send(self, event: Event) -> None:
-        """Send one event to rank 0; never blocks."""
         self._channel.send(event)
         self._beat_at = time.monotonic() + self._heartbeat_s
 
@@ -66,7 +67,6 @@ class ControlClient:
                 sent.append(self._wake_write.send(b"!"))
 
     def receive(self, timeout_s: float, spin_s: float | None = None) -> list[Decision]:
-        """See :class:`workbench.core.protocols.Control`."""
         if not self._inbox:
             self._wait(timeout_s, spin_s)
         decisions, self._inbox = self._inbox, []
@@ -133,7 +133,6 @@ class ControlClient:
         return self._channel.sockets()
 
     def close(self) -> None:
-        """Give sockets back; what was sent still arrives."""
         self._channel.close()
         self._wake_read.close()
         self._wake_write.close()

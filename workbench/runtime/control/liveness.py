@@ -30,13 +30,11 @@ class RankLiveness:
         self.hosts: Sequence[str] = ()
 
     def register(self, beat: Beat, now: float) -> None:
-        """A rank has introduced itself."""
         self._last_sign[beat.rank] = now
         if beat.host == self._here:
             self._pids[beat.rank] = beat.pid
 
     def sign_of_life(self, rank: int, now: float) -> None:
-        """A rank has shown a sign of life."""
         if rank in self._last_sign:
             self._last_sign[rank] = now
 
@@ -111,7 +109,6 @@ class Rank0Liveness:
         self._last_sign = float("inf")
 
     def sign_of_life(self, now: float) -> None:
-        """Rank 0 has shown a sign of life."""
         self._last_sign = now
 
     def look(self, now: float, slept_s: float = 0.0) -> None:

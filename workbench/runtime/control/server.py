@@ -179,7 +179,6 @@ class ControlServer(threading.Thread):
         return out
 
     def sockets(self) -> list[socket.socket]:
-        """The connections of the other ranks."""
         return [connection.socket for connection in list(self._ranks.values())]
 
     def receive(self, event: Event) -> None:

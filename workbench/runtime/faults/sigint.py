@@ -55,7 +55,6 @@ class Interrupts:
         self._pipe = read, write
 
     def uninstall(self) -> None:
-        """See them no more."""
         if self._pipe is None or threading.current_thread() is not threading.main_thread():
             return
         now = signal.set_wakeup_fd(-1)

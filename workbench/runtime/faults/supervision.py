@@ -88,7 +88,6 @@ class SupervisingCoordinator:
         return decision
 
     def validate(self) -> None:
-        """See :class:`~workbench.runtime.coordinators.Coordinator`."""
         self._inner.validate()
 
     def story(self, name: str) -> str:
@@ -96,7 +95,6 @@ class SupervisingCoordinator:
         return self._inner.waiting.story(name)
 
     def decide(self, items: list[Response | int]) -> Decision:
-        """The next decision, with these items."""
         return self._inner.decide(items)
 
     def requests(self, event: Announce) -> list[Request]:

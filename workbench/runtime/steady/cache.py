@@ -58,7 +58,6 @@ class CoordinatorCache:
         return [request for request in found if request is not None]
 
     def response(self, cache_id: int) -> Response:
-        """The response behind an id."""
         return self._known[cache_id]
 
     def respond(self, requests: dict[int, Request]) -> Response:
@@ -126,7 +125,6 @@ class CoordinatorCache:
         self._groups.pop(cache_id, None)
 
     def validate(self) -> None:
-        """See :class:`~workbench.runtime.coordinators.Coordinator`."""
         evicted = [ids for _, ids in self._evicted_until_seen]
         current, dying = set(self._ids.values()), {*self._evicted}.union(*evicted)
         assert len(current) == len(self._ids) <= self.capacity, f"One id of two names, or too many: {self._ids}"

@@ -52,7 +52,6 @@ class CallerRuns(OwnThread):
             self._wake()
 
     def runs_here(self) -> bool:
-        """Is this the thread that runs the rounds?"""
         return get_ident() in (self.engine.ident, self._caller)
 
     def awaited(self, handle: Any, limit_s: float) -> None:

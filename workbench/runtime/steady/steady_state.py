@@ -61,7 +61,6 @@ class Sequences:
         return self._silent < len(self._ahead)
 
     def validate(self) -> None:
-        """See :class:`~workbench.runtime.coordinators.Coordinator`."""
         empty = sum(not ids for ids in self._ahead.values())
         assert self._silent == empty, f"{self._silent} ranks count as silent, and {empty} are: {self._ahead}"
         assert empty, f"All ranks have announced more, and nothing has begun: {self._ahead}"

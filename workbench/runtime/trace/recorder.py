@@ -151,11 +151,9 @@ class Recorder:
                 entry.announced = now
 
     def arrived(self) -> None:
-        """The engine has read a message of responses."""
         self._arrived = perf_counter_ns()
 
     def begins(self) -> None:
-        """The engine takes a batch up."""
         self._begun, self._phases = perf_counter_ns(), []
 
     def did(self, what: str, begun: int) -> None:
@@ -163,7 +161,6 @@ class Recorder:
         self._phases.append((what, begun, perf_counter_ns()))
 
     def ended(self, batch: Batch, entries: Sequence[Entry | None]) -> None:
-        """The batch is done; its handles finish next."""
         index = self._count[batch[0].process_set]
         self._count[batch[0].process_set] = index + 1  # also while it is off, for ranks are not switched at one moment
         if self.on:

@@ -98,7 +98,6 @@ class Timeline(Observer):
             writer.end()
 
     def announced(self, rank: int, requests: Sequence[Request]) -> None:
-        """``rank`` is ready with these."""
         writer = self._writer
         if writer is None:
             return
@@ -122,11 +121,9 @@ class Timeline(Observer):
         self.recorder.completed(rank, _responses(decision))
 
     def announces(self, entries: Sequence[Entry]) -> None:
-        """This rank is about to announce these."""
         self.recorder.announces(entries)
 
     def cycle(self) -> None:
-        """The engine begins to execute a message's responses."""
         self.recorder.arrived()
         writer = self._writer
         if writer is not None and self._mark_cycles:

@@ -211,6 +211,3 @@ def _row(
     found = simulate_together(layers, reduce_s, policy, measured.contention)
     sent_s = sum(event.end_s - event.begin_s for event in found.events if event.what == "reduce")
     return PredictionRow(ranks, hosts, found.step_s, alone_s, sent_s, tuple(found.events))
-
-
-__all__ = ["Measured", "Prediction", "PredictionRow", "predict"]

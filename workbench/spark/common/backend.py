@@ -23,7 +23,6 @@ class Backend:
         raise NotImplementedError
 
     def num_processes(self) -> int:
-        """How many ranks there will be."""
         raise NotImplementedError
 
 
@@ -79,6 +78,3 @@ class LocalBackend(Backend):
 
     def num_processes(self) -> int:
         return self._n
-
-
-__all__ = ["Backend", "LocalBackend", "SparkBackend"]

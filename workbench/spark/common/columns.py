@@ -140,6 +140,3 @@ def _is_vector(found: Any) -> bool:
 def quoted(name: str) -> str:
     """A column's name as Spark's expressions have it, where it has dots."""
     return "`" + name.replace("`", "``") + "`"
-
-
-__all__ = ["Column", "DataFrameError", "dense", "flat", "inspect", "kinds", "names_of", "quoted"]

@@ -130,6 +130,3 @@ def _described(
         columns = here
         rows.append(number)
     return TrainingData(paths[0], (*paths, "")[1], rows[0], (*rows, 0)[1], columns)
-
-
-__all__ = ["TrainingData", "there", "written"]

@@ -151,6 +151,3 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):  # ty
             f"{type(self).__name__} holds functions and a model, which Spark ML can only save as pickled code. Save "
             "the trained weights: torch.save(fitted.getModel().state_dict(), …), or fitted.getModel().save(….keras)."
         )
-
-
-__all__ = ["HorovodEstimator", "ParameterError"]

@@ -114,6 +114,3 @@ def _array(column: Any, about: Column) -> npt.NDArray[Any]:
     if values.shape[1] != about.size:
         raise DataFrameError(f"A feature has {values.shape[1]} numbers; the model was trained with {about.size}.")
     return values
-
-
-__all__ = ["HorovodModel", "predict"]

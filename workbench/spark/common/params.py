@@ -105,7 +105,6 @@ class EstimatorParams(Params):  # type: ignore[misc]  # untyped
         )
 
     def setParams(self, **kwargs: Any) -> Any:
-        """Set several at once."""
         return self._set(**{name: value for name, value in kwargs.items() if value is not None})
 
     setNumProc, getNumProc = setter("num_proc"), getter("num_proc")
@@ -170,7 +169,6 @@ class ModelParams(HasOutputCols):  # type: ignore[misc]  # untyped
     _metadata = param("_metadata", "types and sizes of the columns")
 
     def setParams(self, **kwargs: Any) -> Any:
-        """Set several at once."""
         return self._set(**{name: value for name, value in kwargs.items() if value is not None})
 
     def setOutputCols(self, value: list[str]) -> Any:
@@ -183,6 +181,3 @@ class ModelParams(HasOutputCols):  # type: ignore[misc]  # untyped
     setLabelColumns, getLabelColumns = setter("label_columns"), getter("label_columns")
     setLabelColoumns = setter("label_columns")
     setRunId, getRunId = setter("run_id"), getter("run_id")
-
-
-__all__ = ["EstimatorParams", "ModelParams", "getter", "param", "setter"]

@@ -250,6 +250,3 @@ class _Taking:
             parts.append(part)
             have += len(next(iter(part.values())))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else Batch()
-
-
-__all__ = ["Batch", "RowPiece", "Share", "Steps", "pieces"]

@@ -61,6 +61,3 @@ class Spec:
             return None
         steps = Steps(self.data.val_rows, rank, size, self.val_batch_size, self.validation_steps_per_epoch)
         return Share(self.store, self.data.val, self.data.columns, steps, transform=self.transformation_fn)
-
-
-__all__ = ["Spec"]

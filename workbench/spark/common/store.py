@@ -74,11 +74,9 @@ class Store:
         return _numbered(self._train, idx)
 
     def get_val_data_path(self, idx: int | None = None) -> str:
-        """Of the data to validate with."""
         return _numbered(self._val, idx)
 
     def get_test_data_path(self, idx: int | None = None) -> str:
-        """Of the data to test with."""
         return _numbered(self._test, idx)
 
     def saving_runs(self) -> bool:
@@ -86,19 +84,15 @@ class Store:
         return self._save_runs
 
     def get_runs_path(self) -> str:
-        """Of all runs."""
         return self._runs
 
     def get_run_path(self, run_id: str) -> str:
-        """Of one run."""
         return posixpath.join(self._runs, run_id)
 
     def get_checkpoint_path(self, run_id: str) -> str | None:
-        """Of the folder with a run's checkpoint."""
         return self.get_run_path(run_id) if self._save_runs else None
 
     def get_checkpoint_filename(self) -> str:
-        """The checkpoint's name there."""
         return self.checkpoint_filename
 
     def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
@@ -110,17 +104,14 @@ class Store:
         return sorted(each.path for each in found if each.path.endswith(suffix))
 
     def get_logs_subdir(self) -> str:
-        """The name of the folder with a run's logs."""
         return "logs"
 
     def get_logs_path(self, run_id: str) -> str | None:
-        """Of the folder with a run's logs."""
         return posixpath.join(self.get_run_path(run_id), self.get_logs_subdir()) if self._save_runs else None
 
     # --- files ----------------------------------------------------------------------------------------
 
     def exists(self, path: str) -> bool:
-        """Is there a file or a folder?"""
         from pyarrow.fs import FileType
 
         fs, inside = self._place(path)
@@ -155,7 +146,6 @@ class Store:
             raise self.error("written", path, error) from error
 
     def write_text(self, path: str, text: str) -> None:
-        """The same of a text."""
         self.write(path, text.encode())
 
     def sync(self, folder: str, run_id: str) -> None:
@@ -194,7 +184,6 @@ class Store:
         return "s3a" + path.removeprefix("s3") if path.startswith("s3://") else path
 
     def error(self, what: str, path: str, error: BaseException) -> StoreError:
-        """Of an error of the file system."""
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         why = f"there is no room left ({error})" if full or "No space left" in str(error) else str(error)
         return StoreError(f"{path} cannot be {what}: {why}. The store is {self.prefix_path}: can all nodes use it?")
@@ -249,6 +238,3 @@ def _as_uri(path: str) -> str:
 
 def _numbered(path: str, idx: int | None) -> str:
     return path if idx is None else f"{path}.{idx}"
-
-
-__all__ = ["FilesystemStore", "HDFSStore", "LocalStore", "Store", "StoreError"]

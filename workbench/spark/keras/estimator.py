@@ -116,6 +116,3 @@ class KerasModel(HorovodModel):
         import numpy as np
 
         return [int(np.prod([dim or 1 for dim in tensor.shape[1:]])) for tensor in self.getModel().outputs]
-
-
-__all__ = ["KerasEstimator", "KerasModel"]

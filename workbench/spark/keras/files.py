@@ -77,6 +77,3 @@ def shaped(values: npt.NDArray[Any], shape: Sequence[int | None]) -> npt.NDArray
     if wanted.count(-1) > 1 or (-1 not in wanted and int(np.prod(wanted)) * len(values) != values.size):
         return values
     return values.reshape(len(values), *wanted)
-
-
-__all__ = ["load_weights", "model_bytes", "model_of", "scale_rate", "shaped", "weights_bytes"]

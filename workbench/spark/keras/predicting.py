@@ -28,6 +28,3 @@ def predictor(
         return [np.asarray(each) for each in (found if isinstance(found, (list, tuple)) else [found])]
 
     return predict
-
-
-__all__ = ["predictor"]

@@ -175,6 +175,3 @@ class _Keep(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
         store.write(posixpath.join(path, store.get_checkpoint_filename()), content)
         store.write_text(posixpath.join(where, "history.json"), json.dumps(self._history))
         store.sync(self._folder, run_id)
-
-
-__all__ = ["Parts", "compiled", "train"]

@@ -152,6 +152,3 @@ def optimizer_of(model: Any, optimizer: Any) -> Any:
 
 def _listed(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-__all__ = ["TorchEstimator", "TorchModel", "optimizer_of"]

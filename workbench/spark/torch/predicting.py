@@ -74,6 +74,3 @@ def shapes_of(
         if int(np.prod(shape[1:])) != columns[name].size:
             raise ShapeError(f"input_shapes says {shape} for {name}, which has {columns[name].size} numbers in a row.")
     return shapes
-
-
-__all__ = ["ShapeError", "dtype_of", "predictor", "shapes_of"]

@@ -210,7 +210,6 @@ class _Trainer:
         return found
 
     def _named(self, what: str, sums: _Sums) -> dict[str, Any]:
-        """As Horovod calls them."""
         loss, *values = sums.averages(what)
         n, groups = len(self._spec.label_cols), []
         for i in range(len(self._parts.metrics)):
@@ -242,6 +241,3 @@ def _called(make: Callable[..., Any], given: dict[str, Any]) -> Any:
     takes = inspect.signature(make).parameters
     anything = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes.values())
     return make(**{name: value for name, value in given.items() if anything or name in takes})
-
-
-__all__ = ["Parts", "load", "train"]

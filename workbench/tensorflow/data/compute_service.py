@@ -59,16 +59,13 @@ class TfDataServiceConfig:
     file: str = ""
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
-        """Speaks with the registry."""
         return ComputeClient(self.addresses, self.key, verbose, self.file)
 
     def to_dict(self) -> Mapping[str, Any]:
-        """As JSON has it."""
         return {name: value for name, value in self.__dict__.items() if name != "file"} | {"key": self.key.hex()}
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> TfDataServiceConfig:
-        """What :meth:`to_dict` gave."""
         found = config["addresses"].items()
         addresses = {name: [(str(host), int(port)) for host, port in some] for name, some in found}
         return TfDataServiceConfig(**{**config, "key": bytes.fromhex(config["key"]), "addresses": addresses})
@@ -215,6 +212,3 @@ def _address_of_this_host() -> str:
 
 def _warn(config: TfDataServiceConfig) -> None:
     print(servers.WARNING.format(who=servers.who_reaches(config.host())), file=sys.stderr, flush=True)
-
-
-__all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]

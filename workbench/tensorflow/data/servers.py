@@ -92,6 +92,3 @@ def _listening(port: int) -> Iterator[int]:
                 yield int(number)
         except FileNotFoundError:  # the one that listdir had
             continue
-
-
-__all__ = ["WARNING", "dispatcher", "stop", "who_reaches", "worker"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,12 @@ from workbench.transport.bootstrap.store import StoreBootstrap
 from workbench.transport.bootstrap.torch_store import StoreBoard
 
 
-class BegunByGroup(list[tempfile.TemporaryDirectory[str]]):
-    """Of a job that was begun for the default group, and ends with it: the folder of this rank's store.
+@dataclass
+class BegunByGroup:
+    """Was the job begun for the default group, with which it then ends? And the folders of this rank's stores."""
 
-    Attributes:
-        begun: was it?
-    """
-
-    begun = False
+    begun: bool = False
+    folders: list[tempfile.TemporaryDirectory[str]] = field(default_factory=list)
 
 
 def meet_in_job() -> Iterator[tuple[Any, int, int]]:
@@ -51,7 +49,7 @@ def meet_in_job() -> Iterator[tuple[Any, int, int]]:
     # In folders that only this user can enter: a store that listened would be open to everybody on the machine. Each
     # rank has a name of its own for the file: a store hangs whose file another rank deletes while it ends.
     folder = tempfile.TemporaryDirectory(prefix="workbench-store-")
-    HOLDER.get().part(BegunByGroup).append(folder)
+    HOLDER.get().part(BegunByGroup).folders.append(folder)
     store = Path(folder.name, "store")
     if api.rank() == 0:
         store.touch()

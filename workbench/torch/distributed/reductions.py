@@ -43,7 +43,6 @@ class Reduction:
     name: str = ""
 
     def of_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """All rows folded into one."""
         assert self.fold
         return reduce(self.fold, rows.unbind())
 

@@ -21,33 +21,16 @@ The loop itself, and which error leads where, is in :mod:`workbench.elastic`. Wi
 weights do not depend on the number of ranks, nor on deaths: see :mod:`workbench.torch.elastic.exact`.
 """
 
-from workbench.elastic import HostsUpdatedInterrupt, run
-from workbench.elastic.exact import ShardBatches
-from workbench.torch.elastic.sampler import ElasticSampler
-from workbench.torch.elastic.state import (
-    ModelStateHandler,
-    OptimizerStateHandler,
-    SamplerStateHandler,
-    StateDictHandler,
-    StateHandler,
-    TorchState,
-    get_handler_registry,
-    set_handler_registry,
-)
-from workbench.torch.elastic.stored import read_checkpoint
-
-__all__ = [
-    "ElasticSampler",
-    "HostsUpdatedInterrupt",
-    "ModelStateHandler",
-    "OptimizerStateHandler",
-    "SamplerStateHandler",
-    "ShardBatches",
-    "StateDictHandler",
-    "StateHandler",
-    "TorchState",
-    "get_handler_registry",
-    "read_checkpoint",
-    "run",
-    "set_handler_registry",
-]
+from workbench.elastic import HostsUpdatedInterrupt as HostsUpdatedInterrupt
+from workbench.elastic import run as run
+from workbench.elastic.exact import ShardBatches as ShardBatches
+from workbench.torch.elastic.sampler import ElasticSampler as ElasticSampler
+from workbench.torch.elastic.state import ModelStateHandler as ModelStateHandler
+from workbench.torch.elastic.state import OptimizerStateHandler as OptimizerStateHandler
+from workbench.torch.elastic.state import SamplerStateHandler as SamplerStateHandler
+from workbench.torch.elastic.state import StateDictHandler as StateDictHandler
+from workbench.torch.elastic.state import StateHandler as StateHandler
+from workbench.torch.elastic.state import TorchState as TorchState
+from workbench.torch.elastic.state import get_handler_registry as get_handler_registry
+from workbench.torch.elastic.state import set_handler_registry as set_handler_registry
+from workbench.torch.elastic.stored import read_checkpoint as read_checkpoint

@@ -296,6 +296,3 @@ class ShardStore:
         if buffers:
             with torch.no_grad():
                 torch._foreach_copy_(buffers, self._views[shard])
-
-
-__all__ = ["Exact", "ShardStore"]

@@ -257,16 +257,3 @@ def save_together(handlers: Sequence[StateHandler]) -> None:
 
 def _saves_as_usual(handler: StateDictHandler) -> bool:
     return type(handler).save is StateDictHandler.save
-
-
-__all__ = [
-    "ModelStateHandler",
-    "OptimizerStateHandler",
-    "SamplerStateHandler",
-    "StateDictHandler",
-    "StateHandler",
-    "get_handler_registry",
-    "handler_of",
-    "save_together",
-    "set_handler_registry",
-]

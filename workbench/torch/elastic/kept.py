@@ -76,6 +76,3 @@ def _tensors(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...
 
 def _form(tensor: torch.Tensor) -> Any:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-
-
-__all__ = ["Kept", "is_sharded"]

@@ -114,6 +114,3 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def _order(self) -> Any:
         return epoch_order(len(self.dataset), epoch=self.epoch, seed=self.seed, shuffle=self.shuffle)
-
-
-__all__ = ["ElasticSampler"]

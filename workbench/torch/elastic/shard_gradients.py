@@ -234,6 +234,3 @@ def check(optimizer: DistributedOptimizer) -> None:
 def distributed(values: Sequence[object]) -> list[DistributedOptimizer]:
     """The DistributedOptimizers among the values of a state."""
     return [value for value in values if type(value) is DistributedOptimizer]
-
-
-__all__ = ["ShardGradients", "check", "distributed"]

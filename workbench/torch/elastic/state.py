@@ -20,17 +20,14 @@ from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.job.objects import broadcast_state
 from workbench.torch.elastic.exact import Exact
-from workbench.torch.elastic.handlers import (
-    ModelStateHandler,
-    OptimizerStateHandler,
-    SamplerStateHandler,
-    StateDictHandler,
-    StateHandler,
-    get_handler_registry,
-    handler_of,
-    save_together,
-    set_handler_registry,
-)
+from workbench.torch.elastic.handlers import ModelStateHandler as ModelStateHandler
+from workbench.torch.elastic.handlers import OptimizerStateHandler as OptimizerStateHandler
+from workbench.torch.elastic.handlers import SamplerStateHandler as SamplerStateHandler
+from workbench.torch.elastic.handlers import StateDictHandler as StateDictHandler
+from workbench.torch.elastic.handlers import StateHandler as StateHandler
+from workbench.torch.elastic.handlers import get_handler_registry as get_handler_registry
+from workbench.torch.elastic.handlers import handler_of, save_together
+from workbench.torch.elastic.handlers import set_handler_registry as set_handler_registry
 from workbench.torch.elastic.stored import TENSORS
 from workbench.training.graph_calls import GraphCalls
 
@@ -301,15 +298,3 @@ class TorchState(ObjectState):
         if name != "_handlers" and name in self._handlers:
             self._handlers[name].set_value(value)
         super().__setattr__(name, value)
-
-
-__all__ = [
-    "ModelStateHandler",
-    "OptimizerStateHandler",
-    "SamplerStateHandler",
-    "StateDictHandler",
-    "StateHandler",
-    "TorchState",
-    "get_handler_registry",
-    "set_handler_registry",
-]

@@ -88,6 +88,3 @@ def read_checkpoint(folder: str | os.PathLike[str]) -> dict[str, Any]:
         >>> api.shutdown()
     """
     return elastic.read_checkpoint(folder, (NUMPY, TENSORS))
-
-
-__all__ = ["TENSORS", "TensorKind", "read_checkpoint"]

@@ -186,7 +186,6 @@ class PowerSGDCompression:
         return {"step": self._step, "q": dict(self._qs), "error": dict(self._errors)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`."""
         self._step = state["step"]
         self._qs = dict(state["q"])
         self._errors = dict(state["error"])

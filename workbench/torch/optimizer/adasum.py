@@ -66,6 +66,3 @@ class AdasumGradients(LocalGradients):
             handles += begin(call, [changes[name][0]], fresh=False).members
         wait_for_all(handles)
         return changes
-
-
-__all__ = ["AdasumGradients"]

@@ -381,6 +381,3 @@ def _only(groups: Iterable[dict[str, Any]], params: set[Any], these: bool = True
     """The groups with these parameters only, or with all but these; without empty ones."""
     found = [{**group, "params": [p for p in group["params"] if (p in params) is these]} for group in groups]
     return [group for group in found if group["params"]]
-
-
-__all__ = ["Deferral", "Deferred", "DeferredGradients", "check_deferrable", "settle"]

@@ -162,7 +162,6 @@ class GradientHooks:
     # --- amid backward --------------------------------------------------------------------------------
 
     def ready(self, name: str) -> None:
-        """Backward has finished a gradient."""
         self.forget_failed_cell()
         self.computed = True
         self.source.ready(name, self.keeping)
@@ -244,6 +243,3 @@ def _progress(optimizer: torch.optim.Optimizer, params: Mapping[str, torch.nn.Pa
             parts.append(flat[:: progress.stride(len(flat))].double().cpu())
     numbers = progress.hyperparameters(optimizer.param_groups, optimizer.defaults)
     return numbers + progress.weights(torch.cat(parts).numpy())
-
-
-__all__ = ["ExactGradients", "GradientHooks"]

@@ -129,6 +129,3 @@ class _MakeWay:
         param = self._param()
         if param is not None:
             drop_zeros([param])
-
-
-__all__ = ["DropZeros", "InitialZeros", "drop_zeros", "give_zeros", "give_zeros_until_step"]

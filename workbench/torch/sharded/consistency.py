@@ -156,7 +156,6 @@ class ReplicatedWeights:
         self._seen = [param._version for param in self._params], [sample.clone() for sample in self._samples]
 
     def touched(self) -> bool:
-        """Have they changed since then?"""
         if self._seen is None:
             return False
         versions, samples = self._seen

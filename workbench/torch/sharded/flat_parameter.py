@@ -169,7 +169,6 @@ class FlatParameter:
 
     @property
     def trained(self) -> list[str]:
-        """Names of parameters that are not frozen now."""
         return [name for name, param in self.params.items() if param.requires_grad]
 
     @property

@@ -30,7 +30,6 @@ class FileBoard:
             raise self._broken(error) from None
 
     def read(self, name: str) -> bytes | None:
-        """What stands there, or None."""
         try:
             return self._path(name).read_bytes()
         except FileNotFoundError:

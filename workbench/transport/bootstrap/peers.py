@@ -102,7 +102,6 @@ class Siblings:
 
     @property
     def count(self) -> int:
-        """How many have been seen."""
         return len(self._ranks)
 
     def ended(self) -> str:

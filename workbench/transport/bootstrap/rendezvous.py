@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from workbench.common.secret.seal import MAC, derived, mac
+from workbench.common.secret.seal import MAC, mac
+from workbench.common.secret.seal import derived as derived
 from workbench.errors import LaunchError
 
 _SHORTEST_S, _LONGEST_S = 1e-3, 2e-2  # between two looks at the board
@@ -280,6 +281,3 @@ class _Meeting:
         if self._rank and len(missing) == self._size - 1:
             missing = ["0"]  # who would have told of the others
         return f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(missing)} did not come to {self._board.where}"
-
-
-__all__ = ["Board", "Doubts", "Session", "derived", "find", "looks", "opened", "seal"]

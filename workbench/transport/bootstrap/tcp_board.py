@@ -58,7 +58,6 @@ class TcpBoard:
         )
 
     def read(self, name: str) -> bytes | None:
-        """What stands there, or None."""
         answer = self._call("read", name)
         return answer.data if answer.kind == "value" else None
 

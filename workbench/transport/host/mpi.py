@@ -48,7 +48,6 @@ class MpiLink:
         self._begun: list[list[MPI.Request]] = []
 
     def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
-        """Send and receive at the same time."""
         self.start(send, dest, recv, source)()
 
     def start(self, send: Array | None, dest: int, recv: Array | None, source: int) -> Callable[[], None]:

@@ -302,7 +302,6 @@ class SocketLink:
                 self._look(since, source)
 
     def _meet(self, guest: socket.socket, known: Callable[[], None]) -> bool:
-        """Take the stream of a rank."""
         until = time.monotonic() + HANDSHAKE_S
         mine = secrets.token_bytes(_NUMBER)
         guest.settimeout(HANDSHAKE_S)

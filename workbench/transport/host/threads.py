@@ -34,7 +34,6 @@ class Mailboxes:
         }
 
     def link(self, rank: int) -> ThreadLink:
-        """The Link of one rank."""
         return ThreadLink(self, rank)
 
 
@@ -87,7 +86,6 @@ class ThreadLink:
             recv[:] = self.take(source)
 
     def take(self, source: int) -> Any:
-        """The next message from ``source``."""
         waiting, deadline = self.mailboxes.queues[source, self.rank], time.monotonic() + self.mailboxes.timeout_s
         while True:
             try:

@@ -66,7 +66,6 @@ class Node:
         self._fence.acquire()
 
     def bytes(self, rank: int, offset: int, nbytes: int) -> Array:
-        """Some of a rank's memory."""
         return self._arenas[rank].piece(offset, nbytes)
 
     def array(self, rank: int, offset: int, like: Array) -> Array:

@@ -107,7 +107,6 @@ class FaultInjector:
         self._passed = self._responses = self._commits = 0
 
     def stop(self) -> None:
-        """No fault happens any more."""
         self._plan = []
         if self.forget_steps:
             self.forget_steps()
@@ -288,6 +287,3 @@ def cut(sockets: Sequence[socket.socket]) -> None:
     for each in sockets:
         with suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
-
-
-__all__ = ["FaultInjector", "Record", "begin", "cut", "enter", "log", "player", "watch"]
