@@ -2,8 +2,8 @@
 
 Each draw is a training (DDP, ``fully_shard`` in one and in two dimensions, tensor parallel, both, a pipeline), 2 to 4
 ranks, a fault, the rank that makes it, the step and the place. The script knows nothing of the workbench;
-``workbench run --as-ddp`` starts it on real ranks. Each rank compares every sum with its closed form, and every loss
-with that of a model that it trains alone on all data. What is judged:
+``workbench run --as-ddp`` starts it on real ranks, or over Gloo ``--watch``. Each rank compares every sum with its
+closed form, and every loss with that of a model that it trains alone on all data. What is judged:
 
 1. Who is told, is told of the rank that differs, and of no other.
 2. The line: in the text, a rank waits where its own traceback ends; an exception has the line that raised it; ranks
@@ -168,6 +168,7 @@ class Fault:
         trainings: in which it can be made; all if empty.
         argument: of ``train()``, in place of code.
         places: in the loop.
+        watched: as ``judge``, over Gloo, where that differs: it would add wrong numbers.
     """
 
     code: str
@@ -175,6 +176,7 @@ class Fault:
     trainings: frozenset[str] = frozenset()
     argument: str = ""
     places: tuple[str, ...] = ("before", "between")
+    watched: str = ""
 
 
 def guilty(code: str) -> str:
@@ -231,7 +233,7 @@ FAULTS = {
     "other members": Fault(
         all_ranks(f"dist.all_reduce({X}, group=dist.new_group([rank] if odd else list(range(n))))  # fault")
     ),
-    "nobody waits": Fault(all_ranks("dist.all_reduce(torch.ones(3 + odd), async_op=True)"), "fine"),
+    "nobody waits": Fault(all_ranks("dist.all_reduce(torch.ones(3 + odd), async_op=True)"), "fine", watched="differs"),
     "is interrupted": Fault(guilty("os.kill(os.getpid(), signal.SIGINT); time.sleep(9)  # fault"), "left"),
     "is ended": Fault(guilty("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)  # fault"), "killed"),
     "leaves the group": Fault(guilty("dist.destroy_process_group()"), "left"),
@@ -307,9 +309,11 @@ _FRAME = re.compile(r'File ".*train\.py", line (\d+)')
 _BLAMED = re.compile(r"Ranks? ([\d, ]+) (?:is|are|raised|has left|was lost)|misses ranks? ([\d, ]+)")
 
 
-def judge(draw: Draw, script: str, said: list[dict[str, Any]], launcher: str, code: int | None) -> Verdict:
+def judge(
+    draw: Draw, script: str, said: list[dict[str, Any]], launcher: str, code: int | None, watched: bool = False
+) -> Verdict:
     """Compare what ranks were told with what was planted."""
-    how, odd = FAULTS[draw.fault].judge, draw.guilty
+    how, odd = (watched and FAULTS[draw.fault].watched) or FAULTS[draw.fault].judge, draw.guilty
     lines = {i for i, line in enumerate(script.splitlines(), 1) if line.endswith("# fault")}
     told = {each["rank"]: each for each in said if "told" in each}
     # What torch itself finds wrong is raised on the rank that differs, and tells the others of it.
@@ -367,8 +371,8 @@ def _tells_apart(rows: dict[int, str], odd: int) -> bool:
     return odd in rows and all(rows[odd] != row for rank, row in rows.items() if rank != odd)
 
 
-def run(draw: Draw, python: str, folder: Path) -> Verdict:
-    """Run it on real ranks."""
+def run(draw: Draw, python: str, folder: Path, how: str = "--as-ddp") -> Verdict:
+    """Run it on real ranks, over our backend (``how`` is ``--as-ddp``) or over Gloo (``--watch``)."""
     from running import Runner
 
     where = folder / f"{len(list(folder.iterdir()))}"
@@ -376,11 +380,11 @@ def run(draw: Draw, python: str, folder: Path) -> Verdict:
     script = draw.script(where / "said")
     (where / "train.py").write_text(script)
     limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
-    words = ("-m", "workbench.cli.main", "run", "-np", str(draw.ranks), "--as-ddp", python, str(where / "train.py"))
+    words = ("-m", "workbench.cli.main", "run", "-np", str(draw.ranks), how, python, str(where / "train.py"))
     env = limits if FAULTS[draw.fault].judge == "busy" else {}
     job = Runner(where).python(*words, deadline_s=LIMIT_S, **env)
     said = [json.loads(line) for each in (where / "said").iterdir() for line in each.read_text().splitlines()]
-    verdict = judge(draw, script, said, job.out(0) + job.err(0), job.code)
+    verdict = judge(draw, script, said, job.out(0) + job.err(0), job.code, how == "--watch")
     verdict.wrong += [f"left behind: {each}" for each in job.left]
     return verdict
 
@@ -392,18 +396,20 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="number of the first draw")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", default="", choices=["", *FAULTS])
+    parser.add_argument("--watch", dest="how", action="store_const", const="--watch", default="--as-ddp")
     parser.add_argument("--show", action="store_true", help="all texts, not only those of wrong ones")
     args = parser.parse_args()
     sys.path.append(str(HELPERS))
     from fork_server import TORCH, ForkServer
 
-    os.environ["WORKBENCH_C10D"] = "1"  # it is read where torch is imported, which is here for all ranks
+    # It is read where torch is imported, which is here for all ranks.
+    os.environ["WORKBENCH_WATCH" if args.how == "--watch" else "WORKBENCH_C10D"] = "1"
     server = ForkServer((*TORCH, *MODULES))
     seconds, bad = [], 0
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.first, args.first + args.number):
             draw = Draw.of(random.Random(f"{args.seed}.{number}"), args.fault)
-            verdict = run(draw, server.python, Path(folder))
+            verdict = run(draw, server.python, Path(folder), args.how)
             if FAULTS[draw.fault].judge != "fine":
                 seconds.append(verdict.seconds)
             bad += bool(verdict.wrong)
