@@ -57,10 +57,12 @@ def _make_groups(c10d: Any, watched: bool) -> None:
         asked = inspect.signature(real).bind(*args, **options).arguments
         if ":workbench" in str(asked["backend"]):
             return import_module("workbench.torch.distributed.devices").make(real, asked)  # type: ignore[no-any-return]
+        if not watched:
+            return real(*args, **options)  # type: ignore[no-any-return]
+        watching = import_module("workbench.torch.distributed.watching")
+        placed = watching.meet(SimpleNamespace(**asked))
         group, store = real(*args, **options)
-        if watched and isinstance(group, c10d.ProcessGroup):  # of which this rank is a member
-            group = import_module("workbench.torch.distributed.watching").watch(group, SimpleNamespace(**asked))
-        return group, store
+        return (watching.watch(group, SimpleNamespace(**asked), placed) if placed else group), store
 
     c10d._new_process_group_helper = make
 

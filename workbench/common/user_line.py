@@ -6,6 +6,7 @@ import linecache
 import site
 import threading
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 
@@ -39,6 +40,15 @@ def stack_of(frame: FrameType | None) -> list[tuple[str, int]]:
     return found
 
 
+def own_stack(frame: FrameType | None) -> list[tuple[str, int]]:
+    """What :func:`place_of` needs of a stack: the innermost frame of the user's own, or all where none is."""
+    own = frame
+    while own is not None and not users_own(own.f_code.co_filename):
+        own = own.f_back
+    return stack_of(frame) if own is None else [(own.f_code.co_filename, own.f_lineno)]
+
+
+@lru_cache(4096)
 def users_own(path: str) -> bool:
     """Is a file neither this package's nor a library's?"""
     return not path.startswith((_OURS, "<frozen", *_LIBRARIES))

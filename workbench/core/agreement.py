@@ -121,6 +121,12 @@ def _impossible(requests: Requests) -> str:
         return f"{request.name!r}: the root rank {request.root} does not take part. Give one of {ranks}."
     if one.by_rows and not request.shape:
         return f"{request.name!r}: {request.kind.value} needs at least one dimension. Give it shape (1,)."
+    if one.splits and request.absent:  # who only tells of it says behind what it sends what it expects
+        told = {rank: (each.splits[: len(requests)], each.splits[len(requests) :]) for rank, each in requests.items()}
+        sent, expected = zip(*(told[rank] for rank in sorted(told)), strict=True)
+        if tuple(zip(*sent, strict=True)) != expected:
+            shown = {rank: f"sends {list(sends)}, and expects {list(takes)}" for rank, (sends, takes) in told.items()}
+            return "\n".join([f"Ranks send other sizes than are expected in {request.name!r}:", *by_rank(shown)])
     return ""
 
 

@@ -276,7 +276,8 @@ class CountingCoordinator:
         for key in [key for key in self._questions if key in self.waiting]:
             message = next((other for other in self.waiting if self._answers(other, key)), None)
             if message is not None:
-                self._promised.add(message)
+                if not self.waiting.request(key).absent:  # who only tells of it may be sent another one
+                    self._promised.add(message)
                 source = self.waiting.request(message).ranks[0]
                 items.append(replace(self._respond(self.waiting.pop(key).requests), root=source))
         self._questions = {key: None for key in self._questions if key in self.waiting}

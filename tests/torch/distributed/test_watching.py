@@ -97,6 +97,22 @@ FAULTS = {
         "rank or dist.send(torch.ones(3), 1)",
         rf"Rank 1 has left the job .*'send\.0\.0to1.*Rank 0: {LINE}rank or dist.send",
     ),
+    "other splits": (
+        "dist.all_to_all_single(torch.empty(4), torch.ones((2 + rank) * 2))",
+        r"Ranks send other sizes than are expected.*rank 0: sends \[2, 2\].*rank 1: sends \[3, 3\], and",
+    ),
+    "a message from nobody": (
+        "rank and dist.recv(torch.ones(3))",
+        rf"Rank 0 has left the job .*'source\.0\.anyto1.*Rank 1: {LINE}rank and dist.recv",
+    ),
+    "a longer message": (
+        "dist.recv(torch.ones(3), 1) if rank == 0 else dist.send(torch.ones(4), 0)",
+        r"MismatchError: Mismatched send tensor shapes.*rank 0: \[3\].*rank 1: \[4\]",
+    ),
+    "a group that one rank makes": (
+        "rank or dist.new_group([0])\ndist.new_group([0, 1])",
+        rf"The ranks wait for each other, so 'barrier\.new_group.*rank [01]: waiting for '.* {LINE}dist.new",
+    ),
     "a rank that is killed": (
         STEPS + "rank and os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()",
         rf"PeerLostError: Rank 1 was lost.*killed.*Rank 0: {LINE}dist.barrier",

@@ -15,15 +15,15 @@ from workbench.job.context import HOLDER
 _LEAST_BYTES = 256 << 10
 _PART = 8  # of /dev/shm, which in a container often has 64 MB: so much is left beside the buckets of all ranks
 _HERE = str(Path(__file__).parent)
-_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
+_DDP = torch.autograd.graph.__file__, torch.nn.parallel.distributed.__file__
 
 
-def called_in_backward() -> bool:
-    """Was a group's method called by C++ in ``backward()``, so by DDP? No Python code but ours stands between."""
+def called_by_ddp() -> bool:
+    """Was a group's method called by DDP's C++, in ``backward()`` or before? No Python code but ours stands between."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    return frame.f_code is _BACKWARD
+    return frame.f_code.co_filename in _DDP
 
 
 def share(bucket: torch.Tensor) -> None:

@@ -26,7 +26,7 @@ from workbench.errors import DeadlineError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet
-from workbench.torch.distributed.buckets import called_in_backward, share
+from workbench.torch.distributed.buckets import called_by_ddp, share
 from workbench.torch.distributed.call_numbers import CallNumbers
 from workbench.torch.distributed.calls import call, for_the_cpu
 from workbench.torch.distributed.reductions import reduction
@@ -109,38 +109,22 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         tensor: Tensor,
         opts: Any,
         into: Tensor | None = None,
-        back: Callable[[Tensor], None] | None = None,
-        expected: Sequence[int] | None = None,
+        deliver: Callable[[Any], None] | None = None,
         what: str = "",
         **fields: Any,
     ) -> Handle:
         """Submit one tensor.
 
         Args:
-            kind: the verb.
-            tensor: what this rank gives.
+            kind, tensor: the verb, and what this rank gives.
             opts: torch's; they say whether the call waits.
-            into: where the result goes, without gaps; None: into new memory, for ``back``.
-            back: gets the result as a tensor.
-            expected: of an alltoall, how many rows are to come from each rank.
+            into: where the result goes, without gaps; None: into new memory, for ``deliver``.
+            deliver: gets the result, see :meth:`_as_tensor`.
             what: a part of the name, where the request does not say all in which ranks must agree.
             fields: of the request.
         """
         source, _ = in_place(tensor)
         target = source if into is tensor else None if into is None else in_place(into)[0]
-
-        def deliver(found: Any) -> None:
-            if back is None:
-                return
-            rows, counts = found if isinstance(found, tuple) else (found, None)
-            if expected is not None and (sent := [int(each) for each in counts]) != list(expected):
-                pairs = zip(self._ranks, sent, expected, strict=True)
-                told = by_rank({rank: f"sent {n}, and {m} expected" for rank, n, m in pairs})
-                lines = [f"Rank {api.rank()} was sent other sizes than it expects:", *told]
-                raise ValueError("\n".join([*lines, "Give tensors and splits that fit each other on all ranks."]))
-            with torch.inference_mode():  # the caller may be in it, and this thread is not
-                back(tensor_of(rows, tensor))
-
         # What may differ between ranks, such as the splits, must not decide about their numbers.
         shape = tensor.shape[1:] if verb(kind).ragged else tensor.shape
         entry = api.entry(
@@ -148,12 +132,29 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             source,
             self._next_name((kind, tensor.dtype, shape, what, fields.get("op"), fields.get("root"))) + what,
             target=target,
-            convert=deliver,
+            convert=deliver or (lambda found: None),
             process_set=self._members,
             **about(tensor),
             **fields,
         )
         return api.submit_when_free([entry], opts is not None and not opts.asyncOp)[0]
+
+    def _as_tensor(
+        self, like: Tensor, back: Callable[[Tensor], None], expected: Sequence[int] | None = None
+    ) -> Callable[[Any], None]:
+        """Have ``back`` get a result as a tensor; of an alltoall only if from each rank so many rows come."""
+
+        def deliver(found: Any) -> None:
+            rows, counts = found if isinstance(found, tuple) else (found, None)
+            if expected is not None and (sent := [int(each) for each in counts]) != list(expected):
+                pairs = zip(self._ranks, sent, expected, strict=True)
+                told = by_rank({rank: f"sent {n}, and {m} expected" for rank, n, m in pairs})
+                lines = [f"Rank {api.rank()} was sent other sizes than it expects:", *told]
+                raise ValueError("\n".join([*lines, "Give tensors and splits that fit each other on all ranks."]))
+            with torch.inference_mode():  # the caller may be in it, and this thread is not
+                back(tensor_of(rows, like))
+
+        return deliver
 
     def _next_name(self, call: Hashable) -> str:
         since = self._count()
@@ -177,7 +178,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     @call("all_reduce", c10d.AllreduceOptions, ("reduceOp",))
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
         handles, ends = list[Handle](), Ends()
-        by_ddp = called_in_backward()
+        by_ddp = called_by_ddp()
         for tensor in tensors:
             if by_ddp:
                 share(tensor)
@@ -226,7 +227,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                 into.copy_(whole / self.size() if how.op is api.Average else whole)
 
         for what, part in (("places", mine.indices().t().contiguous()), ("values", mine.values().contiguous())):
-            handles.append(self._begin(Kind.ALLGATHER, part, opts, back=partial(keep, what)))
+            handles.append(self._begin(Kind.ALLGATHER, part, opts, deliver=self._as_tensor(part, partial(keep, what))))
 
     @call("broadcast", c10d.BroadcastOptions, ("rootRank",))
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
@@ -348,8 +349,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         expected = tuple(output_splits) or (output.shape[0] // n,) * n
         if output.dtype != tensor.dtype or sum(expected) != output.shape[0]:
             raise ValueError(f"all_to_all_single: rows {list(expected)} of {tensor.dtype} do not make {output.shape}.")
-        back = partial(_fill, output)
-        handle = self._begin(Kind.ALLTOALL, _dense(tensor), opts, back=back, expected=expected, splits=splits)
+        deliver = self._as_tensor(tensor, partial(_fill, output), expected)
+        handle = self._begin(Kind.ALLTOALL, _dense(tensor), opts, deliver=deliver, splits=splits)
         return self._work([handle], [output], [], opts)
 
     alltoall_base = all_to_all_single
@@ -387,7 +388,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
                     _fill(places[rank], got)
 
         splits = lengths(parts)
-        begin = self._begin(Kind.ALLTOALL, flat, opts, back=back, expected=expected, what=what, splits=splits)
+        deliver = self._as_tensor(flat, back, expected)
+        begin = self._begin(Kind.ALLTOALL, flat, opts, deliver=deliver, what=what, splits=splits)
         return self._work([begin], result, [], opts)
 
     # --- messages between two ranks -------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from workbench.common.user_line import place_of, stack_of
+from workbench.common.user_line import own_stack, place_of
 from workbench.core.handle import LONG_WAIT_S, Handle
 from workbench.errors import WaitTimeoutError, WorkbenchError
 from workbench.job import api
@@ -134,8 +134,9 @@ class Work(dist.Work):
                     HOLDER.get().engine.report(event)
             _wait_for(handles, timedelta(seconds=HOLDER.get().settings.data_timeout_s))
 
-    def listen(self) -> None:
-        """Called before a thread waits for the handles, by a work that would else not know when they are done."""
+    def wait_elsewhere(self) -> None:
+        """In another thread, on behalf of that in which torch's C++ waits."""
+        self.wait_for(self.handles)
 
     def is_completed(self) -> bool:
         return self._done.is_set()
@@ -169,7 +170,7 @@ class Work(dist.Work):
         if done:
             end.set_result(None)
         else:
-            HOLDER.get().part(WaitsOfTorch).add(self)
+            HOLDER.get().part(WaitsOfTorch).add(self, own_stack(sys._getframe(1)))
         return self._future
 
 
@@ -194,17 +195,19 @@ class WaitsOfTorch:
     """Works for whose futures torch's C++ may wait, as DDP does in ``backward()``, of which rank 0 would not hear.
 
     A thread waits in Python for what has not ended soon, on behalf of the thread in which torch runs. It ends when
-    there has been nothing for some seconds.
+    there has been nothing for some seconds. What is in flight at two looks, ``look_s`` apart, has not ended soon.
     """
 
+    look_s = LONG_WAIT_S
+
     def __init__(self) -> None:
-        self._works: deque[tuple[Work, list[tuple[str, int]]]] = deque()
+        self._works: deque[tuple[Any, list[tuple[str, int]]]] = deque()
         self._computing = Computing()
         self._lock, self._thread = threading.Lock(), threading.Thread()
 
-    def add(self, work: Work) -> None:
-        """It was begun on this thread."""
-        self._works.append((work, stack_of(sys._getframe(1))))
+    def add(self, work: Any, stack: list[tuple[str, int]]) -> None:
+        """It was begun there, on this thread."""
+        self._works.append((work, stack))
         if not self._thread.is_alive():
             with self._lock:
                 if not self._thread.is_alive():
@@ -212,18 +215,20 @@ class WaitsOfTorch:
                     self._thread.start()
 
     def _run(self) -> None:
-        looks = 0
+        looks = seen = 0
         while looks < _IDLE_LOOKS or self._works:
-            time.sleep(LONG_WAIT_S)
+            time.sleep(self.look_s)
             looks = 0 if self._works else looks + 1
-            while self._works:
-                self._wait(*self._works.popleft())
+            for _ in range(seen):  # the others have only begun
+                work, stack = self._works.popleft()
+                if not work.is_completed():
+                    self._wait(work, stack)
+            seen = len(self._works)
 
-    def _wait(self, work: Work, stack: list[tuple[str, int]]) -> None:
-        work.listen()
+    def _wait(self, work: Any, stack: list[tuple[str, int]]) -> None:
         # While backward() computes, it may begin other collectives.
         with called_at(place_of(stack), _TORCH, self._computing), suppress(WorkbenchError):
-            work.wait_for(work.handles)
+            work.wait_elsewhere()
 
 
 class FromAnySource(Work):
