@@ -34,8 +34,7 @@ OPTIONS = pytest.mark.parametrize("options", [{}, {"compression": hvd.Compressio
 
 
 @pytest.mark.parametrize(
-    ("make", "set_to_none", "options"),
-    diagonal(MAKES, [True, False], [{}, {"compression": hvd.Compression.topk(1.0)}]),
+    ("make", "set_to_none", "options"), diagonal(MAKES, [True, False], [{}, {"compression": hvd.Compression.topk(1.0)}])
 )
 def test_equals_the_serial_run(make: str, set_to_none: bool, options: dict[str, Any], n: int) -> None:
     """Tied, frozen and unused parameters included, after each of 10 steps; weight decay leaves the unused alone."""
@@ -145,8 +144,7 @@ def test_a_parameter_that_one_rank_uses(make: str, where: str, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("passes", "options"),
-    diagonal([2, 3], [{}, {"gradient_predivide_factor": 3.0}, {"groups": 2}, {"num_groups": 3}]),
+    ("passes", "options"), diagonal([2, 3], [{}, {"gradient_predivide_factor": 3.0}, {"groups": 2}, {"num_groups": 3}])
 )
 def test_backward_passes_per_step(passes: int, options: dict[str, Any], n: int) -> None:
     """Gradients of several passes are added up, not averaged, and travel once, with a factor and in groups as well."""
@@ -319,9 +317,7 @@ def test_compression(compression: str, n: int) -> None:
         nn.init.zeros_(model.weight)
         nn.init.zeros_(model.bias)
         optimizer = distributed(
-            model,
-            lambda params: torch.optim.SGD(params, lr=0.5),
-            compression=getattr(hvd.Compression, compression),
+            model, lambda params: torch.optim.SGD(params, lr=0.5), compression=getattr(hvd.Compression, compression)
         )
         x = torch.tensor([[1.0, 2.0, -3.0]], dtype=dtype) * (hvd.rank() + 1)
         for _ in range(2):

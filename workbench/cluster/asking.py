@@ -24,11 +24,7 @@ def running() -> Cluster:
 
 
 def ask(
-    engines: Cluster,
-    function: Callable[..., Any],
-    *args: Any,
-    timeout_s: float,
-    ids: Iterable[int] | None = None,
+    engines: Cluster, function: Callable[..., Any], *args: Any, timeout_s: float, ids: Iterable[int] | None = None
 ) -> dict[int, Any]:
     """Call ``function(*args)`` on every engine at once.
 

@@ -22,14 +22,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-STATES = (
-    "announced",
-    "response received",
-    "amid reduction",
-    "between reduction and step",
-    "in commit",
-    "in join",
-)
+STATES = ("announced", "response received", "amid reduction", "between reduction and step", "in commit", "in join")
 RESPONSE, _, STEP, COMMIT, JOIN = STATES[1:]
 KILL, STOP, DELAY, CUT = ACTS = ("kill", "stop", "delay", "cut")
 """SIGKILL; SIGSTOP and, some time later, SIGCONT; a pause of the thread alone; the end of its connections to others."""

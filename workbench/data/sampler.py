@@ -194,14 +194,7 @@ class ShardedSampler:
     """
 
     def __init__(
-        self,
-        data: Sized | int,
-        rank: int,
-        size: int,
-        *,
-        seed: int = 0,
-        shuffle: bool = True,
-        uneven: Uneven = "pad",
+        self, data: Sized | int, rank: int, size: int, *, seed: int = 0, shuffle: bool = True, uneven: Uneven = "pad"
     ) -> None:
         self.n = len(data) if isinstance(data, Sized) else data
         self.rank, self.size = rank, size

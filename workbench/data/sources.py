@@ -123,18 +123,7 @@ class IdxSource:
 # header alone (file name and time); a test puts that header back and compares with the published MD5 sums.
 FASHION_MNIST = IdxSource(
     name="fashion-mnist",
-    classes=(
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ),
+    classes=("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
     train_x=IdxFile(
         "train-images-idx3-ubyte.gz", 47040016, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
     ),

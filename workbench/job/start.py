@@ -229,11 +229,7 @@ def _faults(bootstrap: Bootstrap, settings: Settings, client: ControlClient) -> 
 
 
 def _engine(
-    bootstrap: Bootstrap,
-    ranks: _Ranks,
-    control: _ControlPlane,
-    backend: Backend,
-    on_gpu: Backend | None,
+    bootstrap: Bootstrap, ranks: _Ranks, control: _ControlPlane, backend: Backend, on_gpu: Backend | None
 ) -> Engine:
     rank, settings = bootstrap.rank, ranks.settings
     sets = SetTable(rank, backend)

@@ -79,10 +79,7 @@ class BaseHorovodWorker:
                 self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
 
     def execute(
-        self,
-        func: Callable[[Any], Any],
-        env: Mapping[str, str] | None = None,
-        said: Mapping[str, Any] | None = None,
+        self, func: Callable[[Any], Any], env: Mapping[str, str] | None = None, said: Mapping[str, Any] | None = None
     ) -> Any:
         """Call a function of the executable.
 

@@ -16,10 +16,7 @@ from workbench.training.step_count import note_broadcast
 
 @as_it_is
 def broadcast_variables(
-    variables: Sequence[Any],
-    root_rank: int,
-    process_set: ProcessSet = global_process_set,
-    inplace: bool = False,
+    variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
 ) -> Any:
     """Give every rank the root's values of these variables: the same ones in the same order on every rank.
 

@@ -128,11 +128,4 @@ def _number(ask: Callable[[], int]) -> Any:
     return on_host(lambda _: [np.array(ask(), np.int32)], [], [("int32", ())], waits=False)[0]
 
 
-__all__ = [
-    "broadcast_",
-    "local_rank_op",
-    "local_size_op",
-    "process_set_included_op",
-    "rank_op",
-    "size_op",
-]
+__all__ = ["broadcast_", "local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op"]

@@ -276,9 +276,7 @@ def test_a_rank_0_that_was_killed_is_lost_at_once(rank0: tuple[subprocess.Popen[
 
 
 @LINUX
-def test_a_rank_0_that_is_stopped_is_lost_by_its_silence(
-    rank0: tuple[subprocess.Popen[bytes], socket.socket],
-) -> None:
+def test_a_rank_0_that_is_stopped_is_lost_by_its_silence(rank0: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
     """Stopped for longer than the timeout counts as lost; for less, it may go on."""
     process, sock = rank0
     watch = Rank0Liveness(sock, peer_timeout_s=30.0)

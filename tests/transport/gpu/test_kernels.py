@@ -30,9 +30,7 @@ def copies(longest: int) -> st.SearchStrategy[Copies]:
 
 
 @QUICK
-@given(
-    st.tuples(copies(1000), st.sampled_from([16, 48])) | st.tuples(copies(LARGEST), st.sampled_from([4096, 65536])),
-)
+@given(st.tuples(copies(1000), st.sampled_from([16, 48])) | st.tuples(copies(LARGEST), st.sampled_from([4096, 65536])))
 def test_the_pieces_cover_every_byte_once(case: tuple[Copies, int]) -> None:
     """Piece after piece of copy after copy, none empty, none longer than allowed; of zeros, zeros."""
     wanted, most = case

@@ -105,12 +105,7 @@ CHOICES: dict[str, tuple[list[GpusSeen], list[str], str, Operations]] = {
             "staged", (0, 1, 0, 0), "ranks 2, 3 share a GPU, which NCCL 2.28.9 cannot: version 2.30.3 can", True
         ),
     ),
-    "shared by threads": (
-        [seen("x", NEW, process=7)] * 2,
-        ONE,
-        "auto",
-        Operations("staged", (0, 0), THREADS, True),
-    ),
+    "shared by threads": ([seen("x", NEW, process=7)] * 2, ONE, "auto", Operations("staged", (0, 0), THREADS, True)),
     "shared by processes": (
         [seen("x", NEW, process=7), seen("x", NEW, process=8)],
         ONE,

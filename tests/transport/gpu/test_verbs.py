@@ -130,11 +130,7 @@ def test_allreduce(way: str, n: int) -> None:
     messages = issued.pop("send", 0), issued.pop("recv", 0)
     assert (
         issued
-        == {
-            "nccl": {"allReduce": len(by_nccl)},
-            "staged": {"D2H": len(filled), "H2D": len(filled)},
-            "mpi": {},
-        }[way]
+        == {"nccl": {"allReduce": len(by_nccl)}, "staged": {"D2H": len(filled), "H2D": len(filled)}, "mpi": {}}[way]
     )
     most = 2 * (n - 1) * (len(filled) - len(by_nccl)) if way == "nccl" else 0
     assert all(most / 2 <= each <= most for each in messages)  # fewer where chunks are empty
@@ -476,9 +472,7 @@ def test_batches_of_several_kinds(way: str) -> None:
 def test_no_batch_is_larger_than_the_threshold() -> None:
     """Ten tensors of 400 bytes go three by three."""
     results, log = run(
-        2,
-        lambda: [in_batches("float32", [100] * 10) for _ in range(3)],
-        settings={"FUSION_THRESHOLD_BYTES": "1300"},
+        2, lambda: [in_batches("float32", [100] * 10) for _ in range(3)], settings={"FUSION_THRESHOLD_BYTES": "1300"}
     )
     wanted = reduced([drawn(r, (100,), "float32") for r in range(2)], hvd.Sum)
     for got in [each for rank in results for step in rank for each in step]:

@@ -11,10 +11,7 @@ import pytest
 from workbench.transport.shm import futex
 from workbench.transport.shm.arena import OwnArena
 
-pytestmark = [
-    pytest.mark.skipif(not futex.available, reason="no futex on this system"),
-    pytest.mark.timeout(50),
-]
+pytestmark = [pytest.mark.skipif(not futex.available, reason="no futex on this system"), pytest.mark.timeout(50)]
 NEVER_S = 1000.0  # a sleep that nobody ends is a test that does not end
 
 

@@ -31,11 +31,7 @@ def manifest(job: JobDescription) -> dict[str, Any]:
         )
     env = pods.torchrun_environment(job, f"{job.name}-worker-0-0.{job.name}")
     container = pods.container(
-        job,
-        "worker",
-        [*pods.TORCHRUN, *job.command],
-        **pods.environment(job, *env),
-        resources=pods.resources(job),
+        job, "worker", [*pods.TORCHRUN, *job.command], **pods.environment(job, *env), resources=pods.resources(job)
     )
     indexed: dict[str, Any] = {
         "completionMode": "Indexed",

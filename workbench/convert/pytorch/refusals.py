@@ -19,7 +19,7 @@ _CALLS = {
     "torch.autograd.grad": "gradients of torch.autograd.grad() do not pass the optimizer: average them by hand.",
 }
 _BASES = {
-    "torch.utils.data.IterableDataset": "an IterableDataset has no indices: share it by rank in __iter__, by hand.",
+    "torch.utils.data.IterableDataset": "an IterableDataset has no indices: share it by rank in __iter__, by hand."
 }
 
 

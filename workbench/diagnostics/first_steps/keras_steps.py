@@ -16,13 +16,7 @@ from typing import Any
 
 from workbench.common.extras import loaded
 from workbench.diagnostics.first_steps.imported import Watch, before, when_made
-from workbench.diagnostics.first_steps.recorder import (
-    MOST_STEPS,
-    STEPS_OF_AN_EPOCH,
-    Recorder,
-    hash_of,
-    world,
-)
+from workbench.diagnostics.first_steps.recorder import MOST_STEPS, STEPS_OF_AN_EPOCH, Recorder, hash_of, world
 
 
 def watches(recorder: Recorder) -> dict[str, Watch]:

@@ -12,12 +12,7 @@ from typing import Any
 
 from workbench.common.extras import loaded
 from workbench.diagnostics.first_steps.imported import Watch, before, when_made
-from workbench.diagnostics.first_steps.recorder import (
-    BATCHES_WITHOUT_STEP,
-    STEPS_OF_AN_EPOCH,
-    Recorder,
-    hash_of,
-)
+from workbench.diagnostics.first_steps.recorder import BATCHES_WITHOUT_STEP, STEPS_OF_AN_EPOCH, Recorder, hash_of
 
 
 def watches(recorder: Recorder) -> dict[str, Watch]:

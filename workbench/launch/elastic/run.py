@@ -91,12 +91,7 @@ class ElasticRun(RunningJob):
     """
 
     def __init__(
-        self,
-        limits: Limits,
-        workers: Workers,
-        discovery: FindsHosts,
-        printer: Printer,
-        log: Callable[[str], None],
+        self, limits: Limits, workers: Workers, discovery: FindsHosts, printer: Printer, log: Callable[[str], None]
     ) -> None:
         super().__init__(printer, workers, Ending(0, GRACE_S))
         self._limits, self._workers, self._discovery, self._log = limits, workers, discovery, log

@@ -49,11 +49,7 @@ from workbench.launch.forks.environment import PAD, read_by_imports
 from workbench.launch.forks.fork_client import FORK, MOST_FILES
 
 _IDLE_S = 1800.0
-_SET_BLAS_THREADS = (
-    "scipy_openblas_set_num_threads64_",
-    "openblas_set_num_threads64_",
-    "openblas_set_num_threads",
-)
+_SET_BLAS_THREADS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
 _LONGEST = 8 << 20  # bytes of a request
 
 

@@ -127,10 +127,7 @@ def rendezvous(task: JobSpec, folder: Path) -> dict[str, str]:
     """Where ranks without MPI meet: in the job's folder, which no other user can open."""
     import secrets  # hashlib and more, which ranks of MPI do without
 
-    found = {
-        "WORKBENCH_RENDEZVOUS_FILE": str(folder / RENDEZVOUS_FILE),
-        "WORKBENCH_SECRET": secrets.token_hex(32),
-    }
+    found = {"WORKBENCH_RENDEZVOUS_FILE": str(folder / RENDEZVOUS_FILE), "WORKBENCH_SECRET": secrets.token_hex(32)}
     names = ["HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"]
     return found | dict.fromkeys(names[: 2 if config.settings(task.env).backend in ("auto", "gloo") else 1], "gloo")
 

@@ -101,10 +101,7 @@ class ControlClient:
         return error
 
     def introduce(
-        self,
-        timeout_s: float,
-        missing: Callable[[], list[int]] | None = None,
-        look: Callable[[], None] = lambda: None,
+        self, timeout_s: float, missing: Callable[[], list[int]] | None = None, look: Callable[[], None] = lambda: None
     ) -> None:
         """Say hello and wait until all ranks have. ``look`` is called meanwhile; it may raise to end the wait.
 

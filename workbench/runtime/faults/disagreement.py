@@ -31,10 +31,7 @@ _WORDS = {
         "One rank had type {0}, but another rank had type {1}.",
         "Convert the tensor to one dtype on every rank.",
     ),
-    "process sets": (
-        "One rank gave the ranks {0}, but another rank gave {1}.",
-        "Give the same ranks on every rank.",
-    ),
+    "process sets": ("One rank gave the ranks {0}, but another rank gave {1}.", "Give the same ranks on every rank."),
     "optimizers": (
         "Two optimizers have parameters of this name. By (number in use, number made), one rank sent the gradient of "
         "optimizer {0}, but another rank that of optimizer {1}.",

@@ -61,12 +61,7 @@ _RANGES = {
 _ALWAYS = ("fusion_threshold_bytes", "fusion_window_s")
 _SIMULATED = (*_ALWAYS, "bucket_bytes")
 _GRID = {1: 9, 2: 9, 3: 5}
-_FIRST = (
-    (0.9, 0.2, 0.4, 0.8, 1.0),
-    (0.5, 0.1, 0.9, 0.1, 0.0),
-    (0.3, 0.6, 0.1, 0.6, 1.0),
-    (0.75, 0.9, 0.75, 0.3, 0.0),
-)
+_FIRST = ((0.9, 0.2, 0.4, 0.8, 1.0), (0.5, 0.1, 0.9, 0.1, 0.0), (0.3, 0.6, 0.1, 0.6, 1.0), (0.75, 0.9, 0.75, 0.3, 0.0))
 _HEADER = "hierarchical_allreduce,hierarchical_allgather,cache_enabled,cycle_time_ms,tensor_fusion_threshold,score"
 _HEADER += ",bucket_size,eager_bytes"
 

@@ -45,12 +45,7 @@ class Spec:
     def training(self, rank: int, size: int) -> Share:
         """A rank's share of the data to train with."""
         steps = Steps(
-            self.data.train_rows,
-            rank,
-            size,
-            self.batch_size,
-            self.train_steps_per_epoch,
-            self.backward_passes_per_step,
+            self.data.train_rows, rank, size, self.batch_size, self.train_steps_per_epoch, self.backward_passes_per_step
         )
         seed = self.random_seed or 0
         return Share(self.store, self.data.train, self.data.columns, steps, self.shuffle, seed, self.transformation_fn)

@@ -66,11 +66,7 @@ class Stage1Gradients(DenseGradients):
     """
 
     def __init__(
-        self,
-        grads: Grads,
-        submit: Submit,
-        optimizer: torch.optim.Optimizer,
-        names: dict[torch.nn.Parameter, str],
+        self, grads: Grads, submit: Submit, optimizer: torch.optim.Optimizer, names: dict[torch.nn.Parameter, str]
     ) -> None:
         super().__init__(grads, submit)
         self._optimizer = optimizer

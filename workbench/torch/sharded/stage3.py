@@ -261,9 +261,7 @@ def _with_gradients(output: Any, module: str) -> Iterator[torch.Tensor]:
 
 
 def shard_parameters(
-    model: torch.nn.Module,
-    units: Sequence[torch.nn.Module] | None = None,
-    process_set: ProcessSet = global_process_set,
+    model: torch.nn.Module, units: Sequence[torch.nn.Module] | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.nn.Module:
     """Shard the parameters of a model among the ranks: each keeps one n-th, and gathers a layer's when it runs.
 
