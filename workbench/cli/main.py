@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -285,7 +286,7 @@ def _watched(args: argparse.Namespace) -> int:
 
     if args.as_ddp or flags.is_elastic(args):
         raise LaunchError("--watch is for torch's own backends, in a job of fixed size: give no --as-ddp, no --min-np.")
-    page = f"workbench-watch-{os.getpid()}.html"
+    page = f"workbench-watch-{time.strftime('%Y-%m-%d-%H%M%S')}-{os.getpid()}.html"
     with reported(page, flags.command(args), "", "workbench.observe.watched", "WORKBENCH_WATCH") as job:
         # Nobody waits for an answer, so announcements are held back, and a step takes no longer.
         more = {**job.variables, **config.torch_group_variables(takes=False), "WORKBENCH_FUSION_WINDOW_S": "0.1"}
