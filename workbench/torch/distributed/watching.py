@@ -239,12 +239,7 @@ def _error_of(function: Callable[[], object]) -> BaseException | None:
 def _calls(
     method: str, kind: Kind, tensors: int = 1, what: str = "", options: type | None = None, fields: tuple[str, ...] = ()
 ) -> Callable[..., Any]:
-    """A method of torch's groups, announced as ``kind``, with its name if that is not the verb's.
-
-    Args:
-        method, kind, what: so.
-        tensors, options, fields: see :func:`workbench.torch.distributed.calls.call`.
-    """
+    """A method of torch's groups, announced as ``kind``, with its name if that is not the verb's."""
 
     @opaque
     def call(self: Watched, *args: Any, **named: Any) -> Any:
@@ -395,11 +390,7 @@ class Watched(ProcessGroup):
 
     def _message_request(self, tensor: Tensor, source: int, dest: int, tag: int) -> Request:
         pair = self._ranks[source], self._ranks[dest]
-        about: dict[str, Any] = {
-            "dtype": dtype_name(tensor),
-            "shape": tuple(tensor.shape),
-            "splits": (self._label, tag),
-        }
+        about: dict[str, Any] = {"dtype": dtype_name(tensor), "shape": (tensor.numel(),), "splits": (self._label, tag)}
         name = f"send.{self._message_name(source, dest, tag)}"
         return Request(name, Kind.SEND, process_set=self._set, root=pair[0], ranks=pair, absent=True, **about)
 
