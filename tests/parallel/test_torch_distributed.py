@@ -333,17 +333,19 @@ def test_in_inference_mode(n: int) -> None:
 
 @pytest.mark.ranks(2)
 def test_messages(n: int) -> None:
-    """Round a ring, by tags in another order, from whoever sends, and more than fits a pipe."""
+    """Round a ring into another shape, to itself, by tags in another order, from any rank, more than a pipe holds."""
     rank, right, left = hvd.rank(), (hvd.rank() + 1) % n, (hvd.rank() - 1) % n
-    got = torch.empty(3)
-    for work in dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, torch.full((3,), float(rank)), right), dist.P2POp(dist.irecv, got, left)]
-    ):
+    got, own = torch.empty(3, 1), torch.empty(1, requires_grad=True)
+    sent = torch.full((3,), float(rank))
+    ends = [(dist.irecv, own, rank), (dist.isend, sent[0], rank), (dist.isend, sent, right), (dist.irecv, got, left)]
+    for work in dist.batch_isend_irecv([dist.P2POp(*end) for end in ends]):
         work.wait()
     same(got, left)
+    same(own, rank)
+    with pytest.raises(ValueError, match=r"irecv\(\) can never come"):
+        dist.isend(own, rank).wait()
     if rank == 0:
-        works = [dist.isend(torch.tensor([float(tag)]), 1, tag=tag) for tag in (1, 2)]
-        for work in works:
+        for work in [dist.isend(torch.tensor([float(tag)]), 1, tag=tag) for tag in (1, 2)]:
             work.wait()
     if rank == 1:
         for tag in (2, 1):
@@ -353,13 +355,11 @@ def test_messages(n: int) -> None:
     if rank:
         dist.send(torch.full((1 << 18,), float(rank)), 0, tag=9)
     else:
-        seen = {}
-        for _ in range(n - 1):
-            big = torch.empty(1 << 18)
-            seen[dist.recv(big, tag=9)] = big
-        assert sorted(seen) == list(range(1, n))
-        for source, big in seen.items():
-            same(big, source)
+        big = torch.empty(n - 1, 1 << 18)
+        sources = [dist.recv(row, tag=9) for row in big]
+        assert sorted(sources) == list(range(1, n))
+        for source, row in zip(sources, big, strict=True):
+            same(row, source)
 
 
 @pytest.mark.ranks(2)

@@ -124,14 +124,7 @@ def _meet(bootstrap: Bootstrap, settings: Settings) -> _Ranks:
 
 @dataclass(frozen=True)
 class _ControlPlane:
-    """How small messages go.
-
-    Args:
-        client: this rank's end.
-        server: the other one, on rank 0.
-        timeline: of this rank.
-        tuning: rank 0's, if the job is tuned.
-    """
+    """How small messages go; server and tuning are rank 0's."""
 
     client: ControlClient
     server: ControlServer | None

@@ -214,13 +214,7 @@ class TensorReducer:
         own: Sequence[Any],
         trained: Sequence[Any],
     ) -> tuple[list[Any], Any]:
-        """One call to the host; a sparse gradient is two tensors in it, and with several passes there is a flag.
-
-        Args:
-            reduce, keep: for ``gradients``, which are reduced, and for ``own``, which stay on this rank.
-            gradients, own: see there.
-            trained: the weights that the former are of, or nothing.
-        """
+        """One call to the host; a sparse gradient is two tensors in it, and with several passes there is a flag."""
         parts = [self._bridge.sparse(each) or (each,) for each in (*gradients, *own)]
         tensors = [tensor for part in parts for tensor in part]
         results = [spec for part in parts for spec in self._specs(part)]

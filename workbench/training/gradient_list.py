@@ -183,11 +183,6 @@ class GradientList:
 class _Buckets:
     """The gradients of a step in their buckets.
 
-    Args:
-        buckets: in which order they are filled.
-        fields: of each bucket's request.
-        order: as in GradientList.
-
     Attributes:
         gradients: of this pass.
         first: is it the first pass of the step?

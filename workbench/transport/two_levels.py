@@ -104,10 +104,6 @@ class TwoLevelCollectives:
 class _Steps:
     """What is done to each segment, and in which tick.
 
-    Args:
-        levels: where.
-        array: whose segments.
-
     Attributes:
         ticks: that a segment takes.
     """

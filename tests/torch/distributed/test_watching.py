@@ -51,7 +51,7 @@ dist.all_to_all_single(exchanged := torch.zeros(2, 3), mine)
 dist.all_gather_object(objects := [None] * n, {"rank": rank})
 if rank:
     dist.send(mine, 0)
-    dist.recv(message := torch.zeros(2, 3), 0, tag=3)
+    dist.recv(message := torch.zeros(6), 0, tag=3)
 else:
     sender = dist.recv(message := torch.zeros(2, 3))
     assert sender == 1, sender

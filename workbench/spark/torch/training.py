@@ -119,13 +119,7 @@ def _keep(spec: Spec, state: bytes, history: list[Any]) -> None:
 
 
 class _Trainer:
-    """One rank's model at work.
-
-    Args:
-        spec, parts: what is trained, and how.
-        model, optimizer: ready to train.
-        device: of both.
-    """
+    """One rank's model at work."""
 
     def __init__(self, spec: Spec, parts: Parts, model: Any, optimizer: Any, device: torch.device) -> None:
         self._spec, self._parts, self._model, self._optimizer, self._device = spec, parts, model, optimizer, device

@@ -6,7 +6,7 @@ Each call becomes one entry of the engine for each tensor, see :func:`workbench.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
@@ -30,7 +30,7 @@ from workbench.torch.distributed.buckets import called_by_ddp, share
 from workbench.torch.distributed.call_numbers import CallNumbers
 from workbench.torch.distributed.calls import call, for_the_cpu
 from workbench.torch.distributed.reductions import reduction
-from workbench.torch.distributed.works import FromAnySource, Work
+from workbench.torch.distributed.works import FromAnySource, OwnMessage, Work
 from workbench.torch.tensors import about, in_place, tensor_of
 
 Tensor = torch.Tensor
@@ -65,6 +65,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self._label = int(name) if name.isdecimal() else crc32(name.encode())  # of messages; a mesh's groups have names
         self._messages = Counter[tuple[int, int, int]]()  # so many by (source, dest, tag)
         self._from_any = WeakValueDictionary[int, FromAnySource]()  # by tag, the last
+        self._own = defaultdict[int, deque[OwnMessage]](deque)  # halves of messages to itself, by tag
 
     def rank(self) -> int:
         return self._mine
@@ -166,6 +167,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         if since != self._since:
             self._since, self._numbers = since, CallNumbers()
             self._messages.clear()
+            self._own.clear()
         return since
 
     def _work(self, handles: list[Handle], result: Any, ends: Ends, opts: Any) -> Work:
@@ -396,16 +398,24 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
     @call("send")
     def send(self, tensors: list[Tensor], dest: int, tag: int) -> Work:
+        if dest == self._mine:
+            return OwnMessage(tensors[0], dest, True, self._halves(tag))
         return self._message(tensors[0], self._mine, dest, tag)
 
     @call("recv")
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> Work:
         """Behind a message from any rank that waits yet: what comes first is for that one."""
+        if source == self._mine:
+            return OwnMessage(tensors[0], source, False, self._halves(tag))
         before = self._from_any.get(tag)
         if before is None:
             return self._message(tensors[0], source, self._mine, tag)
         receive = partial(self._message, tensors[0], source, self._mine, tag)
         return FromAnySource(before.question, lambda _: receive(), self._timeout, before)
+
+    def _halves(self, tag: int) -> deque[OwnMessage]:
+        self._count()
+        return self._own[tag]
 
     @call("recvAnySource")
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Work:
@@ -424,12 +434,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def _message(self, tensor: Tensor, source: int, dest: int, tag: int) -> Work:
         pair, sends = (self._ranks[source], self._ranks[dest]), source == self._mine
         dense = _dense(tensor)
-        array, _ = in_place(dense)
+        array, _ = in_place(dense.view(-1))  # only the number of elements must agree: torch's pipelines send [] to [1]
         entry = api.entry(
             Kind.SEND,
             array if sends else None,
             self._message_name(source, dest, tag),
-            shape=tuple(tensor.shape),
+            shape=(tensor.numel(),),
             target=array,
             splits=(self._label, tag),
             process_set=self._members,

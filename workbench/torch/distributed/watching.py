@@ -197,9 +197,10 @@ class Watched(ProcessGroup):
         return request
 
     def _message_request(self, tensor: Tensor, source: int, dest: int, tag: int) -> Request:
-        pair, name = (self._ranks[source], self._ranks[dest]), f"send.{self._message_name(source, dest, tag)}"
-        how: dict[str, Any] = {"splits": (self._label, tag), "process_set": self._set, "absent": True}
-        return Request(name, Kind.SEND, dtype_name(tensor), tuple(tensor.shape), root=pair[0], ranks=pair, **how)
+        pair = self._ranks[source], self._ranks[dest]
+        about: dict[str, Any] = {"dtype": dtype_name(tensor), "shape": (tensor.numel(),), "splits": (self._label, tag)}
+        name = f"send.{self._message_name(source, dest, tag)}"
+        return Request(name, Kind.SEND, process_set=self._set, root=pair[0], ranks=pair, absent=True, **about)
 
 
 def _sizes(args: Sequence[Any], n: int) -> tuple[int, ...]:

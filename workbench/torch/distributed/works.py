@@ -280,3 +280,32 @@ class FromAnySource(Work):
         self.wait_for([self.question], timeout)
         self._known.wait()
         return super().wait(timeout)
+
+
+class OwnMessage(Work):
+    """One half of a message from this rank to itself, as of a pipeline whose next stage is here; ends with the other.
+
+    ``halves`` are those with its tag that have no other half yet.
+    """
+
+    def __init__(self, tensor: torch.Tensor, rank: int, sends: bool, halves: deque[OwnMessage]) -> None:
+        super().__init__([], [tensor], source=rank)
+        self._tensor, self._sends, self._halves = tensor.detach(), sends, halves
+        if halves and halves[0]._sends != sends:
+            other = halves.popleft()
+            source, dest = (self._tensor, other._tensor) if sends else (other._tensor, self._tensor)
+            dest.copy_(source.reshape(dest.shape))
+            other._complete()
+        else:
+            self._done.clear()
+            halves.append(self)
+
+    def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
+        if not self.is_completed():
+            self._halves.remove(self)
+            told, missing = ("sends", "irecv") if self._sends else ("expects", "isend")
+            raise ValueError(
+                f"Rank {self._source} {told} a message to itself and waits, so its own {missing}() can never come. "
+                "Begin both before you wait."
+            )
+        return super().wait(timeout)

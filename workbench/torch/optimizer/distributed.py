@@ -374,13 +374,7 @@ def _agree(
     plan: PlanSource, given: Sequence[str], optimizer: torch.optim.Optimizer, params: Collection[torch.nn.Parameter],
     op: ReduceOp, refused: bool,
 ) -> Plan:  # fmt: skip
-    """What all ranks do.
-
-    Args:
-        plan, optimizer, params, op: of the DistributedOptimizer.
-        given: its arguments that leave nothing to choose.
-        refused: was ``overlap_forward=False`` given?
-    """
+    """What all ranks do; ``given`` are arguments that leave nothing to choose."""
     if any(param.device.type != "cpu" for param in params):
         raise ValueError("plan= is for parameters in the CPU's memory: what it predicts is not known for GPUs yet.")
     cannot_defer = "overlap_forward=False was given." if refused else ""
