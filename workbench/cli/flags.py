@@ -76,10 +76,7 @@ def _switches(**texts: str) -> list[Flag]:
 
 
 def _pair(on: str, off: str, dest: str, text: str) -> list[Flag]:
-    return [
-        Flag((on,), f"{text}; {off}: not", dest=dest),
-        Flag((off,), "", const=False, dest=dest, shown=False),
-    ]
+    return [Flag((on,), f"{text}; {off}: not", dest=dest), Flag((off,), "", const=False, dest=dest, shown=False)]
 
 
 def _idle(kind: Any, **texts: str) -> list[Flag]:
@@ -154,7 +151,7 @@ GROUPS: dict[str, list[Flag]] = {
             ("--chaos",),
             "seed=7,kills=20,… make ranks fail on purpose: kills, stops, delays, cuts, states=…, at=…",
             str,
-        ),
+        )
     ],
     "tuning": [
         *_numbers(float, fusion_threshold_mb="tensors are packed together up to this size; 0: no fusion"),

@@ -242,11 +242,7 @@ class FromAnySource(Work):
     """
 
     def __init__(
-        self,
-        question: Handle,
-        receive: Callable[[int], Work],
-        limit: timedelta,
-        before: FromAnySource | None = None,
+        self, question: Handle, receive: Callable[[int], Work], limit: timedelta, before: FromAnySource | None = None
     ) -> None:
         self.question, self._receive, self._known = question, receive, threading.Event()
         self._behind: list[Callable[[Handle], None]] = []
