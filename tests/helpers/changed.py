@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ALWAYS = {"00", "03", "06", "08", "11", "22"}
 _PUSH_S = 4 * 3600
-BESIDE = {"10": ("lessons/steps/",), "21": ("examples/nano.py",), "22": ("examples/",)}
+BESIDE = {"10": ("lessons/steps/",), "21": ("examples/nano.py",), "24": ("examples/gpt.py",), "22": ("examples/",)}
 
 
 def git(*words: str) -> str:

@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 DEADLINE_S = 120.0  # of one job; it takes about ten seconds, most of them to import torch, on two idle cores
-PLAIN = ("ddp.py", "fsdp.py", "nano.py", "resnet.py")  # they do not import Horovod's names
+PLAIN = ("ddp.py", "fsdp.py", "gpt.py", "nano.py", "resnet.py")  # they do not import Horovod's names
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in PLAIN)
 
 # What Horovod 0.28 exports and the scripts may use, by what they import; written down from its own lists.
