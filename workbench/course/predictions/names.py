@@ -29,5 +29,6 @@ NAMES = (
     "22.places", "22.first", "22.steps", "22.memory",
     "23.parts", "23.slow",
     "24.attention", "24.masters", "24.checkpoints", "24.no_sync",
+    "25.peak", "25.gathers",
 )
 # fmt: on
