@@ -66,13 +66,76 @@ def clip_by_a_vector(comm, gradients, most):  # All parts as one array.
 def clip_by_gathered_norms(comm, gradients, most):  # The norms of all ranks, as one vector.
     norms = comm.allgather(float(np.linalg.norm(np.concatenate(gradients))))
     return [part * min(1.0, most / np.linalg.norm(norms)) for part in gradients]
+def attention_by_pairs(query, key, value):  # By the definition, with two loops.
+    found = np.zeros_like(value)
+    for t in range(len(query)):
+        scores = [float(query[t] @ key[s]) / len(query[t]) ** 0.5 for s in range(t + 1)]
+        weights = [math.exp(score - max(scores)) for score in scores]
+        for s in range(t + 1):
+            found[t] += weights[s] / sum(weights) * value[s]
+    return found
+def attention_by_logs(query, key, value):  # Normalised before exp().
+    scores = np.where(np.tri(len(query), dtype=bool), query @ key.T * query.shape[1] ** -0.5, -np.inf)
+    return np.exp(scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)) @ value
+def train_by_a_total(weights, gradients, rate, bf16):  # What changes is added up first.
+    change = np.zeros_like(weights)
+    for gradient in gradients:
+        change = change + rate * gradient
+    return bf16(weights - change)
+def train_by_elements(weights, gradients, rate, bf16):  # A number after the other, with Python's own.
+    masters = [float(weight) for weight in weights]
+    for gradient in gradients:
+        masters = [master - float(rate) * float(g) for master, g in zip(masters, gradient, strict=True)]
+    return bf16(masters)
+def scale_with_a_flag(comm, weights, gradient, scale, good):  # A flag travels with the gradient.
+    bad = not np.isfinite(gradient).all()
+    both = comm.allreduce(np.append(np.where(np.isfinite(gradient), gradient, 0.0), float(bad)))
+    if both[-1]:
+        return weights, scale / 2, 0
+    new = weights - 0.1 * both[:-1] / comm.size / scale
+    return (new, 2 * scale, 0) if good + 1 == 3 else (new, scale, good + 1)
+def scale_by_gathering(comm, weights, gradient, scale, good):  # All ranks see all gradients, which are short here.
+    mean = np.mean(comm.allgather(gradient), axis=0)
+    if np.isfinite(mean).all():
+        good = (good + 1) % 3
+        return weights - 0.1 * mean / scale, scale if good else scale * 2, good
+    return weights, scale / 2, 0
+def segments_by_pairs(layers, inside, between):  # The peak first, so that min() compares it, then the length.
+    peak, length = min((math.ceil(layers / k) * between + k * inside, k) for k in range(1, layers + 1))
+    return length, peak
+def segments_by_counts(layers, inside, between):  # By the number of segments; many lengths have the same.
+    found = {}
+    for length in range(layers, 0, -1):
+        count = len(range(0, layers, length))
+        found[length] = count * between + length * inside
+    least = min(found.values())
+    return min(length for length, peak in found.items() if peak == least), least
+def accumulate_in_a_loop(comm, gradients):  # A running mean, then weighed by its samples.
+    mean, seen = 0.0, 0
+    for gradient, samples in gradients:
+        seen += samples
+        mean = mean + (gradient - mean) * samples / seen
+    parts = comm.allreduce(np.concatenate([mean * seen, [seen]]))
+    return parts[:-1] / parts[-1]
+def accumulate_by_tuples(comm, gradients):  # A reduction of pairs.
+    mine = (sum(g * n for g, n in gradients), sum(n for _, n in gradients))
+    total, count = comm.allreduce(mine, op=lambda a, b: (a[0] + b[0], a[1] + b[1]))
+    return total / count
+def clip_by_squares(comm, gradients, most):  # Compares squares, and takes the root only if it must.
+    square = comm.allreduce(float(np.concatenate([part**2 for part in gradients]).sum()))
+    if square <= most**2:
+        return list(gradients)
+    return [part * most / math.sqrt(square) for part in gradients]
+def clip_by_hypot(comm, gradients, most):  # A reduction of norms that are added as the sides of a triangle.
+    norm = comm.allreduce(math.hypot(*np.concatenate(gradients).tolist()), op=math.hypot)
+    return [part / max(1.0, norm / most) for part in gradients]
 
 
 RIGHT = {
-    "24.attention": [attention_by_torch, attention_by_rows],
-    "24.train": [train_in_float64, train_with_a_rest],
-    "24.loss_scale": [scale_by_numbers, scale_by_unscaled],
-    "24.segments": [segments_in_a_loop, segments_in_numpy],
-    "24.accumulate": [accumulate_by_weights, accumulate_by_reduce],
-    "24.clip": [clip_by_a_vector, clip_by_gathered_norms],
+    "24.attention": [attention_by_torch, attention_by_rows, attention_by_pairs, attention_by_logs],
+    "24.train": [train_in_float64, train_with_a_rest, train_by_a_total, train_by_elements],
+    "24.loss_scale": [scale_by_numbers, scale_by_unscaled, scale_with_a_flag, scale_by_gathering],
+    "24.segments": [segments_in_a_loop, segments_in_numpy, segments_by_pairs, segments_by_counts],
+    "24.accumulate": [accumulate_by_weights, accumulate_by_reduce, accumulate_in_a_loop, accumulate_by_tuples],
+    "24.clip": [clip_by_a_vector, clip_by_gathered_norms, clip_by_squares, clip_by_hypot],
 }

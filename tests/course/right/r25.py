@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 
@@ -61,11 +63,65 @@ def pieces_by_owner(rows, saved, loaded):  # Whose is a row?
             at = end
         found.append(mine)
     return found
+def shards_by_clipping(rows, n):  # All ends at once.
+    ends = np.minimum(np.arange(n + 1) * ((rows - 1) // n + 1), rows)
+    return [(int(a), int(b)) for a, b in pairwise(ends)]
+def shards_by_slices(rows, n):  # What Python's slices make of a range.
+    each = max(1, (rows + n - 1) // n)
+    parts = [range(rows)[rank * each : (rank + 1) * each] for rank in range(n)]
+    return [(part.start, part.stop) for part in parts]
+def layer_by_autograd(comm, mine, x, dy):  # torch knows the derivatives.
+    w = torch.from_numpy(np.concatenate(comm.allgather(mine))).requires_grad_()
+    x = torch.from_numpy(x).requires_grad_()
+    y = x @ w
+    dx, dw = torch.autograd.grad(y, (x, w), torch.from_numpy(dy))
+    came = comm.alltoall([part.numpy() for part in dw.chunk(comm.size)])
+    return y.detach().numpy(), dx.numpy(), sum(came) / comm.size
+def layer_by_blocks(comm, mine, x, dy):  # No array of the whole W: its rows as a list.
+    rows = comm.allgather(mine)
+    cut = np.split(x, comm.size, axis=1)
+    y = sum(part @ row for part, row in zip(cut, rows, strict=True))
+    dx = np.hstack([dy @ row.T for row in comm.allgather(mine)])
+    return y, dx, np.mean(comm.alltoall([part.T @ dy for part in cut]), axis=0)
+def forward_by_events(gathers, computes, ahead):  # Two lists of ends, which grow together.
+    there, over = [], []
+    for i in range(len(gathers)):
+        begin = max([0.0, *there[-1:], *(over[i - 1 - ahead : i - ahead] if i > ahead else [])])
+        there.append(begin + gathers[i])
+        over.append(max([there[i], *over[-1:]]) + computes[i])
+    return over[-1]
+def forward_backwards(gathers, computes, ahead):  # The longest way from each event to the end.
+    n = len(gathers)
+    after_gather, after_compute = [0.0] * n, [0.0] * n
+    for i in reversed(range(n)):
+        ways = [0.0]
+        if i + 1 < n: ways.append(computes[i + 1] + after_compute[i + 1])
+        if i + 1 + ahead < n: ways.append(gathers[i + 1 + ahead] + after_gather[i + 1 + ahead])
+        after_compute[i] = max(ways)
+        ways = [computes[i] + after_compute[i]]
+        if i + 1 < n: ways.append(gathers[i + 1] + after_gather[i + 1])
+        after_gather[i] = max(ways)
+    return gathers[0] + after_gather[0]
+def pieces_in_one_line(rows, saved, loaded):  # Both ends, and then those that are in order.
+    return [
+        [(r, max(a, b), min(e, f)) for r, (b, f) in enumerate(saved) if max(a, b) < min(e, f)] for a, e in loaded
+    ]
+def pieces_by_cuts(rows, saved, loaded):  # All places where something begins.
+    cuts = sorted({0, rows, *(i for pair in (*saved, *loaded) for i in pair)})
+    found = []
+    for first, last in loaded:
+        mine = []
+        for r, (begin, end) in enumerate(saved):
+            inside = [cut for cut in cuts if max(first, begin) <= cut <= min(last, end)]
+            if len(inside) > 1:
+                mine.append((r, inside[0], inside[-1]))
+        found.append(mine)
+    return found
 
 
 RIGHT = {
-    "25.shards": [shards_by_torch, shards_one_by_one],
-    "25.layer_step": [layer_with_one_gather, layer_by_rows],
-    "25.forward_s": [forward_by_arrays, forward_recursively],
-    "25.pieces": [pieces_by_sets, pieces_by_owner],
+    "25.shards": [shards_by_torch, shards_one_by_one, shards_by_clipping, shards_by_slices],
+    "25.layer_step": [layer_with_one_gather, layer_by_rows, layer_by_autograd, layer_by_blocks],
+    "25.forward_s": [forward_by_arrays, forward_recursively, forward_by_events, forward_backwards],
+    "25.pieces": [pieces_by_sets, pieces_by_owner, pieces_in_one_line, pieces_by_cuts],
 }

@@ -23,8 +23,18 @@ _PACKAGE = ROOT / "workbench"
 _SUFFIXES = (".py", ".css", ".gz", ".html", ".js", ".json", ".svg", ".txt")
 # What needs processes, frameworks or a network, and builds or grades.
 _LEFT_OUT = (
-    *("as_horovod", "calibration", "cluster", "convert", "executors", "jax", "keras", "labextensions", "mxnet", "ray"),
-    *("spark", "tensorflow", "tf", "torch", "course/grading", "course/site"),
+    *(
+        "as_horovod/",
+        "calibration/",
+        "cluster/",
+        "convert/",
+        "executors/",
+        "jax/",
+        "keras/",
+        "labextensions/",
+        "mxnet/",
+    ),
+    *("ray/", "spark/", "tensorflow/", "tf/", "torch/", "course/grading/", "course/site/", "data/shakespeare.txt.gz"),
 )
 
 
@@ -126,11 +136,10 @@ def _key(name: str) -> str:
 
 def pack(target: Path) -> None:
     """Write the part of this package that runs in a browser into a zip file, always the same one."""
-    left_out = tuple(f"{each}/" for each in _LEFT_OUT)
     found: dict[str, bytes] = {}
     for path in sorted(_PACKAGE.rglob("*")):
         name = path.relative_to(_PACKAGE).as_posix()
-        if path.suffix in _SUFFIXES and "__pycache__" not in path.parts and not name.startswith(left_out):
+        if path.suffix in _SUFFIXES and "__pycache__" not in path.parts and not name.startswith(_LEFT_OUT):
             found[f"workbench/{name}"] = path.read_bytes()
     _write(target, found)
 

@@ -127,7 +127,7 @@ def small_steps(function: Callable[..., Any]) -> str:
 def loss_scale(comm: Any, weights: Any, gradient: Any, scale: Any, good: Any) -> Any:
     """Return (weights, scale, good) after a step with float16 gradients, equal on all ranks.
 
-    gradient: this rank's, of scale times its loss: float32 numbers, of which some may be
+    gradient: this rank's, of scale times its loss: numbers of which some may be
     infinite or not a number, where float16 was not enough.
     If a gradient is so on any rank, the weights stay, the scale is halved, and good is 0.
     Else the weights change by -0.1 times the mean of the ranks' gradients, without the
@@ -146,9 +146,9 @@ def _scaled(n: int, label: str, scale: float, good: int, broken: dict[int, float
     random = np.random.default_rng([n, good])
     inputs = []
     for rank in range(n):
-        gradient = (scale * random.integers(-8, 9, 5)).astype(np.float32)
+        gradient = scale * random.integers(-8, 9, 5).astype(float)
         gradient[rank % 5] = broken.get(rank, gradient[rank % 5])
-        inputs.append((np.arange(5, dtype=np.float32), gradient, scale, good))
+        inputs.append((np.arange(5.0), gradient, scale, good))
     return Case(n, label, inputs)
 
 
