@@ -51,7 +51,7 @@ def _losses(case: Case) -> list[Any]:
 
 def _three_numbers(case: Case, run: Run) -> Sequence[Bound]:
     best = 3 * 2 * (case.n - 1) / case.n * 8 * len(case.inputs[0][2])
-    return [Bound.busiest(run, best, 3 * best + 256 * case.n, "The largest score, a sum, and one score for each token")]
+    return [Bound.busiest(run, best, 6 * best + 256 * case.n, "The largest score, a sum, and one score for each token")]
 
 
 def sequence_parallel(comm: Any, x: Any, w1: Any, w2: Any) -> Any:
