@@ -45,7 +45,8 @@ def _ring(comm, query, key, value, rescale=True, seen=lambda mine, theirs: their
         scores = np.where(allowed, query @ key.T / query.shape[1] ** 0.5, -np.inf)
         larger = np.maximum(most, scores.max(axis=1, keepdims=True))
         weights, shrunk = np.exp(scores - larger), np.exp(most - larger) if rescale else 1.0
-        total, found = total * np.exp(most - larger) + weights.sum(axis=1, keepdims=True), found * shrunk + weights @ value
+        total = total * np.exp(most - larger) + weights.sum(axis=1, keepdims=True)
+        found = found * shrunk + weights @ value
         most = larger
         if step < n - 1:
             key, value = comm.sendrecv((key, value), dest=(comm.rank + 1) % n, source=(comm.rank - 1) % n)
