@@ -217,7 +217,7 @@ def test_what_the_demo_installs_is_enough_for_the_lessons() -> None:
             code = "\n".join("".join(cell["source"]) for cell in cells)
             imported |= set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE))
     brought_by = packages_distributions()
-    theirs = imported - set(sys.stdlib_module_names) - {"nano", "workbench"}
+    theirs = imported - set(sys.stdlib_module_names) - {"gpt", "nano", "workbench"}
     assert len(theirs) > 5
     missing = {name for name in theirs if not {canonicalize_name(each) for each in brought_by.get(name, [])} & there}
     assert missing == set()

@@ -21,6 +21,7 @@ BY_NAME = {
     ("as_horovod.on_path.sparkdl", "workbench.as_horovod"): "and `import sparkdl` this one",
     ("ray.train", "workbench.as_horovod"): "only where the user's script asks for Horovod's names",
     ("ray.worker", "workbench.as_horovod"): "only where the user's script asks for Horovod's names",
+    ("torch_plugin", "workbench.torch.distributed.devices"): "only when a group is made for several kinds of device",
     ("torch_plugin", "workbench.torch.distributed.joining"): "only when a group is made",
     ("torch_plugin", "workbench.torch.distributed.watching"): "only when a group is made, and watched",
 }

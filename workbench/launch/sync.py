@@ -103,10 +103,10 @@ def _takes_in_again(ignore: Path) -> bool:
 
 
 def _check(folder: str) -> None:
-    if not shutil.which("rsync"):
-        raise LaunchError("--sync needs rsync, here and on the other hosts: apt-get install rsync")
     if Path(folder).resolve() in (Path("/"), Path.home().resolve()):
         raise LaunchError(f"--sync would copy all of {folder}. Start in the folder of your project: cd PROJECT")
+    if not shutil.which("rsync"):
+        raise LaunchError("--sync needs rsync, here and on the other hosts: apt-get install rsync")
 
 
 def _copy(others: Mapping[str, Ssh], folder: str) -> dict[str, Copied]:

@@ -33,6 +33,17 @@ def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, found: Sequence[Gp
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
+def test_a_driver_that_does_not_answer_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The ranks have no GPU then, and nobody would know why."""
+    nvidia_smi(tmp_path, monkeypatch, [])
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(gpus, "_ASK_TIMEOUT_S", 0.1)
+    assert gpus.gpus() == []
+    assert "nvidia-smi has not answered for 0.1 s" in caplog.text
+
+
 # --- who gets which -----------------------------------------------------------------------------------
 
 

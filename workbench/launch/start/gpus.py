@@ -15,6 +15,7 @@ loaded; later it would have no effect.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -25,12 +26,13 @@ from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
 from workbench.launch.ranks.supervisor import GPUS, LOCAL_RANK_NAMES
 
+_log = logging.getLogger(__name__)
 Gpu = tuple[str, str]
 """(uuid as torch writes it, without GPU-; name)"""
 GpuChoice = int | str | Sequence[int | str] | None
 """What can be asked for, see :func:`assign`."""
 
-_ASK_TIMEOUT_S = 5.0
+_ASK_TIMEOUT_S = 30.0  # a driver that wakes, on a busy machine
 _LOCAL_RANK = "".join(f"${{{name}:-" for name in LOCAL_RANK_NAMES) + "0" + "}" * len(LOCAL_RANK_NAMES)
 TAKE_MINE = (
     f'if [ -n "${{{GPUS}-}}" ]; then local_rank={_LOCAL_RANK}; '
@@ -217,7 +219,10 @@ def gpus() -> list[tuple[str, str]]:
     ask = [program, "--query-gpu=uuid,name", "--format=csv,noheader"]
     try:
         done = subprocess.run(ask, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
+        _log.warning("nvidia-smi has not answered for %g s: no rank gets a GPU.", _ASK_TIMEOUT_S)
+        return []
+    except OSError:
         return []
     return _parse(done.stdout.splitlines()) if done.returncode == 0 else []
 
