@@ -150,7 +150,8 @@ def loss_of(model, texts):
         texts: (n, tokens + 1).
     """
     scores = model(texts[:, :-1])
-    return F.cross_entropy(scores.flatten(0, 1).float(), texts[:, 1:].flatten())
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))  # bf16 has too few digits for a sum of exp()
+    return F.cross_entropy(scores.flatten(0, 1), texts[:, 1:].flatten())
 
 
 def batch(text, step, size, tokens, seed=0):
