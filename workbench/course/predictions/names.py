@@ -30,5 +30,6 @@ NAMES = (
     "23.parts", "23.slow",
     "24.attention", "24.masters", "24.checkpoints", "24.no_sync",
     "25.peak", "25.gathers",
+    "26.words", "26.sequence", "26.balance",
 )
 # fmt: on
