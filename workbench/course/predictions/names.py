@@ -31,5 +31,6 @@ NAMES = (
     "24.attention", "24.masters", "24.checkpoints", "24.no_sync",
     "25.peak", "25.gathers",
     "26.words", "26.sequence", "26.balance",
+    "27.tied", "27.interleaved", "27.capacity",
 )
 # fmt: on
