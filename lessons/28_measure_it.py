@@ -175,20 +175,19 @@ rank, n = dist.get_rank(), dist.get_world_size()
 shape = gpt.Shape(layers=2, width=64, heads=4, tokens=64)
 text = torch.frombuffer(bytearray(data.shakespeare()), dtype=torch.uint8)
 torch.manual_seed(0)
-model = DistributedDataParallel(gpt.GPT(shape), broadcast_buffers=False)  # else forward waits, too
+model = DistributedDataParallel(gpt.GPT(shape))
 optimizer = gpt.optimizer_of(model)
 
 
 def step(number):
-    """One step; the seconds before its backward pass, in which nobody waits for another rank."""
+    """One step; the seconds until its batch is there. In DDP's forward and backward a rank may wait for another one."""
     begun = time.perf_counter()
     texts = gpt.batch(text, number, 8, shape.tokens).chunk(n)[rank]
     if rank == 1:
         time.sleep(0.05)
-    loss = gpt.loss_of(model, texts)
     taken = time.perf_counter() - begun
     optimizer.zero_grad()
-    loss.backward()
+    gpt.loss_of(model, texts).backward()
     optimizer.step()
     return taken
 
