@@ -103,7 +103,8 @@ def forward_s(gathers: Any, computes: Any, ahead: Any) -> Any:
     computed: so at most 1 + ahead layers are there at once. ahead=0: no prefetch.
     """
     ### BEGIN SOLUTION
-    gathered, computed = 0.0, []
+    gathered = 0.0
+    computed: list[float] = []
     for i, (gather, compute) in enumerate(zip(gathers, computes, strict=True)):
         free = computed[i - 1 - ahead] if i - 1 - ahead >= 0 else 0.0
         gathered = max(gathered, free) + gather
