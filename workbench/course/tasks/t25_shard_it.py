@@ -116,7 +116,7 @@ def forward_s(gathers: Any, computes: Any, ahead: Any) -> Any:
 def _timed(function: Callable[..., Any], cases: Sequence[tuple[list[float], list[float], int]]) -> str:
     for gathers, computes, ahead in cases:
         mine, wanted = function(list(gathers), list(computes), ahead), forward_s(gathers, computes, ahead)
-        if not isinstance(mine, (int, float)) or abs(mine - wanted) > 1e-9:
+        if not isinstance(mine, (int, float)) or not abs(mine - wanted) <= 1e-9:  # also NaN
             about = f"gathers {gathers}, computes {computes}, ahead {ahead}"
             return f"{about}: your result is {mine!r}, expected {wanted:g}"
     return ""
