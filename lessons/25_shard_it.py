@@ -174,7 +174,8 @@ mine = train(model, optimizer, range(3))
 far = max((a - whole(b)).abs().max().item() for a, b in zip(alone.parameters(), model.parameters(), strict=True))
 print(f"rank {rank}: losses within 1e-10 of one process: {(mine - losses).abs().max() < 1e-10}; weights: {far < 1e-10}")
 
-# %% [markdown] The optimizer has rows alone, too: `AdamW` was made after `fully_shard`, so its moments are DTensors.
+# %% [markdown]
+# The optimizer has rows alone, too: `AdamW` was made after `fully_shard`, so its moments are DTensors.
 # Now look at what is sent. torch calls two functions of the group, one for each group of parameters:
 
 # %%
@@ -218,7 +219,8 @@ reveal(
     "begins with it.",
 )
 
-# %% [markdown] The engines' recorders have written down the same step. Each bar is a message of a group; `allgather`
+# %% [markdown]
+# The engines' recorders have written down the same step. Each bar is a message of a group; `allgather`
 # bars beside those of `reducescatter` are a layer that is gathered while another one's gradients are reduced:
 
 # %%
@@ -254,7 +256,8 @@ for gather in (2.0, 3.0, 6.0):
     taken = [forward_s([gather] * 8, [3.0] * 8, ahead) for ahead in (0, 1, 2)]
     print(f"gather {gather:g} ms, compute 3 ms: {taken[0]:g} ms; one ahead {taken[1]:g}; two ahead {taken[2]:g}")
 
-# %% [markdown] One layer ahead hides all but the first gathering, as long as a layer computes longer than it is
+# %% [markdown]
+# One layer ahead hides all but the first gathering, as long as a layer computes longer than it is
 # gathered. Behind that the network sets the pace, and more layers ahead change nothing if all are alike. FSDP2 gathers
 # one ahead by itself in backward, where it knows the order; in forward on a GPU the CPU is ahead.
 # `set_modules_to_forward_prefetch` says it by hand.
@@ -357,7 +360,8 @@ dist.destroy_process_group()
 # %%
 engines.down()
 
-# %% [markdown] **Offload.** `CPUOffloadPolicy` keeps a GPU's rows, gradients and moments in the host's memory, and the
+# %% [markdown]
+# **Offload.** `CPUOffloadPolicy` keeps a GPU's rows, gradients and moments in the host's memory, and the
 # optimizer steps there. A layer then comes over PCI Express before it is gathered. There is nothing to try without a
 # GPU: here all is in the host's memory already.
 
@@ -385,7 +389,8 @@ show("25.layer_step")
 # %% tags=["exercise"]
 check("25.layer_step")
 
-# %% [markdown] tags=["instructor"] **Instructor.** In class 55 minutes, 30 of them for the exercises. Let one group be
+# %% [markdown] tags=["instructor"]
+# **Instructor.** In class 55 minutes, 30 of them for the exercises. Let one group be
 # the layers and another the clock, and play forward with cards: gathered, used, freed. In `25.layer_step` most forget
 # to divide, or gather the gradient whole. `25.forward_s` is hard for many: let them draw two rows, network and
 # processor, for three layers first. Those who are done early: what does a group of two blocks change in bytes, in

@@ -133,7 +133,8 @@ query = cut.blocks[0].attention.query.weight
 print(f"rank {rank}: query {query.placements}, {query.to_local().shape[0] // cut.blocks[0].attention.size} of 4 heads")
 print(f"weights within 1e-10 of one process: {far(alone, train(cut, optimizer)) < 1e-10}")
 
-# %% [markdown] The batch is the same on both ranks: only the model is cut. The optimizer needs `foreach=False`, for
+# %% [markdown]
+# The batch is the same on both ranks: only the model is cut. The optimizer needs `foreach=False`, for
 # some parameters are DTensors and some are not, and torch does not mix them in one call.
 #
 # What if a rank's part is no whole number of heads? torch cuts the columns all the same, and fails where the heads are
@@ -416,7 +417,8 @@ show("26.sequence_parallel")
 # %% tags=["exercise"]
 check("26.sequence_parallel")
 
-# %% [markdown] tags=["instructor"] **Instructor.** In class 60 minutes, 35 of them for the exercises.
+# %% [markdown] tags=["instructor"]
+# **Instructor.** In class 60 minutes, 35 of them for the exercises.
 # `26.ring_attention` is the hardest of the course: let them write it for one rank first, with the keys in two halves,
 # and compare with `24.attention`. Then the only new question is whose keys these are. In `26.vocabulary_loss` many
 # subtract their own largest score. Those who are done early: which steps of the ring need no computing at all on rank

@@ -345,7 +345,8 @@ show("27.to_experts")
 # %% tags=["exercise"]
 check("27.to_experts")
 
-# %% [markdown] tags=["instructor"] **Instructor.** In class 55 minutes, 30 of them for the exercises. Play
+# %% [markdown] tags=["instructor"]
+# **Instructor.** In class 55 minutes, 30 of them for the exercises. Play
 # `27.to_experts` with people: each table is a rank and an expert, cards are tokens; the usual mistake, results in the
 # order of the experts, is seen at once. For the tied weight ask before you run it who will be wrong. Those who are done
 # early: with two experts for each token, what travels twice, and what could travel once?

@@ -87,7 +87,8 @@ counted = counter.get_total_flops() / (8 * shape.tokens)
 matrices = mfu(shape.layers, shape.width, 0, shape.vocabulary, 1, 1)
 print(f"FLOP for a token: {formula:,.0f} by the formula, of these {matrices:,.0f} in matrices; counted {counted:,.0f}")
 
-# %% [markdown] torch's counter knows no FLOP of a CPU's attention kernel, so it counts the matrices alone. The **peak**
+# %% [markdown]
+# torch's counter knows no FLOP of a CPU's attention kernel, so it counts the matrices alone. The **peak**
 # of a machine is in its data sheet. For this one we measure a large product, on one thread:
 
 
@@ -142,7 +143,8 @@ for rows in (1, 16, 128, 1024, 8192):
     intensity, took = product_s(rows, 4096, 4096, 989e12, 3.35e12)
     print(f"{rows:9,} {intensity:11.0f} {1e6 * took:14.1f} {2 * rows * 4096**2 / took / 989e12:13.1%}")
 
-# %% [markdown] One row is a token that is written: the whole matrix is read for it. So writing is limited by memory,
+# %% [markdown]
+# One row is a token that is written: the whole matrix is read for it. So writing is limited by memory,
 # and training, with thousands of tokens in a step, by computing. A norm, an activation or a sum has an intensity below
 # 1, always.
 #
@@ -213,7 +215,8 @@ profiler.export_chrome_trace(f"trace-{rank}.json")
 found = sorted({each.name for each in profiler.events() if each.name.startswith("workbench:")})
 print(f"rank {rank}: {found}")
 
-# %% [markdown] Each rank has a file. One file with a row for each rank is a few lines: give the ranks' processes other
+# %% [markdown]
+# Each rank has a file. One file with a row for each rank is a few lines: give the ranks' processes other
 # numbers, and a name. Open `trace.json` at [ui.perfetto.dev](https://ui.perfetto.dev), or in Chrome at
 # `chrome://tracing`.
 
@@ -323,7 +326,8 @@ for busy in (1.0, 0.9, 0.7):
     kwh, euro = bill(1000, hours, 400, busy, 90, 1.3, 0.20)
     print(f"busy for {busy:4.0%}: {hours:4.0f} hours, {kwh:9,.0f} kWh, {euro:7,.0f} euro")
 
-# %% [markdown] Electricity is the small part: at 2 euro an hour for a GPU, the same run costs 368,640 euro, and waiting
+# %% [markdown]
+# Electricity is the small part: at 2 euro an hour for a GPU, the same run costs 368,640 euro, and waiting
 # makes all of it longer. Many processors count their own energy (RAPL). Where this one's counter can be read, here is
 # what a second takes:
 
@@ -408,7 +412,8 @@ check("28.mfu")
 # %% tags=["exercise"]
 check("28.product_s")
 
-# %% [markdown] tags=["instructor"] **Instructor.** In class 50 minutes, 25 of them for the exercises. Let them guess
+# %% [markdown] tags=["instructor"]
+# **Instructor.** In class 50 minutes, 25 of them for the exercises. Let them guess
 # the MFU of the small model before it is measured, and ask what it would be on two threads. In section 4 show the trace
 # of rank 0 first, and let them blame the network. `28.lost`: most divide by the computing time. Section 7 is for pairs:
 # one proposes, the other one asks for parts.
