@@ -182,15 +182,6 @@ reveal(
 )
 
 # %% [markdown]
-# ### Two ranks see it differently
-#
-# Rank 2 believes in four micro-batches where the others have eight. With Gloo all would wait for half an hour:
-
-# %% tags=["nbval-ignore-output", "raises-exception"]
-# %%px
-_ = pipeline(ScheduleGPipe, whole, microbatches=4 if rank == 2 else 8, steps=1)
-
-# %% [markdown]
 # ## 2. Short stages in turn
 #
 # **Interleaved 1F1B** (Megatron-LM, 2021): each rank has several short stages, so a micro-batch passes each rank
@@ -317,6 +308,15 @@ reveal(
 # tokens of each expert times its mean probability, summed. It is a product of two means over *all* tokens: your last
 # exercise. The mean of the ranks' own losses would ask each rank's part of the batch to be balanced, which is another,
 # harder wish.
+
+# %% [markdown]
+# ## 4. Two ranks see it differently
+#
+# Rank 2 believes in four micro-batches where the others have eight. With Gloo all would wait for half an hour:
+
+# %% tags=["nbval-ignore-output", "raises-exception"]
+# %%px
+_ = pipeline(ScheduleGPipe, whole, microbatches=4 if rank == 2 else 8, steps=1)
 
 # %%
 engines.down()
