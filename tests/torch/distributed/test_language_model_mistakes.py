@@ -1,4 +1,4 @@
-"""``benchmarks/mistakes_of_language_models.py``: each of twelve mistakes is named, by an error or by what looks for it."""
+"""``mistakes_of_language_models.py``: each of its twelve is named, by an error or by what looks for it."""
 
 from __future__ import annotations
 
