@@ -275,7 +275,7 @@ import gpt
 
 logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # full_tensor() of two cuts gathers twice
 dist.init_process_group("workbench")
-mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("data", "tensor"))
 shape = gpt.Shape(layers=2, width=64, heads=4, tokens=32)
 text = torch.frombuffer(bytearray(data.shakespeare()), dtype=torch.uint8)
 columns = ("attention.query", "attention.key", "attention.value", "mlp.up")
@@ -297,7 +297,10 @@ def train(cut=None, steps=4):
     if cut:
         cut(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
-    part = slice(4 * mesh["data"].get_local_rank(), 4 * mesh["data"].get_local_rank() + 4) if cut else slice(None)
+    share = 8 // mesh["data"].size() if cut else 8
+    part = (
+        slice(share * mesh["data"].get_local_rank(), share * (mesh["data"].get_local_rank() + 1)) if cut else slice(8)
+    )
     for step in range(steps):
         optimizer.zero_grad()
         gpt.loss_of(model, gpt.batch(text, step, 8, shape.tokens)[part]).backward()
@@ -318,7 +321,7 @@ print(f"weights within 1e-10 of one process: {apart < 1e-10}")
 
 # %% tags=["raises-exception"]
 # %%px
-if dist.get_rank() != 3:
+if dist.get_rank() != dist.get_world_size() - 1:
     dist.all_reduce(torch.ones(1), group=mesh["tensor"].get_group())
 
 # %% [markdown]
@@ -358,8 +361,8 @@ def ring(query, key, value):
 torch.manual_seed(0)
 parts = torch.randn(3, 4, 64, 16, dtype=torch.float64)  # query, key, value of 4 heads and 64 tokens, alike on all ranks
 whole = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
-mine = [part.chunk(4, dim=1)[dist.get_rank()] for part in parts]
-apart = (ring(*mine) - whole.chunk(4, dim=1)[dist.get_rank()]).abs().max()
+mine = [part.chunk(dist.get_world_size(), dim=1)[dist.get_rank()] for part in parts]
+apart = (ring(*mine) - whole.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]).abs().max()
 print(f"rank {dist.get_rank()}: within 1e-12 of the whole attention: {apart < 1e-12}")
 
 # %%
