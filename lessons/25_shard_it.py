@@ -49,7 +49,7 @@ import numpy as np
 
 import workbench
 from workbench import cluster
-from workbench.course import drawing, figures
+from workbench.course import drawing
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.predictions import predict, reveal
 from workbench.course.tasks import task
@@ -114,7 +114,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from workbench import data

@@ -49,7 +49,6 @@
 import numpy as np
 
 from workbench import cluster
-from workbench.course import drawing
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.predictions import predict, reveal
 from workbench.course.simulator import simulate
@@ -71,13 +70,10 @@ engines = cluster.up(n=2)
 # %%
 # %%px
 import sys
-from collections import Counter
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,

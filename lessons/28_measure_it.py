@@ -55,7 +55,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import workbench
 from workbench import cluster, data
-from workbench.course import drawing
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.predictions import predict, reveal
 from workbench.course.simulator import simulate

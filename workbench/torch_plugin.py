@@ -18,8 +18,6 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-_TAKEN = ("gloo", "nccl", "mpi")
-
 
 def register() -> None:
     """Make the backend known to torch.distributed; a second call does nothing."""
@@ -51,18 +49,19 @@ def register() -> None:
 def _make_groups(c10d: Any, watched: bool) -> None:
     """Ask us where a group has the workbench for the CPU alone, or is to be watched."""
     real = c10d._new_process_group_helper
+    signature = inspect.signature(real)
 
     @functools.wraps(real)
     def make(*args: Any, **options: Any) -> tuple[Any, Any]:
-        asked = inspect.signature(real).bind(*args, **options).arguments
+        asked = signature.bind(*args, **options).arguments
         if ":workbench" in str(asked["backend"]):
             return import_module("workbench.torch.distributed.devices").make(real, asked)  # type: ignore[no-any-return]
         if not watched:
             return real(*args, **options)  # type: ignore[no-any-return]
-        watching = import_module("workbench.torch.distributed.watching")
-        placed = watching.meet(SimpleNamespace(**asked))
+        watching, told = import_module("workbench.torch.distributed.watching"), SimpleNamespace(**asked)
+        placed = watching.meet(told)
         group, store = real(*args, **options)
-        return (watching.watch(group, SimpleNamespace(**asked), placed) if placed else group), store
+        return (watching.watch(group, told, placed) if placed else group), store
 
     c10d._new_process_group_helper = make
 
@@ -137,7 +136,7 @@ def _ours(backend: str) -> str:
         ('workbench', 'cpu:workbench,cuda:nccl', 'fake')
     """
     kinds = str(backend).lower()
-    if kinds not in _TAKEN:
+    if kinds not in ("gloo", "nccl", "mpi"):
         return kinds.replace("cpu:gloo", "cpu:workbench")
     cuda = kinds != "gloo" and sys.modules["torch"].cuda.is_available()
     return "cpu:workbench,cuda:nccl" if cuda else "workbench"
