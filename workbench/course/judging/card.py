@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from workbench.course.judging.mistake import Mistake, edited
 from workbench.course.judging.task import CommTask, PlainTask, Task
 from workbench.observe.figure import Figure
 
@@ -16,28 +17,27 @@ class Card(Task):
     """An exercise that begins with a program, not with a blank.
 
     Args:
-        broken: the program with its mistake. The reference differs from it as little as possible, and has the
-            docstring for both.
+        edits: how the program with its mistake differs from the solution: (old text, new text).
         causes: four sentences, each with the answer to who chooses it: why it is right, or where else to look.
         right: the letter of the right one.
         draw: makes the picture of ``show()``, if a simulated run is not the one to look at.
     """
 
-    broken: Callable[..., Any] = field(kw_only=True)
+    edits: tuple[tuple[str, str], ...] = field(kw_only=True)
     causes: tuple[tuple[str, str], tuple[str, str], tuple[str, str], tuple[str, str]] = field(kw_only=True)
     right: str = field(kw_only=True)
     draw: Callable[[Callable[..., Any]], Figure] | None = field(default=None, kw_only=True)
 
     asks_cause = True
 
+    @cached_property
+    def broken(self) -> Callable[..., Any]:
+        """The program with its mistake."""
+        return Mistake("", edits=self.edits).version_of(self.solution(), self.reference.__globals__)
+
     def blank(self) -> str:
-        """The broken program, with the reference's first lines: its signature and its docstring."""
-        whole = self.solution()
-        function = ast.parse(whole).body[0]
-        assert isinstance(function, ast.FunctionDef)
-        head = whole.splitlines()[: function.body[0].end_lineno]
-        body = replace(self, reference=self.broken).solution().splitlines()[1:]
-        return "\n".join([*head, *body]) + "\n"
+        """Its source."""
+        return edited(self.solution(), self.edits)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ Exercises have headings, and mistakes are in blocks, each with the hint that hel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,14 +61,28 @@ class Mistake:
         Raises:
             ValueError: an old text is not in the source.
         """
-        for old, new in self.edits:
-            if old not in source:
-                raise ValueError(f"{old!r} is not in the solution: {self.cause}")
-            source = source.replace(old, new)
+        source = edited(source, self.edits)
         space = dict(names)
         exec(compile(source, "<mistake>", "exec"), space)  # the course's own text
         made: Callable[..., Any] = space[source.partition("(")[0].removeprefix("def ").strip()]
         return made
+
+
+def edited(source: str, edits: Iterable[tuple[str, str]]) -> str:
+    """The source with (old text, new text) changed.
+
+    Raises:
+        ValueError: an old text is not in it.
+
+    Example:
+        >>> edited("return 2 * x", [("2 * x", "x")])
+        'return x'
+    """
+    for old, new in edits:
+        if old not in source:
+            raise ValueError(f"{old!r} is not in the solution")
+        source = source.replace(old, new)
+    return source
 
 
 def read(path: Path) -> dict[str, tuple[Mistake, ...]]:

@@ -31,14 +31,6 @@ def epoch(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     return w, steps
 
 
-def _epoch(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
-    steps = len(batches)
-    for x, y in batches:
-        gradient = 2 * x.T @ (x @ w - y) / len(y)
-        w = w - lr * hvd.allreduce(gradient, name="gradient")
-    return w, steps
-
-
 @cache
 def _digits() -> tuple[Any, Any]:
     digits = data.digits()
@@ -103,7 +95,7 @@ EPOCH = PlainCard(
         "The name of the tensor is that of the training step. Count on paper how often each rank submits it.",
         "The ranks have to agree on the number of steps before the first one: an allreduce of len(batches) with Min.",
     ),
-    broken=_epoch,
+    edits=(('int(hvd.allreduce(np.array(len(batches)), name="steps", op=hvd.Min))', "len(batches)"), ("batches[:steps]", "batches"),),
     causes=(
         ("The ranks give their gradients different names.", "The error has one name. How often did each rank use it?"),
         (
@@ -145,14 +137,6 @@ def validate(hvd: Any, right: Any, log: Any) -> Any:
     return accuracy, log
 
 
-def _validate(hvd: Any, right: Any, log: Any) -> Any:
-    accuracy = np.mean(right)
-    if hvd.rank() == 0:
-        accuracy = hvd.allreduce(accuracy, name="accuracy")
-        log.append(f"accuracy {accuracy:.2f}")
-    return accuracy, log
-
-
 def _answers(n: int) -> Case:
     return Case(n, "4 samples each", [([1] * (rank + 1) + [0] * (3 - rank), []) for rank in range(n)])
 
@@ -184,7 +168,7 @@ VALIDATE = PlainCard(
         "A collective ends only when every rank has called it. Is there an `if` around it?",
         "Call the allreduce on all ranks, before the `if`; what only rank 0 does is to write the log.",
     ),
-    broken=_validate,
+    edits=(('hvd.allreduce(np.mean(right), name="accuracy")\n    if hvd.rank() == 0:', 'np.mean(right)\n    if hvd.rank() == 0:\n        accuracy = hvd.allreduce(accuracy, name="accuracy")'),),
     causes=(
         (
             "Only rank 0 calls the allreduce.",
@@ -220,13 +204,6 @@ def gradients(hvd: Any, found: Any) -> Any:
     return [averages[name] for name in sorted(averages)]
 
 
-def _gradients(hvd: Any, found: Any) -> Any:
-    averages = {}
-    for name, gradient in found.items():
-        averages[name] = hvd.allreduce(gradient, name=name)
-    return [averages[name] for name in sorted(averages)]
-
-
 def _finished(orders: Sequence[str]) -> Case:
     """Letters are names. Gradients of one shape: without the names, different gradients are added to each other."""
     inputs = [({name: np.full(2, 10.0 * ord(name) + rank) for name in order},) for rank, order in enumerate(orders)]
@@ -255,7 +232,7 @@ GRADIENTS = PlainCard(
         "Each rank waits for its first gradient to be complete before it submits its second. Which is its first?",
         "Wait in one order on all ranks: sorted(found.items()). Or submit all with allreduce_async, then wait.",
     ),
-    broken=_gradients,
+    edits=(("sorted(found.items())", "found.items()"),),
     causes=(
         ("Two gradients have the same name.", "Then it would be a DuplicateNameError, and on one rank already."),
         ("One rank has a gradient that the others lack.", "All have the same names. Who waits for which?"),
@@ -287,14 +264,6 @@ def two_heads(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
     for name in sorted(weights):
         if found[name] is None:
             found[name] = np.zeros_like(weights[name])
-        weights[name] = weights[name] - lr * hvd.allreduce(found[name], name=name)
-    return [weights[name] for name in sorted(weights)]
-
-
-def _two_heads(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
-    for name in sorted(weights):
-        if found[name] is None:
-            continue
         weights[name] = weights[name] - lr * hvd.allreduce(found[name], name=name)
     return [weights[name] for name in sorted(weights)]
 
@@ -341,7 +310,7 @@ TWO_HEADS = PlainCard(
         "The rank whose gradient is None goes on to the next name. The others wait for it.",
         "Submit zeros in the place of None: np.zeros_like(weights[name]).",
     ),
-    broken=_two_heads,
+    edits=(("found[name] = np.zeros_like(weights[name])", "continue"),),
     causes=(
         ("The ranks submit in different orders.", "The names are sorted. Does every rank submit all of them?"),
         (

@@ -29,12 +29,6 @@ def restore(hvd: Any, weights: Any, path: Any) -> Any:
     return hvd.broadcast(weights, root_rank=0, name="weights")
 
 
-def _restore(hvd: Any, weights: Any, path: Any) -> Any:
-    if hvd.rank() == 0:
-        weights = np.array(path.read_text().split(), dtype=float)
-    return hvd.broadcast(weights, root_rank=0, name="weights")
-
-
 class File:
     """A small file of one machine.
 
@@ -97,7 +91,7 @@ RESTORE = PlainCard(
         "The weights are float32 on all ranks until rank 0 reads its file.",
         "np.array(…, dtype=np.float32)",
     ),
-    broken=_restore,
+    edits=(("dtype=np.float32", "dtype=float"),),
     causes=(
         (
             "Rank 0 has the weights in another dtype than the others.",
@@ -123,16 +117,6 @@ def start(hvd: Any, seed: Any, batches: Any) -> Any:
     random = np.random.default_rng(seed)
     w = random.normal(size=2)
     w = hvd.broadcast(w, root_rank=0, name="w")
-    for x, y in batches:
-        x = x + 0.01 * random.normal(size=x.shape)
-        gradient = 2 * x * (np.sum(x * w) - y)
-        w = w - 0.1 * hvd.allreduce(gradient, name="gradient")
-    return w
-
-
-def _start(hvd: Any, seed: Any, batches: Any) -> Any:
-    random = np.random.default_rng(seed)
-    w = random.normal(size=2)
     for x, y in batches:
         x = x + 0.01 * random.normal(size=x.shape)
         gradient = 2 * x * (np.sum(x * w) - y)
@@ -204,7 +188,7 @@ START = PlainCard(
         "All ranks add the same average to their weights. So a difference at the start never disappears.",
         'w = hvd.broadcast(w, root_rank=0, name="w"), before the first step. The verb returns; it changes nothing.',
     ),
-    broken=_start,
+    edits=(('    w = hvd.broadcast(w, root_rank=0, name="w")\n', ""),),
     causes=(
         (
             "Every rank adds noise of its own.",
@@ -241,14 +225,6 @@ def clip(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
     return w - gradient
 
 
-def _clip(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
-    length = np.linalg.norm(gradient)
-    if length > longest:
-        gradient = gradient * longest / length
-    gradient = comm.allreduce(gradient) / comm.size
-    return w - gradient
-
-
 def _lengths(lengths: Sequence[float], angles: Sequence[float]) -> Case:
     found = [length * np.array([np.cos(a), np.sin(a)]) for length, a in zip(lengths, angles, strict=True)]
     label = f"gradients of length {' and '.join(f'{length:g}' for length in lengths)}, at most 1"
@@ -270,7 +246,7 @@ CLIP = CommCard(
         "Clipping is no sum: the average of clipped gradients is not the clipped average.",
         "First the allreduce, then length and clipping.",
     ),
-    broken=_clip,
+    edits=(("    gradient = comm.allreduce(gradient) / comm.size\n", ""), ("    return w", "    gradient = comm.allreduce(gradient) / comm.size\n    return w"),),
     causes=(
         ("allreduce adds, and the sum must not be divided.", "The loss is a mean over all samples. So are gradients."),
         ("The limit must be multiplied by the number of ranks.", "Of one process it is 1, and that is to be repeated."),

@@ -26,12 +26,6 @@ def shards(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
     return order[rank::size]
 
 
-def _shards(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
-    random = np.random.default_rng([epoch, rank])
-    order = random.permutation(n)
-    return order[rank::size]
-
-
 def _dealt(function: Callable[..., Any], n: int, epoch: int, size: int) -> list[list[int]]:
     return [[int(one) for one in function(n, epoch, rank, size)] for rank in range(size)]
 
@@ -86,7 +80,7 @@ SHARDS = PlainCard(
         "order[0::2] and order[1::2] are everything, each once, if order is the same on both ranks. Is it?",
         "All ranks need one order in each epoch: np.random.default_rng(epoch).",
     ),
-    broken=_shards,
+    edits=(("default_rng(epoch)", "default_rng([epoch, rank])"),),
     causes=(
         ("n cannot be divided by the number of ranks.", "4 samples on 2 ranks go wrong as well."),
         (
@@ -115,13 +109,6 @@ def seconds(comm: Any, train: Any) -> Any:
     begin = comm.now
     train(comm)
     return comm.allreduce(comm.now - begin, max)
-
-
-def _seconds(comm: Any, train: Any) -> Any:
-    comm.barrier()
-    begin = comm.now
-    train(comm)
-    return comm.bcast(comm.now - begin, root=0)
 
 
 def _timed(function: Callable[..., Any], late_s: Sequence[float], own_s: Sequence[float]) -> Run:
@@ -190,7 +177,7 @@ SECONDS = PlainCard(
         "The job has ended when its slowest rank has. Every rank knows its own time only.",
         "comm.allreduce(comm.now - begin, max)",
     ),
-    broken=_seconds,
+    edits=(("comm.allreduce(comm.now - begin, max)", "comm.bcast(comm.now - begin, root=0)"),),
     causes=(
         (
             "The time told is that of rank 0, whatever the others do.",
@@ -222,11 +209,6 @@ def accuracy(comm: Any, right: Any) -> Any:
     return share
 
 
-def _accuracy(comm: Any, right: Any) -> Any:
-    share = comm.allreduce(np.mean(right)) / comm.size
-    return share
-
-
 def _shares(counts: Sequence[tuple[int, int]]) -> Case:
     label = " and ".join(f"{good} of {count}" for good, count in counts) + " right"
     return Case(len(counts), label, [(np.arange(count) < good,) for good, count in counts])
@@ -241,7 +223,7 @@ ACCURACY = CommCard(
         "A rank with one sample must not count as much as a rank with three. Weight by the number of samples.",
         "Two sums over the ranks: of right answers, and of samples. Then divide.",
     ),
-    broken=_accuracy,
+    edits=(("np.sum(right)) / comm.allreduce(len(right))", "np.mean(right)) / comm.size"),),
     causes=(
         ("True and False cannot be added up.", "They count as 1 and 0. The first cases are right."),
         (

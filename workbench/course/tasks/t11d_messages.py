@@ -37,19 +37,6 @@ def pipeline(comm: Any, rows: Any) -> Any:
     return got
 
 
-def _pipeline(comm: Any, rows: Any) -> Any:
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    got, row, pending = np.empty_like(rows), np.empty_like(rows[0]), []
-    for i in range(len(rows)):
-        row[:] = 2 * rows[i]
-        pending.append(comm.Isend(row, dest=right))
-    for i in range(len(rows)):
-        comm.Recv(got[i], source=left)
-    for request in pending:
-        request.wait()
-    return got
-
-
 class WatchedCommunicator(Communicator):
     """Remembers what is sent without waiting."""
 
@@ -114,7 +101,7 @@ PIPELINE = PlainCard(
         "All messages share one array, `row`, and it gets new numbers while the last message may still be sending.",
         "Every message needs memory of its own: row = 2 * rows[i] makes a new array.",
     ),
-    broken=_pipeline,
+    edits=(("row = 2 * rows[i]", "row[:] = 2 * rows[i]"),),
     causes=(
         ("Messages overtake each other.", "Messages between two ranks with one tag arrive in the order of sending."),
         ("Recv is called before the neighbour has sent.", "It waits until something comes. What does come?"),
@@ -147,16 +134,6 @@ def ring(comm: Any, x: Any) -> Any:
     return total
 
 
-def _ring(comm: Any, x: Any) -> Any:
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    total = x
-    for _ in range(comm.size - 1):
-        comm.send(x, dest=right)
-        x = comm.recv(source=left)
-        total = total + x
-    return total
-
-
 def _arrays(n: int, length: int) -> Case:
     return Case(n, f"length {length:,}", [(np.arange(length) + 100.0 * rank,) for rank in range(n)])
 
@@ -175,7 +152,7 @@ RING = CommCard(
         "A small message is sent although no rank waits for it, a large one only when its receiver is ready.",
         "x = comm.sendrecv(x, dest=right, source=left)",
     ),
-    broken=_ring,
+    edits=(("x = comm.sendrecv(x, dest=right, source=left)", "comm.send(x, dest=right)\n        x = comm.recv(source=left)"),),
     causes=(
         ("One rank makes a step less than the others.", "All make n - 1 steps. In which step does it hang?"),
         (
