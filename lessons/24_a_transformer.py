@@ -57,6 +57,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from workbench import cluster, data
 from workbench.course import figures
+from workbench.course.cards import cause
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.predictions import predict, reveal
 from workbench.course.tasks.t24_transformer import bf16
@@ -483,6 +484,64 @@ check("24.accumulate")
 
 # %% tags=["exercise"]
 check("24.clip")
+
+# %% [markdown] tags=["exercise"]
+# ## Find the mistake
+#
+# Programs on torch's own functions, each with one mistake. Repair it, and name its cause: `cause` lists four, and with
+# a letter it says whether that is the one. `check` runs the program on ranks that are threads of this process, with
+# torch's real functions and the workbench as backend; it needs no engines.
+
+# %% [markdown] tags=["exercise"]
+# ### No error, but each rank has gradients of its own
+#
+# Gradients of several micro-batches are added up, and sent once.
+
+# %% tags=["exercise"]
+# exercise: 24.accumulate_ddp
+
+# %% tags=["exercise"]
+check("24.accumulate_ddp")
+
+# %% tags=["exercise"]
+cause("24.accumulate_ddp")
+
+# %% tags=["instructor"]
+cause("24.accumulate_ddp", "c")
+
+# %% [markdown] tags=["exercise"]
+# ### DDP refuses a model that every rank has
+#
+# Some layers keep their weights. Which ones stands in a file of rank 0.
+
+# %% tags=["exercise"]
+# exercise: 24.fine_tune
+
+# %% tags=["exercise"]
+check("24.fine_tune")
+
+# %% tags=["exercise"]
+cause("24.fine_tune")
+
+# %% tags=["instructor"]
+cause("24.fine_tune", "a")
+
+# %% [markdown] tags=["exercise"]
+# ### Training hangs, after hours, when a loss is large
+#
+# With float16 a gradient may be infinite on one rank.
+
+# %% tags=["exercise"]
+# exercise: 24.scaled_step
+
+# %% tags=["exercise"]
+check("24.scaled_step")
+
+# %% tags=["exercise"]
+cause("24.scaled_step")
+
+# %% tags=["instructor"]
+cause("24.scaled_step", "b")
 
 # %% [markdown] tags=["exercise"]
 # ## On real ranks

@@ -50,6 +50,7 @@ import numpy as np
 import workbench
 from workbench import cluster
 from workbench.course import drawing
+from workbench.course.cards import cause
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.predictions import predict, reveal
 from workbench.course.tasks import task
@@ -412,6 +413,47 @@ check("25.forward_s")
 
 # %% tags=["exercise"]
 check("25.pieces")
+
+# %% [markdown] tags=["exercise"]
+# ## Find the mistake
+#
+# Programs on torch's own functions, each with one mistake. Repair it, and name its cause: `cause` lists four, and with
+# a letter it says whether that is the one. `check` runs the program on ranks that are threads of this process, with
+# torch's real functions and the workbench as backend; it needs no engines.
+
+# %% [markdown] tags=["exercise"]
+# ### The checkpoint is never written
+#
+# Rank 0 writes the whole model, now and then.
+
+# %% tags=["exercise"]
+# exercise: 25.checkpoint
+
+# %% tags=["exercise"]
+check("25.checkpoint")
+
+# %% tags=["exercise"]
+cause("25.checkpoint")
+
+# %% tags=["instructor"]
+cause("25.checkpoint", "d")
+
+# %% [markdown] tags=["exercise"]
+# ### No error, but with more ranks gradients are clipped less
+#
+# The gradients are clipped to a norm, as one process would.
+
+# %% tags=["exercise"]
+# exercise: 25.clip_sharded
+
+# %% tags=["exercise"]
+check("25.clip_sharded")
+
+# %% tags=["exercise"]
+cause("25.clip_sharded")
+
+# %% tags=["instructor"]
+cause("25.clip_sharded", "b")
 
 # %% [markdown] tags=["exercise"]
 # ## On real ranks

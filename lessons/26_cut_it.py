@@ -49,6 +49,7 @@
 import numpy as np
 
 from workbench import cluster
+from workbench.course.cards import cause
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.predictions import predict, reveal
 from workbench.course.simulator import simulate
@@ -443,6 +444,81 @@ check("26.ring_attention")
 
 # %% tags=["exercise"]
 check("26.zigzag")
+
+# %% [markdown] tags=["exercise"]
+# ## Find the mistake
+#
+# Programs on torch's own functions, each with one mistake. Repair it, and name its cause: `cause` lists four, and with
+# a letter it says whether that is the one. `check` runs the program on ranks that are threads of this process, with
+# torch's real functions and the workbench as backend; it needs no engines.
+
+# %% [markdown] tags=["exercise"]
+# ### No error, but tensor-parallel training is worse than training by one process
+#
+# Four ranks, two rows of two. Each row is a tensor group.
+
+# %% tags=["exercise"]
+# exercise: 26.dropout
+
+# %% tags=["exercise"]
+check("26.dropout")
+
+# %% tags=["exercise"]
+cause("26.dropout")
+
+# %% tags=["instructor"]
+cause("26.dropout", "c")
+
+# %% [markdown] tags=["exercise"]
+# ### No error, but a layer of 4,096 columns learns as one of 1,024
+#
+# Each rank draws the first weights of its columns.
+
+# %% tags=["exercise"]
+# exercise: 26.columns
+
+# %% tags=["exercise"]
+check("26.columns")
+
+# %% tags=["exercise"]
+cause("26.columns")
+
+# %% tags=["instructor"]
+cause("26.columns", "a")
+
+# %% [markdown] tags=["exercise"]
+# ### An addition is refused
+#
+# A product of DTensors, and a bias.
+
+# %% tags=["exercise"]
+# exercise: 26.with_bias
+
+# %% tags=["exercise"]
+check("26.with_bias")
+
+# %% tags=["exercise"]
+cause("26.with_bias")
+
+# %% tags=["instructor"]
+cause("26.with_bias", "d")
+
+# %% [markdown] tags=["exercise"]
+# ### No error, and no loss that falls
+#
+# The same grid, and the sampler of DDP.
+
+# %% tags=["exercise"]
+# exercise: 26.samples
+
+# %% tags=["exercise"]
+check("26.samples")
+
+# %% tags=["exercise"]
+cause("26.samples")
+
+# %% tags=["instructor"]
+cause("26.samples", "b")
 
 # %% [markdown] tags=["exercise"]
 # ## On real ranks

@@ -48,6 +48,7 @@
 import numpy as np
 
 from workbench import cluster
+from workbench.course.cards import cause
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.pipelines.picture import pipeline_picture
 from workbench.course.pipelines.played import gpipe, play
@@ -368,6 +369,64 @@ check("27.slots")
 
 # %% tags=["exercise"]
 check("27.balance_loss")
+
+# %% [markdown] tags=["exercise"]
+# ## Find the mistake
+#
+# Programs on torch's own functions, each with one mistake. Repair it, and name its cause: `cause` lists four, and with
+# a letter it says whether that is the one. `check` runs the program on ranks that are threads of this process, with
+# torch's real functions and the workbench as backend; it needs no engines.
+
+# %% [markdown] tags=["exercise"]
+# ### All micro-batches have arrived, and a rank still waits
+#
+# Each rank is a stage, and passes micro-batches on.
+
+# %% tags=["exercise"]
+# exercise: 27.stages
+
+# %% tags=["exercise"]
+check("27.stages")
+
+# %% tags=["exercise"]
+cause("27.stages")
+
+# %% tags=["instructor"]
+cause("27.stages", "c")
+
+# %% [markdown] tags=["exercise"]
+# ### It works in the test, and fails with real tokens
+#
+# Tokens go to the ranks of their experts, and experts are not equally busy.
+
+# %% tags=["exercise"]
+# exercise: 27.dispatch
+
+# %% tags=["exercise"]
+check("27.dispatch")
+
+# %% tags=["exercise"]
+cause("27.dispatch")
+
+# %% tags=["instructor"]
+cause("27.dispatch", "a")
+
+# %% [markdown] tags=["exercise"]
+# ### Once in a thousand steps all ranks fail, and one of them first
+#
+# And back to where they came from.
+
+# %% tags=["exercise"]
+# exercise: 27.through_experts
+
+# %% tags=["exercise"]
+check("27.through_experts")
+
+# %% tags=["exercise"]
+cause("27.through_experts")
+
+# %% tags=["instructor"]
+cause("27.through_experts", "b")
 
 # %% [markdown] tags=["exercise"]
 # ## On real ranks

@@ -21,11 +21,13 @@ from workbench.course.judging.task import is_blank
 from workbench.course.tasks import names, task
 from workbench.errors import MismatchError, WorkbenchError
 
-CARDS = [name for name in names() if name.startswith("11.")]
+CARDS = [name for name in names() if isinstance(task(name), Card)]
+OF_LESSON_11 = [name for name in CARDS if name.startswith("11.")]
 SECONDS = 10.0
 
 LESSON = load("w11")
-SAID, PICTURES = LESSON.SAID, LESSON.PICTURES
+PICTURES = LESSON.PICTURES
+SAID = {name: said for number in (11, 24, 25, 26, 27) for name, said in load(f"w{number}").SAID.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +107,7 @@ def test_both_make_a_card_done(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert "11.epoch                     ✗ tried" in told
     assert "11.validate                  ✗ cause?" in told
-    assert f"0 of {len(CARDS)} done" in told
+    assert f"0 of {len(OF_LESSON_11)} done" in told
     cause("11.validate", card("11.validate").right)
     assert "Now repair" not in capsys.readouterr().out
     exercise.progress("11")

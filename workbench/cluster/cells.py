@@ -99,11 +99,11 @@ def failures(error: Any) -> list[Failure]:
     """What an ``ipyparallel.CompositeError`` or ``RemoteError`` says, by rank."""
     found = getattr(error, "elist", None) or [(error.ename, error.evalue, error.traceback, error.engine_info)]
     return sorted(
-        (_rank(str(text), info or {}), *_ours(str(name), str(text), trace or "")) for name, text, trace, info in found
+        (_rank(str(text), info or {}), *ours(str(name), str(text), trace or "")) for name, text, trace, info in found
     )
 
 
-def _ours(name: str, text: str, trace: str) -> tuple[str, str, str]:
+def ours(name: str, text: str, trace: str) -> tuple[str, str, str]:
     """An error of ours that went through a framework's C++ has its own class and text again.
 
     DDP's ``backward()`` makes a RuntimeError of it, TensorFlow's and JAX's graphs errors of theirs, with what else they

@@ -28,7 +28,7 @@ def with_numbers(value: Any, number: float) -> Any:
         return {key: with_numbers(one, number) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)([with_numbers(one, number) for one in value])
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "shape"):  # numpy's or torch's
         return np.full(value.shape, number)
     return number if isinstance(value, (int, float, np.number)) and not isinstance(value, bool) else value
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 
 def attention_by_torch(query, key, value):  # The function that everybody calls.
@@ -129,6 +131,85 @@ def clip_by_squares(comm, gradients, most):  # Compares squares, and takes the r
 def clip_by_hypot(comm, gradients, most):  # A reduction of norms that are added as the sides of a triangle.
     norm = comm.allreduce(math.hypot(*np.concatenate(gradients).tolist()), op=math.hypot)
     return [part / max(1.0, norm / most) for part in gradients]
+def mean_by_a_flag(dist, model, batches):  # What no_sync() sets, set by hand.
+    ddp = DistributedDataParallel(model)
+    for k, x in enumerate(batches, 1):
+        ddp.require_backward_grad_sync = k == len(batches)
+        ddp(x).square().mean().backward()
+    return [each.grad / len(batches) for each in model.parameters()]
+def mean_by_a_context(dist, model, batches):  # One loop, and no_sync() in all its turns but the last.
+    ddp = DistributedDataParallel(model)
+    for left in reversed(range(len(batches))):
+        with ddp.no_sync() if left else nullcontext():
+            (ddp(batches[left]).square().mean() / len(batches)).backward()
+    return [each.grad for each in model.parameters()]
+def mean_without_ddp(dist, model, batches):  # All gradients as one vector.
+    for x in batches: model(x).square().mean().backward()
+    flat = torch.cat([each.grad.flatten() for each in model.parameters()]) / len(batches)
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    parts = flat.split([each.numel() for each in model.parameters()])
+    return [part.view_as(each) for part, each in zip(parts, model.parameters(), strict=True)]
+def mean_of_one_loss(dist, model, batches):  # One backward for all micro-batches.
+    ddp = DistributedDataParallel(model)
+    torch.stack([ddp(x).square().mean() for x in batches]).mean().backward()
+    return [each.grad for each in model.parameters()]
+def tune_by_a_mask(dist, model, x, frozen):  # A tensor of the same size on all ranks.
+    mask = torch.tensor([float(layer in frozen) for layer in range(len(model))])
+    dist.broadcast(mask, src=0)
+    for layer, is_frozen in zip(model, mask.bool().tolist(), strict=True): layer.requires_grad_(not is_frozen)
+    ddp = DistributedDataParallel(model)
+    ddp(x).square().mean().backward()
+    trained = [(name, each.grad) for name, each in model.named_parameters() if each.grad is not None]
+    return [name for name, _ in trained], torch.cat([each.flatten() for _, each in trained]).norm().item()
+def tune_by_union(dist, model, x, frozen):  # Whoever has read a number: all hear it.
+    told = [None] * dist.get_world_size()
+    dist.all_gather_object(told, frozen)
+    for layer in {one for each in told for one in each}:
+        for each in model[layer].parameters(): each.requires_grad = False
+    ddp = DistributedDataParallel(model)
+    ddp(x).square().mean().backward()
+    mine = [each for each in model.parameters() if each.requires_grad]
+    names = [name for name, each in model.named_parameters() if each.requires_grad]
+    return names, torch.nn.utils.get_total_norm([each.grad for each in mine]).item()
+def tune_by_scatter(dist, model, x, frozen):  # Rank 0 hands the list out.
+    told = [None]
+    dist.scatter_object_list(told, [frozen] * dist.get_world_size() if dist.get_rank() == 0 else None, src=0)
+    names = [name for name, _ in model.named_parameters() if int(name.split(".")[0]) not in told[0]]
+    mine = [model.get_parameter(name) for name in names]
+    gradients = torch.autograd.grad(model(x).square().mean(), mine)
+    for each in gradients: dist.all_reduce(each, op=dist.ReduceOp.AVG)
+    return names, float(sum(float((each**2).sum()) for each in gradients) ** 0.5)
+def tune_by_max(dist, model, x, frozen):  # A 1 on any rank freezes; the norm is what clipping returns.
+    flags = torch.zeros(len(model), dtype=torch.int64)
+    flags[frozen] = 1
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    for layer in flags.nonzero().flatten().tolist(): model[layer].requires_grad_(False)
+    ddp = DistributedDataParallel(model)
+    ddp(x).square().mean().backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
+    return [name for name, each in model.named_parameters() if each.requires_grad], norm.item()
+def scaled_by_the_sum(dist, weights, gradient, scale):  # The infinity is in the sum: all ranks see it.
+    dist.all_reduce(gradient, op=dist.ReduceOp.AVG)
+    if gradient.isfinite().all(): return weights - 0.1 * (gradient / scale), scale
+    return weights, scale / 2
+def scaled_by_min(dist, weights, gradient, scale):  # Is it finite everywhere?
+    good = gradient.isfinite().all().int()
+    dist.all_reduce(good, op=dist.ReduceOp.MIN)
+    if not good: return weights, 0.5 * scale
+    dist.all_reduce(gradient)
+    return weights.sub(gradient, alpha=0.1 / (dist.get_world_size() * scale)), scale
+def scaled_by_objects(dist, weights, gradient, scale):  # All flags, as Python's own.
+    flags = [None] * dist.get_world_size()
+    dist.all_gather_object(flags, bool(torch.isinf(gradient).any()))
+    if any(flags): return weights, scale / 2
+    dist.all_reduce(gradient)
+    return weights - gradient / scale / len(flags) * 0.1, scale
+def scaled_with_a_flag(dist, weights, gradient, scale):  # One message: the flag travels behind the numbers.
+    bad = gradient.isinf().any()
+    both = torch.cat([gradient.nan_to_num(posinf=0.0, neginf=0.0) / scale, bad.double().reshape(1)])
+    dist.all_reduce(both)
+    if both[-1] > 0: return weights, scale / 2
+    return weights - 0.1 * both[:-1] / dist.get_world_size(), scale
 
 
 RIGHT = {
@@ -138,4 +219,7 @@ RIGHT = {
     "24.segments": [segments_in_a_loop, segments_in_numpy, segments_by_pairs, segments_by_counts],
     "24.accumulate": [accumulate_by_weights, accumulate_by_reduce, accumulate_in_a_loop, accumulate_by_tuples],
     "24.clip": [clip_by_a_vector, clip_by_gathered_norms, clip_by_squares, clip_by_hypot],
+    "24.accumulate_ddp": [mean_by_a_flag, mean_by_a_context, mean_without_ddp, mean_of_one_loss],
+    "24.fine_tune": [tune_by_a_mask, tune_by_union, tune_by_scatter, tune_by_max],
+    "24.scaled_step": [scaled_by_the_sum, scaled_by_min, scaled_by_objects, scaled_with_a_flag],
 }

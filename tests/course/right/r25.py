@@ -6,6 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
 
 
 def shards_by_torch(rows, n):  # What torch itself does.
@@ -117,6 +120,48 @@ def pieces_by_cuts(rows, saved, loaded):  # All places where something begins.
                 mine.append((r, inside[0], inside[-1]))
         found.append(mine)
     return found
+def whole_by_state_dict(dist, model):  # What torch has for it: rank 0 gets all, the others an empty dict.
+    fully_shard(model)
+    found = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    return list(found.values()) or None
+def whole_by_redistribute(dist, model):  # A DTensor that is replicated has the whole on each rank.
+    fully_shard(model)
+    whole = [each.redistribute(placements=[Replicate()]).to_local().detach() for each in model.parameters()]
+    return None if dist.get_rank() else whole
+def whole_by_parts(dist, model):  # Rank 0 gathers the parts, and puts them below each other.
+    fully_shard(model)
+    mine = [each.to_local().detach() for each in model.parameters()]
+    parts = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(mine, parts, dst=0)
+    return [torch.cat(each) for each in zip(*parts, strict=True)] if parts else None
+def whole_by_unshard(dist, model):  # FSDP gathers, as before a forward pass.
+    fully_shard(model)
+    model.unshard()
+    whole = [each.detach().clone() for each in model.parameters()]
+    model.reshard()
+    if dist.get_rank() == 0: return whole
+def backward(model, x): fully_shard(model)(x).square().mean().backward()
+def clip_the_whole(dist, model, x, most):  # Gathered before, so the norm is simple.
+    backward(model, x)
+    whole = [each.grad.full_tensor() for each in model.parameters()]
+    norm = torch.cat([each.flatten() for each in whole]).norm()
+    return [each * (most / norm).clamp(max=1) for each in whole]
+def clip_by_total_norm(dist, model, x, most):  # The norm is a DTensor, too: a part of a sum on each rank.
+    backward(model, x)
+    norm = torch.nn.utils.get_total_norm([each.grad for each in model.parameters()]).full_tensor()
+    if norm > most:
+        for each in model.parameters(): each.grad.mul_(most / norm.item())
+    return [each.grad.full_tensor() for each in model.parameters()]
+def clip_by_dtensors(dist, model, x, most):  # square() and sum() of DTensors are of the whole.
+    backward(model, x)
+    squares = sum(each.grad.square().sum().full_tensor().item() for each in model.parameters())
+    return [each.grad.full_tensor() / max(1.0, squares**0.5 / most) for each in model.parameters()]
+def clip_by_objects(dist, model, x, most):  # A number from each rank.
+    backward(model, x)
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, sum(float(each.grad.to_local().norm()) ** 2 for each in model.parameters()))
+    norm = sum(parts) ** 0.5
+    return [each.grad.full_tensor() * (most / norm if norm > most else 1) for each in model.parameters()]
 
 
 RIGHT = {
@@ -124,4 +169,6 @@ RIGHT = {
     "25.layer_step": [layer_with_one_gather, layer_by_rows, layer_by_autograd, layer_by_blocks],
     "25.forward_s": [forward_by_arrays, forward_recursively, forward_by_events, forward_backwards],
     "25.pieces": [pieces_by_sets, pieces_by_owner, pieces_in_one_line, pieces_by_cuts],
+    "25.checkpoint": [whole_by_state_dict, whole_by_redistribute, whole_by_parts, whole_by_unshard],
+    "25.clip_sharded": [clip_the_whole, clip_by_total_norm, clip_by_dtensors, clip_by_objects],
 }

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
 
 
 def loss_in_three_sums(comm, scores, first, targets):  # One message for each number.
@@ -114,6 +120,78 @@ def zigzag_by_dealing(tokens, n):  # Dealt out, there and back.
     for i, rank in enumerate([*range(n), *reversed(range(n))]):
         hands[rank].append((i * piece, (i + 1) * piece))
     return hands
+def drop_by_division(dist, x, seed, tensor):  # No mesh: the row is a quotient.
+    chance = torch.Generator().manual_seed(seed + dist.get_rank() // tensor)
+    return torch.where(torch.rand(x.shape, generator=chance) < 0.5, 2 * x, 0.0)
+def drop_by_coordinate(dist, x, seed, tensor):  # The place in the mesh.
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // tensor, tensor))
+    chance = torch.Generator()
+    chance.manual_seed(seed + mesh.get_coordinate()[0])
+    return x.mul(2).masked_fill(torch.empty(x.shape).uniform_(generator=chance) >= 0.5, 0)
+def drop_by_broadcast(dist, x, seed, tensor):  # The first of each row draws, and the others hear it.
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // tensor, tensor), mesh_dim_names=("rows", "places"))
+    kept = torch.empty(x.shape)
+    if mesh.get_local_rank("places") == 0:
+        chance = torch.Generator().manual_seed(seed + mesh.get_local_rank("rows"))
+        kept = (torch.rand(x.shape, generator=chance) < 0.5).float()
+    dist.broadcast(kept, group=mesh.get_group("places"), group_src=0)
+    return x * kept * 2
+def drop_by_counting(dist, x, seed, tensor):  # Row after row.
+    ranks = torch.arange(dist.get_world_size()).view(-1, tensor)
+    row = int((ranks == dist.get_rank()).nonzero()[0, 0])
+    numbers = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed + row))
+    return (x + x) * numbers.lt(0.5)
+def columns_by_slice(dist, seed, rows, width):  # From one column to another.
+    whole = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+    each = width // dist.get_world_size()
+    return whole[:, dist.get_rank() * each : (dist.get_rank() + 1) * each]
+def columns_by_distribute(dist, seed, rows, width):  # A DTensor's part.
+    whole = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+    return distribute_tensor(whole, init_device_mesh("cpu", (dist.get_world_size(),)), [Shard(1)]).to_local()
+def columns_by_scatter(dist, seed, rows, width):  # Rank 0 draws, and hands out.
+    mine, parts = torch.empty(rows, width // dist.get_world_size()), None
+    if dist.get_rank() == 0:
+        whole = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+        parts = [each.contiguous() for each in whole.hsplit(dist.get_world_size())]
+    dist.scatter(mine, parts, src=0)
+    return mine
+def columns_by_broadcast(dist, seed, rows, width):  # The whole is sent, and each cuts.
+    whole = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed + dist.get_rank()))
+    dist.broadcast(whole, src=0)
+    each = width // dist.get_world_size()
+    return whole.narrow(1, dist.get_rank() * each, each)
+def bias_that_is_cut(dist, x, weight, bias):  # As the columns are.
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    weight, bias = distribute_tensor(weight, mesh, [Shard(1)]), distribute_tensor(bias, mesh, [Shard(0)])
+    return (distribute_tensor(x, mesh, [Replicate()]) @ weight + bias).full_tensor()
+def bias_after_gathering(dist, x, weight, bias):  # Two tensors again.
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    product = distribute_tensor(x, mesh, [Replicate()]) @ distribute_tensor(weight, mesh, [Shard(1)])
+    return product.full_tensor() + bias
+def bias_by_columns(dist, x, weight, bias):  # torch's plan for a layer.
+    layer = torch.nn.Linear(*weight.shape).double()
+    layer.load_state_dict({"weight": weight.T, "bias": bias})
+    plan = ColwiseParallel(output_layouts=Replicate())
+    return parallelize_module(layer, init_device_mesh("cpu", (dist.get_world_size(),)), plan)(x)
+def bias_implicitly(dist, x, weight, bias):  # Tensors count as replicated here.
+    weight = distribute_tensor(weight, init_device_mesh("cpu", (dist.get_world_size(),)), [Shard(1)])
+    with implicit_replication(): return (x @ weight + bias).full_tensor()
+def samples_by_division(dist, count, seed, tensor):  # No mesh.
+    rows, row = dist.get_world_size() // tensor, dist.get_rank() // tensor
+    return list(DistributedSampler(range(count), num_replicas=rows, rank=row, seed=seed, drop_last=True))
+def samples_by_hand(dist, count, seed, tensor):  # What the sampler does.
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order[dist.get_rank() // tensor :: dist.get_world_size() // tensor]
+def samples_by_broadcast(dist, count, seed, tensor):  # The first of a row tells the others.
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // tensor, tensor), mesh_dim_names=("d", "t"))
+    told = list(DistributedSampler(range(count), mesh.size(0), mesh.get_coordinate()[0], seed=seed))
+    if mesh["t"].get_local_rank(): told = [0] * len(told)
+    dist.broadcast_object_list(told, group=mesh["t"].get_group(), group_src=0)
+    return told
+def samples_by_a_loader(dist, count, seed, tensor):  # As in training.
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // tensor, tensor), mesh_dim_names=("d", "t"))
+    sampler = DistributedSampler(range(count), mesh["d"].size(), mesh.get_local_rank("d"), seed=seed)
+    return [number for batch in DataLoader(range(count), batch_size=2, sampler=sampler) for number in batch.tolist()]
 
 
 RIGHT = {
@@ -121,4 +199,8 @@ RIGHT = {
     "26.sequence_parallel": [tokens_by_a_loop, tokens_by_alltoall, tokens_by_torch, tokens_in_turn],
     "26.ring_attention": [ring_by_logs, ring_that_keeps, ring_in_order, ring_that_skips],
     "26.zigzag": [zigzag_by_folding, zigzag_from_behind, zigzag_by_numpy, zigzag_by_dealing],
+    "26.dropout": [drop_by_division, drop_by_coordinate, drop_by_broadcast, drop_by_counting],
+    "26.columns": [columns_by_slice, columns_by_distribute, columns_by_scatter, columns_by_broadcast],
+    "26.with_bias": [bias_that_is_cut, bias_after_gathering, bias_by_columns, bias_implicitly],
+    "26.samples": [samples_by_division, samples_by_hand, samples_by_broadcast, samples_by_a_loader],
 }

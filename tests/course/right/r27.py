@@ -95,6 +95,89 @@ def balance_by_gathered_sums(comm, probabilities):  # The ranks' sums, gathered.
     mine = np.stack([np.bincount(probabilities.argmax(axis=1), minlength=experts), probabilities.sum(axis=0)])
     share, mean = np.mean(comm.allgather(mine), axis=0) / tokens
     return float(experts * share @ mean)
+def stages_with_isend(dist, x):  # Receives are begun at once, and sends waited for at the end.
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    came = [torch.empty_like(each) for each in x] if rank else x
+    come = [dist.irecv(each, rank - 1) for each in came] if rank else []
+    for work in come: work.wait()
+    done = [each + rank for each in came]
+    if rank == last: return done
+    for work in [dist.isend(each, rank + 1) for each in done]: work.wait()
+    return []
+def stages_one_after_the_other(dist, x):  # A stage does all of its work before the next begins.
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    batch = torch.stack(x)
+    if rank > 0: dist.recv(batch, src=rank - 1)
+    batch += rank
+    if rank < last: dist.send(batch, dst=rank + 1)
+    return list(batch) if rank == last else []
+def stages_by_objects(dist, x):  # Whatever can be pickled.
+    rank, n, results = dist.get_rank(), dist.get_world_size(), []
+    for micro in x:
+        box = [micro]
+        if rank: dist.recv_object_list(box, src=rank - 1)
+        box[0] = box[0] + rank
+        if rank + 1 < n: dist.send_object_list(box, dst=rank + 1)
+        else: results += box
+    return results
+def stages_by_batches_of_messages(dist, x):  # batch_isend_irecv, a message at a time.
+    rank, n = dist.get_rank(), dist.get_world_size()
+    def go(verb, tensor, peer):
+        for work in dist.batch_isend_irecv([dist.P2POp(verb, tensor, peer)]): work.wait()
+    for micro in x:
+        if rank: go(dist.irecv, micro, rank - 1)
+        micro += rank
+        if rank < n - 1: go(dist.isend, micro, rank + 1)
+    return x if rank == n - 1 else []
+def dispatch_by_lists(dist, tokens, expert):  # all_to_all takes lists of tensors.
+    n = dist.get_world_size()
+    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(n)]
+    dist.all_to_all(counts, [(expert == to).sum().reshape(1) for to in range(n)])
+    come = [tokens.new_empty(int(count), tokens.shape[1]) for count in counts]
+    dist.all_to_all(come, [tokens[expert == to] for to in range(n)])
+    return torch.cat(come)
+def dispatch_by_a_table(dist, tokens, expert):  # All counts on all ranks: a column of them is this rank's.
+    n, rank = dist.get_world_size(), dist.get_rank()
+    sent = torch.bincount(expert, minlength=n)
+    table = torch.empty(n, n, dtype=torch.int64)
+    dist.all_gather(list(table), sent)
+    come = table[:, rank].tolist()
+    mine = torch.empty(sum(come), tokens.shape[1], dtype=tokens.dtype)
+    dist.all_to_all_single(mine, tokens[torch.sort(expert, stable=True).indices], come, sent.tolist())
+    return mine
+def dispatch_by_objects(dist, tokens, expert):  # Everybody gets everything, and takes its own.
+    pairs = [None] * dist.get_world_size()
+    dist.all_gather_object(pairs, (tokens, expert))
+    return torch.cat([each[to == dist.get_rank()] for each, to in pairs])
+def dispatch_with_padding(dist, tokens, expert):  # Places for the fullest, and a mark at those that are taken.
+    n, most = dist.get_world_size(), torch.bincount(expert).max()
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    padded = tokens.new_full((n, int(most), tokens.shape[1]), float("nan"))
+    for to in range(n): padded[to, : (expert == to).sum()] = tokens[expert == to]
+    come = torch.empty_like(padded)
+    dist.all_to_all_single(come, padded)
+    return come[~come.isnan().any(dim=-1)]
+def experts_with_a_zero(dist, tokens, received, sent):  # A norm more, which is never the largest.
+    norms = torch.nn.functional.pad(tokens.norm(dim=1), (0, 1))
+    back = torch.empty(sum(sent), tokens.shape[1], dtype=tokens.dtype)
+    dist.all_to_all_single(back, tokens / norms.max(), output_split_sizes=sent, input_split_sizes=received)
+    return back
+def experts_by_default(dist, tokens, received, sent):  # Python's max has a word for it.
+    largest = max((row.norm().item() for row in tokens), default=1.0)
+    come = [tokens.new_empty(count, tokens.shape[1]) for count in sent]
+    dist.all_to_all(come, list((tokens / largest).split(received)))
+    return torch.cat(come)
+def experts_in_a_branch(dist, tokens, received, sent):  # Only the division is in it, and not the all-to-all.
+    if sum(received) > 0: tokens = tokens / torch.linalg.vector_norm(tokens, dim=1).amax()
+    back = tokens.new_zeros((sum(sent), tokens.size(1)))
+    work = dist.all_to_all_single(back, tokens, sent, received, async_op=True)
+    work.wait()
+    return back
+def experts_by_objects(dist, tokens, received, sent):  # All parts of all ranks.
+    largest = tokens.norm(dim=1).max() if tokens.numel() else 1
+    parts = [None] * len(sent)
+    dist.all_gather_object(parts, [each.clone() for each in (tokens / largest).split(received)])
+    return torch.cat([each[dist.get_rank()] for each in parts])
 
 
 RIGHT = {
@@ -102,4 +185,7 @@ RIGHT = {
     "27.to_experts": [experts_by_sorting, experts_by_lists, experts_at_once, experts_by_torch],
     "27.slots": [slots_by_counting, slots_by_counter, slots_by_iterators, slots_by_numpy],
     "27.balance_loss": [balance_of_means, balance_in_two_sums, balance_by_torch, balance_by_gathered_sums],
+    "27.stages": [stages_with_isend, stages_one_after_the_other, stages_by_objects, stages_by_batches_of_messages],
+    "27.dispatch": [dispatch_by_lists, dispatch_by_a_table, dispatch_by_objects, dispatch_with_padding],
+    "27.through_experts": [experts_with_a_zero, experts_by_default, experts_in_a_branch, experts_by_objects],
 }

@@ -73,7 +73,7 @@ def all_that_rank_0_remembers(snapshots):
         row = [mine[index] for mine in times]
         found.append((index, row.index(max(row)), [(max(row) - at) / 1000 for at in row]))
     return found
-@wrong("21.late", "your result is None. Is there a return?")
+@wrong("21.late", "your result is None, expected ")
 def prints_it(snapshots): _late(snapshots)
 @wrong("21.ready", "each name once only: it is ready in every step")
 def never_forgets(size, announcements):
@@ -90,7 +90,7 @@ def in_the_order_of_the_first(size, announcements):
     return [name for name in ranks if len(ranks[name]) == size]
 @wrong("21.ready", "not all have announced them")
 def all_that_were_announced(size, announcements): return list(dict.fromkeys(name for _, name in announcements))
-@wrong("21.ready", "your result is None. Is there a return?")
+@wrong("21.ready", "your result is None, expected ")
 def keeps_the_list(size, announcements): in_the_order_of_the_first(size, announcements)
 def _waits(
     size: Any, announcements: Any, now: Any, deadline_s: Any

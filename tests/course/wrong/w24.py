@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
 from wrong_answers import Answers
+
+from workbench.course.tasks import task
 
 wrong = Answers()
 
@@ -64,7 +70,7 @@ def rounds_down(layers, inside, between):
 @wrong("24.segments", "the two results are the wrong way round")
 def peak_first(layers, inside, between):
     return min((-(-layers // k) * between + k * inside, k) for k in range(1, layers + 1))
-@wrong("24.segments", "two numbers are asked for, the length and the peak")
+@wrong("24.segments", "your result is one number, 11, expected 2 items")
 def only_the_peak(layers, inside, between):
     return min(-(-layers // k) * between + k * inside for k in range(1, layers + 1))
 @wrong("24.accumulate", "the mean of the micro-batches' means was taken")
@@ -95,3 +101,102 @@ def always(comm, gradients, most):
 def gathers(comm, gradients, most):
     whole = np.concatenate([part for rank in comm.allgather(gradients) for part in rank])
     return [part * min(1.0, most / np.linalg.norm(whole)) for part in gradients]
+# --- 24.accumulate_ddp ---------------------------------------------------------------------------------
+@wrong("24.accumulate_ddp", "its mistake is still there. Which of")
+def waits_in_a_barrier(dist, model, batches):
+    ddp = DistributedDataParallel(model)
+    with ddp.no_sync():
+        for x in batches: ddp(x).square().mean().backward()
+    dist.barrier()
+    return [each.grad / len(batches) for each in model.parameters()]
+@wrong("24.accumulate_ddp", "its mistake is still there. Which of")
+def backward_alone_is_outside(dist, model, batches):
+    ddp = DistributedDataParallel(model)
+    with ddp.no_sync(): losses = [ddp(x).square().mean() for x in batches]
+    torch.stack(losses).mean().backward()
+    return [each.grad for each in model.parameters()]
+@wrong("24.accumulate_ddp", "only rank 0's numbers are in these results")
+def rank_0s_for_all(dist, model, batches):
+    for x in batches: model(x).square().mean().backward()
+    for each in model.parameters(): dist.broadcast(each.grad, src=0)
+    return [each.grad / len(batches) for each in model.parameters()]
+@wrong("24.accumulate_ddp", "MissingRanksError: Rank 1 is idle")
+def only_rank_0_sends(dist, model, batches):
+    ddp = DistributedDataParallel(model)
+    for k, x in enumerate(batches):
+        with ddp.no_sync() if dist.get_rank() or k < len(batches) - 1 else nullcontext():
+            ddp(x).square().mean().backward()
+    return [each.grad / len(batches) for each in model.parameters()]
+# --- 24.fine_tune --------------------------------------------------------------------------------------
+def trained(model):
+    found = {name: each.grad for name, each in model.named_parameters() if each.requires_grad}
+    return list(found), torch.nn.utils.get_total_norm(found.values()).item()
+@wrong("24.fine_tune", "Rank 0 has 2 params, while rank 1 has inconsistent 4 params")
+def unused_parameters(dist, model, x, frozen):
+    for layer in frozen: model[layer].requires_grad_(False)
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    ddp(x).square().mean().backward()
+    return trained(model)
+@wrong("24.fine_tune", "MissingRanksError: Rank 0 is idle")
+def frozen_behind_ddp(dist, model, x, frozen):
+    ddp = DistributedDataParallel(model)
+    for layer in frozen: model[layer].requires_grad_(False)
+    ddp(x).square().mean().backward()
+    return trained(model)
+@wrong("24.fine_tune", "One rank did an allgather, but another rank did an broadcast")
+def only_rank_0_tells(dist, model, x, frozen):
+    if dist.get_rank() == 0: dist.broadcast_object_list([frozen], src=0)
+    for layer in frozen: model[layer].requires_grad_(False)
+    ddp = DistributedDataParallel(model)
+    ddp(x).square().mean().backward()
+    return trained(model)
+@wrong("24.fine_tune", "One rank had type int64, but another rank had type float32")
+def tensors_of_two_sizes(dist, model, x, frozen):
+    layers = torch.tensor(frozen)
+    dist.broadcast(layers, src=0)
+    for layer in layers.tolist(): model[layer].requires_grad_(False)
+    ddp = DistributedDataParallel(model)
+    ddp(x).square().mean().backward()
+    return trained(model)
+# --- 24.scaled_step ------------------------------------------------------------------------------------
+@wrong("24.scaled_step", "One rank did an allreduce, but another rank did an barrier")
+def waits_before_it_leaves(dist, weights, gradient, scale):
+    if not gradient.isfinite().all():
+        dist.barrier()
+        return weights, scale / 2
+    dist.all_reduce(gradient)
+    return weights - 0.1 * gradient / dist.get_world_size() / scale, scale
+@wrong("24.scaled_step", "A collective failed on rank 0, and the function caught the error")
+def catches_what_comes(dist, weights, gradient, scale):
+    if not gradient.isfinite().all(): return weights, scale / 2
+    try: dist.all_reduce(gradient)
+    except RuntimeError: return weights, scale / 2
+    return weights - 0.1 * gradient / dist.get_world_size() / scale, scale
+@wrong("24.scaled_step", "One rank had type float64, but another rank had type float32")
+def asks_in_the_branch(dist, weights, gradient, scale):
+    bad = torch.zeros(())
+    if not gradient.isfinite().all():
+        bad += 1
+        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    if bad: return weights, scale / 2
+    dist.all_reduce(gradient)
+    return weights - 0.1 * gradient / dist.get_world_size() / scale, scale
+@wrong("24.scaled_step", "Expected parameter `tensor` of type torch.Tensor")
+def counts_as_a_number(dist, weights, gradient, scale):
+    bad = not gradient.isfinite().all()
+    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    if bad: return weights, scale / 2
+    dist.all_reduce(gradient)
+    return weights - 0.1 * gradient / dist.get_world_size() / scale, scale
+SAID = {
+    "24.accumulate_ddp": ("rank 0, the gradients, item 0, index 0: your result is 0.245093, expected 0.262218",),
+    "24.fine_tune": (
+        "DDP expects same model across all ranks, but Rank 0 has 2 params, while rank 1 has inconsistent 4 params",
+    ),
+    "24.scaled_step": (
+        "MissingRanksError: Rank 1 is idle, so 'allreduce.0.0'",
+        "ranks 0, 2: waiting in the cell, line",
+    ),
+}
+"""What check() must say of each broken program as it comes."""
+for name, told in SAID.items(): wrong(name, told[0])(task(name).broken)

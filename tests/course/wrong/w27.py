@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
+import torch
 from wrong_answers import Answers
+
+from workbench.course.tasks import task
 
 wrong = Answers()
 
@@ -62,3 +67,104 @@ def gathers_probabilities(comm, probabilities):
     every = np.concatenate(comm.allgather(probabilities))
     share = np.eye(every.shape[1])[every.argmax(axis=1)].mean(axis=0)
     return every.shape[1] * float(share @ every.mean(axis=0))
+# --- 27.stages -----------------------------------------------------------------------------------------
+def passed(dist, x, add=None):
+    rank, last, done = dist.get_rank(), dist.get_world_size() - 1, []
+    for micro in x:
+        if rank > 0: dist.recv(micro, rank - 1)
+        done.append(micro + rank)
+        if rank < last: dist.send(done[-1], rank + 1)
+    return done
+@wrong("27.stages", "A collective failed on rank 0, and the function caught the error")
+def catches_it(dist, x):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    done = passed(dist, x)
+    with suppress(Exception):
+        if rank < last: dist.send(done[-1], rank + 1)
+    return done if rank == last else []
+@wrong("27.stages", "MissingRanksError: Rank 0 is idle")
+def last_one_after_the_loop(dist, x):
+    rank, last, results = dist.get_rank(), dist.get_world_size() - 1, []
+    for micro in x:
+        if rank > 0: dist.recv(micro, rank - 1)
+        micro = micro + rank
+        results.append(micro)
+    if rank < last: dist.send(micro, rank + 1)
+    return results if rank == last else []
+@wrong("27.stages", "MissingRanksError: Rank 1 is idle")
+def last_receives_one_more(dist, x):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    done = passed(dist, x)
+    if rank < last: dist.send(done[-1], rank + 1)
+    if rank == last: dist.recv(torch.empty_like(x[0]), rank - 1)
+    return done if rank == last else []
+@wrong("27.stages", "The ranks wait for each other")
+def meets_at_the_end(dist, x):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    done = passed(dist, x)
+    if rank < last: dist.send(done[-1], rank + 1)
+    dist.barrier()
+    return done if rank == last else []
+# --- 27.dispatch ---------------------------------------------------------------------------------------
+def sorted_by(tokens, expert): return tokens[expert.argsort(stable=True)]
+@wrong("27.dispatch", "of torch.float64 do not make torch.Size([2, 2])")
+def all_equally_many(dist, tokens, expert):
+    mine = torch.empty_like(tokens)
+    dist.all_to_all_single(mine, sorted_by(tokens, expert))
+    return mine
+@wrong("27.dispatch", "ranks 0, 1: sent 1, and 2 expected")
+def counts_of_all(dist, tokens, expert):
+    sent = torch.bincount(expert, minlength=dist.get_world_size())
+    received = sent.clone()
+    dist.all_reduce(received)
+    mine = tokens.new_empty(int(received.sum()), tokens.shape[1])
+    dist.all_to_all_single(mine, sorted_by(tokens, expert), received.tolist(), sent.tolist())
+    return mine
+@wrong("27.dispatch", "Rank 0 was sent other sizes than it expects")
+def counts_of_rank_0(dist, tokens, expert):
+    sent = torch.bincount(expert, minlength=dist.get_world_size())
+    received = sent.clone()
+    dist.broadcast(received, src=0)
+    mine = tokens.new_empty(int(received.sum()), tokens.shape[1])
+    dist.all_to_all_single(mine, sorted_by(tokens, expert), received.tolist(), sent.tolist())
+    return mine
+@wrong("27.dispatch", "has shape (3, 2), expected (2, 2)")
+def catches_and_keeps(dist, tokens, expert):
+    sent = torch.bincount(expert, minlength=dist.get_world_size()).tolist()
+    mine = torch.empty_like(tokens)
+    try: dist.all_to_all_single(mine, sorted_by(tokens, expert), sent, sent)
+    except ValueError: return tokens
+    return mine
+# --- 27.through_experts --------------------------------------------------------------------------------
+def sent_back(dist, tokens, received, sent):
+    back = tokens.new_empty(sum(sent), tokens.shape[1])
+    dist.all_to_all_single(back, tokens, sent, received)
+    return back
+@wrong("27.through_experts", "MissingRanksError: Rank 1 is idle")
+def leaves_early(dist, tokens, received, sent):
+    if len(tokens) == 0: return tokens
+    return sent_back(dist, tokens / tokens.norm(dim=1).max(), received, sent)
+@wrong("27.through_experts", "A collective failed on rank 0, and the function caught the error")
+def catches_and_leaves(dist, tokens, received, sent):
+    try: return sent_back(dist, tokens / tokens.norm(dim=1).max(), received, sent)
+    except RuntimeError: return tokens
+@wrong("27.through_experts", "max(): Expected reduction dim to be specified for input.numel() == 0")
+def waits_first(dist, tokens, received, sent):
+    dist.barrier()
+    return sent_back(dist, tokens / tokens.norm(dim=1).max(), received, sent)
+@wrong("27.through_experts", "MissingRanksError: Rank 1 is idle")
+def busy_ones_in_the_branch(dist, tokens, received, sent):
+    back = tokens.new_zeros(sum(sent), tokens.shape[1])
+    if len(tokens) > 0: dist.all_to_all_single(back, tokens / tokens.norm(dim=1).max(), sent, received)
+    return back
+@wrong("27.through_experts", "splits [1, 0, 3] do not match 0 rows and 3 ranks")
+def counts_swapped(dist, tokens, received, sent):
+    largest = tokens.norm(dim=1).max() if len(tokens) else 1.0
+    return sent_back(dist, tokens / largest, sent, received)
+SAID = {
+    "27.stages": ("MissingRanksError: Rank 1 is idle, so 'send.0.0to1.0.2'", "dist.send(micro, rank + 1)"),
+    "27.dispatch": ("Rank 0 was sent other sizes than it expects", "rank 1: sent 0, and 2 expected"),
+    "27.through_experts": ("max(): Expected reduction dim to be specified for input.numel() == 0",),
+}
+"""What check() must say of each broken program as it comes."""
+for name, told in SAID.items(): wrong(name, told[0])(task(name).broken)

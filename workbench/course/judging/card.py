@@ -11,6 +11,8 @@ from workbench.course.judging.mistake import Mistake, edited
 from workbench.course.judging.task import CommTask, PlainTask, Task
 from workbench.observe.figure import Figure
 
+STILL_THERE = "the program as it came gives this, too: its mistake is still there. Which of the four causes fits?"
+
 
 @dataclass(frozen=True)
 class Card(Task):
@@ -23,9 +25,9 @@ class Card(Task):
         draw: makes the picture of ``show()``, if a simulated run is not the one to look at.
     """
 
-    edits: tuple[tuple[str, str], ...] = field(kw_only=True)
-    causes: tuple[tuple[str, str], tuple[str, str], tuple[str, str], tuple[str, str]] = field(kw_only=True)
-    right: str = field(kw_only=True)
+    edits: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+    causes: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+    right: str = field(default="", kw_only=True)
     draw: Callable[[Callable[..., Any]], Figure] | None = field(default=None, kw_only=True)
 
     asks_cause = True
@@ -34,6 +36,11 @@ class Card(Task):
     def broken(self) -> Callable[..., Any]:
         """The program with its mistake."""
         return Mistake("", edits=self.edits).version_of(self.solution(), self.reference.__globals__)
+
+    @property
+    def known(self) -> list[Mistake]:
+        """With the card's own."""
+        return [*self.versions, Mistake("", cause=STILL_THERE, edits=self.edits)]
 
     def blank(self) -> str:
         """Its source."""

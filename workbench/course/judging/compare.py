@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from sysconfig import get_path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from workbench.common import text
 from workbench.course.judging.plain import from_torch
 from workbench.course.provenance.case import Case
 
-_HERE = (str(Path(__file__).resolve().parents[1]), threading.Thread.run.__code__.co_filename)
+_HERE = (str(Path(__file__).resolve().parents[2]), get_path("purelib"), threading.Thread.run.__code__.co_filename)
 _DIGITS = 6  # that are shown of a number, if they tell it from the right one
 
 
@@ -105,6 +106,8 @@ def unlike(mine: Any, wanted: Any) -> str:
         return next(
             (f", item {i}{w}" for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if (w := unlike(a, b))), ""
         )
+    if isinstance(wanted, (list, tuple)) and isinstance(mine, (int, float, np.number)):
+        return f": your result is one number, {mine!r}, expected {text.count(len(wanted), 'item')}. What is left out?"
     if mine is None and wanted is not None:
         has_arrays = isinstance(wanted, (list, tuple)) and any(isinstance(one, np.ndarray) for one in wanted)
         asked = text.count(len(wanted), "array") if has_arrays else repr(wanted)

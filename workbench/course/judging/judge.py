@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from workbench.course.figures import number
-from workbench.course.judging.cause import has_cause, honest, is_ours
+from workbench.course.judging.cause import honest, is_ours
 from workbench.course.judging.compare import about, compared, described, difference, unlike
 from workbench.course.judging.plain import PlainResults
-from workbench.course.judging.recognise import matches, recognised, spread
+from workbench.course.judging.recognise import of_ranks, recognised, spread
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
 from workbench.course.judging.why import why
 from workbench.course.provenance.explain import explanation
@@ -24,7 +24,6 @@ from workbench.course.simulator.deadlock import in_short
 from workbench.errors import DeadlineError
 
 DEADLINE_S = 8.0
-STILL_THERE = "the program as it came gives this, too: its mistake is still there. Which of the four causes fits?"
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def _with_cause(
     task: PlainTask, function: Callable[..., Any], wrong: str, holds: Callable[[Any], str], ours: bool
 ) -> str:
     """What is wrong, behind the known mistake that gives the same results; without one it must say why by itself."""
-    known = recognised(task.versions, task.reference, function, list(task.probes()), together=False)
+    known = recognised(task.known, task.reference, function, list(task.probes()), task.outcome)
     if known:
         return f"{known.cause}\n{wrong}"
     if narrow := getattr(function, "narrow", ""):
@@ -91,23 +90,7 @@ def _with_cause(
             f"your result has dtype {narrow}, which keeps too few digits: compute with Python's floats, or float64"
         )
         return f"{too_short}\n{wrong}"
-    broken = getattr(task, "broken", None)
-    if (
-        broken is not None
-        and "hvd" not in signature(task.reference).parameters
-        and not has_cause(wrong)
-        and _as_before(holds, broken) == wrong
-    ):
-        return f"{STILL_THERE}\n{wrong}"
     return honest(wrong, ours)
-
-
-def _as_before(holds: Callable[[Any], str], broken: Callable[..., Any]) -> str:
-    """What a card's own program is told."""
-    try:
-        return holds(broken)
-    except Exception as error:  # noqa: BLE001 - that program is broken
-        return described(error)
 
 
 def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> Iterator[Stage]:
@@ -164,12 +147,8 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
 def _known(task: CommTask, function: Callable[..., Any], case: Case) -> str:
     """The known mistake that gives the same results, as a line of its own; else nothing."""
     inputs = list(spread(task.cases(), case))
-    known = recognised(task.versions, task.reference, function, inputs, together=True)
-    if known:
-        return f"{known.cause}\n"
-    broken = getattr(task, "broken", None)
-    as_it_came = broken is not None and matches(broken, task.reference, function, inputs)
-    return f"{STILL_THERE}\n" if as_it_came else ""
+    known = recognised(task.known, task.reference, function, inputs, of_ranks)
+    return f"{known.cause}\n" if known else ""
 
 
 def _why_wrong(task: CommTask, function: Callable[..., Any], case: Case, run: Run, wrong: str) -> str:

@@ -1,8 +1,13 @@
-"""Usual mistakes, as data: a text beside each file of exercises, and ``general.txt`` for what may go wrong anywhere.
+"""The words of exercises, as data: a text beside each file of exercises. ``general.txt``: what may go wrong anywhere.
 
-Exercises have headings, and mistakes are in blocks, each with the hint that helps::
+Exercises have headings. The first block has three hints, each telling more. The others are usual mistakes, each with
+the hint that helps::
 
     # 04.average_gradients
+
+    1 What would one process with all of the samples compute?
+    2 …
+    3 …
 
     ? How many samples are there on all ranks together?
     ~ divided by this rank's own count
@@ -15,6 +20,14 @@ Exercises have headings, and mistakes are in blocks, each with the hint that hel
 3. ``!`` is what ``check()`` says first: of an answer with the results of a known wrong version of the solution, which
    differs from it as the lines below tell, ``-`` old and ``+`` new; or, with no such lines, before an exception with
    the words above, whose own text knows nothing of the lesson. A block may have several.
+
+In a card's first block there are, behind the hints, four causes by letter, each with its answer behind ``|`` and a
+``*`` at the right one; then how the program with the mistake differs from the solution. A lone ``+`` leaves text out::
+
+    b* Each rank takes the norm of its own part. | A part's norm is smaller than that of the whole. Add up the squares.
+    …
+    -     dist.all_reduce(squares)
+    +
 """
 
 from __future__ import annotations
@@ -22,10 +35,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 _EDIT = re.compile(r"((?:^-.*\n)+)((?:^\+.*\n)+)", re.MULTILINE)
+_FIRST = re.compile(r"1 (.+)\n2 (.+)\n3 (.+)\n(?:((?:[a-d]\*? .+ \| .+\n){4})((?:(?:-.*\n)+(?:\+.*\n)+)+))?")
 _BLOCK = re.compile(r"\? .+\n(?=[~!])(~ .+\n)*(! .+\n((-.*\n)+(\+.*\n)+)*)*")
 
 
@@ -97,8 +112,23 @@ def read(path: Path) -> dict[str, tuple[Mistake, ...]]:
             found[name := block[2:]] = ()
         elif _BLOCK.fullmatch(f"{block}\n"):
             found[name] += tuple(_in_block(f"{block}\n"))
-        else:
+        elif not _FIRST.fullmatch(f"{block}\n"):
             raise ValueError(f"{path.name}: a block is ?, then lines of ~, then ! with or without - and +:\n{block}")
+    return found
+
+
+def words(path: Path) -> dict[str, dict[str, Any]]:
+    """The first blocks: fields of a task, or of a :class:`~workbench.course.judging.card.Card`, by exercise."""
+    found = {}
+    for heading, block in pairwise(path.read_text(encoding="utf-8").rstrip().split("\n\n")):
+        if first := _FIRST.fullmatch(f"{block}\n"):
+            *hints, causes, edits = first.groups()
+            fields: dict[str, Any] = {"hints": tuple(hints)}
+            if causes:
+                fields["right"] = "".join(re.findall(r"^([a-d])\*", causes, re.MULTILINE))
+                fields["causes"] = tuple(tuple(one.split(" ", 1)[1].split(" | ")) for one in causes.splitlines())
+                fields["edits"] = _edits(edits)
+            found[heading.removeprefix("# ")] = fields
     return found
 
 
@@ -112,7 +142,8 @@ def _in_block(block: str) -> Iterator[Mistake]:
 
 
 def _edits(lines: str) -> tuple[tuple[str, str], ...]:
-    return tuple((_unsigned(old), _unsigned(new)) for old, new in _EDIT.findall(lines))
+    found = [(_unsigned(old), _unsigned(new)) for old, new in _EDIT.findall(lines)]
+    return tuple((old.rstrip("\n") + "\n" if old.startswith("    ") and not new else old, new) for old, new in found)
 
 
 def _unsigned(lines: str) -> str:

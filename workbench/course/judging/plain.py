@@ -17,6 +17,8 @@ def from_torch(value: Any) -> Any:
     """A tensor of torch, TensorFlow or JAX as an array of numpy; anything else as it is."""
     if type(value).__module__.partition(".")[0] not in _FRAMEWORKS or not hasattr(value, "dtype"):
         return value  # a proxy is not asked for attributes: that would be a message
+    if hasattr(value, "full_tensor"):
+        raise TypeError("A DTensor is a part of a tensor on each rank: full_tensor(), on all ranks, makes it whole.")
     value = value.detach().cpu() if hasattr(value, "detach") else value
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 

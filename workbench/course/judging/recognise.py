@@ -27,6 +27,8 @@ _CLOSE = 1e-9
 _ENDLESS = ("never ends",)
 _WHERE = re.compile(r" \(in .*, line .*")  # the learner's line
 Function = Callable[..., Any]
+Outcome = Callable[[Function, Any], Any]
+"""What comes of a function, of an input"""
 
 
 @cache
@@ -36,7 +38,7 @@ def version(reference: Function, mistake: Mistake) -> Function:
 
 
 def recognised(
-    known: Sequence[Mistake], reference: Function, function: Function, inputs: Sequence[Any], together: bool
+    known: Sequence[Mistake], reference: Function, function: Function, inputs: Sequence[Any], outcome: Outcome
 ) -> Mistake | None:
     """The mistake whose results a function has, on all inputs; None if there is none.
 
@@ -45,25 +47,20 @@ def recognised(
         reference: the solution.
         function: the learner's, which gave a wrong result.
         inputs: cases of ranks, or arguments; some on which it was wrong.
-        together: do ranks call it together?
+        outcome: :func:`of_call`, :func:`of_ranks`, or :func:`of_threads` of something.
     """
     if not known:
         return None
-    found = _outcomes(function, reference, inputs, together)
-    fits = (one for one in known if _fits(version(reference, one), found, together))
+    found = _outcomes(function, reference, inputs, outcome)
+    fits = (one for one in known if _fits(version(reference, one), found, outcome))
     return next(fits, None) if found else None
 
 
-def matches(other: Function, reference: Function, function: Function, inputs: Sequence[Any]) -> bool:
-    """Have two functions that ranks call together the same wrong results?"""
-    found = _outcomes(function, reference, inputs, together=True)
-    return bool(found) and _fits(other, found, together=True)
-
-
-def _outcomes(function: Function, reference: Function, inputs: Sequence[Any], together: bool) -> list[tuple[Any, Any]]:
+def _outcomes(
+    function: Function, reference: Function, inputs: Sequence[Any], outcome: Outcome
+) -> list[tuple[Any, Any]]:
     """(input, what comes of it); nothing if all of it is right."""
-    outcome, until = _of_ranks if together else _of_call, time.monotonic() + _ALL_S
-    found, wrong = list[tuple[Any, Any]](), False
+    until, found, wrong = time.monotonic() + _ALL_S, list[tuple[Any, Any]](), False
     for one in inputs[:_ENOUGH]:
         if (began := time.monotonic()) > until:
             break
@@ -75,16 +72,15 @@ def _outcomes(function: Function, reference: Function, inputs: Sequence[Any], to
             return []
         wrong = wrong or not same(found[-1][1], right)
     # Who returns None for all arguments may have made any mistake, and not that of a version which finds no result.
-    nothing = not together and all(come[:2] == ("returns", None) for _, come in found)
+    nothing = outcome is of_call and all(come[:2] == ("returns", None) for _, come in found)
     return found if wrong and not nothing else []
 
 
-def _fits(other: Function, found: Sequence[tuple[Any, Any]], together: bool) -> bool:
-    outcome = _of_ranks if together else _of_call
+def _fits(other: Function, found: Sequence[tuple[Any, Any]], outcome: Outcome) -> bool:
     return all(same(come, outcome(other, one)) for one, come in found)
 
 
-def _of_call(function: Function, args: Sequence[Any]) -> Any:
+def of_call(function: Function, args: Sequence[Any]) -> Any:
     """What it returns, or raises; and whether it changes what it was given."""
     given = tuple(map(_copy, args))
     try:
@@ -103,7 +99,20 @@ def _copy(value: Any) -> Any:
         return value
 
 
-def _of_ranks(function: Function, case: Case) -> Any:
+def of_threads(run: Callable[..., list[Any]]) -> Outcome:
+    """What comes of ranks that are threads; ``run``: on_ranks, or on_torch_ranks."""
+
+    def outcome(function: Function, case: Case) -> Any:
+        try:
+            return "returns", plain(run(function, case.inputs))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
+            return "raises", type(error).__name__, _WHERE.sub("", str(error))
+
+    return outcome
+
+
+def of_ranks(function: Function, case: Case) -> Any:
+    """What comes of simulated ranks."""
     inputs = [tuple(map(copied, one)) for one in case.inputs]
     try:
         run = simulate(case.n, lambda comm: function(comm, *inputs[comm.rank]), deadline_s=_CALL_S)

@@ -8,18 +8,24 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from workbench.course.judging.cause import ERROR, UNKNOWN
+from workbench.course.judging.compare import unlike
 from workbench.course.judging.mistake import GENERAL, Mistake
+from workbench.course.judging.recognise import Outcome, of_call
 from workbench.course.provenance.case import Case
 from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
+from workbench.course.simulator.communicator import copied
 from workbench.observe.figure import Figure
 
 _VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
+Property = Callable[[Callable[..., Any]], str]
+"""Takes a learner's function, and returns what is wrong with it; else \"\"."""
 BLANK = "raise NotImplementedError  # your code here"
 """What stands where the learner's code is to go."""
 
@@ -86,10 +92,9 @@ class Task:
         name: lesson and name: ``03.ring_allreduce``.
         title: in some words.
         reference: the solution, with the learner's part between ``### BEGIN SOLUTION`` and ``### END SOLUTION``.
-        hints: three, each telling more.
+        hints: three, each telling more; from the text file beside the exercise's own.
         points: for grading.
-        mistakes: the usual ones, from the text file beside the exercise's own; the first that fits counts, and after
-            them those of any exercise.
+        mistakes: the usual ones, from there, too; the first that fits counts, and after them those of any exercise.
         asks_for: what a function must not take ready-made, such as ``comm.allreduce``: grading flags it.
         live: it is given models or optimizers, which cannot travel: its ranks are processes, see
             ``course/grading/live``.
@@ -98,7 +103,7 @@ class Task:
     name: str
     title: str
     reference: Callable[..., Any]
-    hints: tuple[str, str, str]
+    hints: tuple[str, str, str] = ("", "", "")
     points: int = field(default=1, kw_only=True)
     mistakes: Sequence[Mistake] = field(default=(), kw_only=True)
     asks_for: tuple[str, ...] = field(default=(), kw_only=True)
@@ -115,6 +120,11 @@ class Task:
     def versions(self) -> list[Mistake]:
         """Mistakes that are known by their results: wrong versions of the solution."""
         return [one for one in self.mistakes if one.edits]
+
+    @property
+    def known(self) -> list[Mistake]:
+        """Those by which a wrong result is recognised."""
+        return self.versions
 
     def helps(self, verdict: str) -> str:
         """The hint that fits what check() has said; empty if none does."""
@@ -207,14 +217,37 @@ class PlainTask(Task):
         properties: each takes the learner's function and returns "" or what is wrong, with the smallest case first.
             Its docstring is what is shown when it holds.
         probes: arguments with which wrong versions are told from each other; the function is wrong for some of them.
+        outcome: what comes of a function and a probe.
         deadline_s: of each property.
         draw: makes the picture of ``show()``.
     """
 
-    properties: Sequence[Callable[[Callable[..., Any]], str]] = field(kw_only=True)
-    probes: Callable[[], Iterable[tuple[Any, ...]]] = field(default=tuple, kw_only=True)
+    properties: Sequence[Property] = field(kw_only=True)
+    probes: Callable[[], Iterable[Any]] = field(default=tuple, kw_only=True)
+    outcome: Outcome = field(default=of_call, kw_only=True)
     deadline_s: float = field(default=30.0, kw_only=True)
     draw: Callable[[Callable[..., Any]], Figure] | None = field(default=None, kw_only=True)
+
+
+def stated(*properties: tuple[str, Property]) -> list[Property]:
+    """Properties, each with the sentence that is shown where it holds."""
+    for sentence, holds in properties:
+        holds.__doc__ = sentence
+    return [holds for _, holds in properties]
+
+
+def as_solution(reference: Callable[..., Any], *cases: tuple[str, Iterable[tuple[Any, ...]]]) -> list[Property]:
+    """Properties: with these arguments the results are the solution's. Each with its sentence, as in :func:`stated`."""
+    names = inspect.signature(reference).parameters
+
+    def wrong(function: Callable[..., Any], given: Iterable[tuple[Any, ...]]) -> str:
+        for one in given:
+            if told := unlike(function(*map(copied, one)), reference(*one)):
+                about = ", ".join(f"{name} {value}" for name, value in zip(names, one, strict=True))
+                return f"{about}{told}"
+        return ""
+
+    return stated(*((sentence, partial(wrong, given=given)) for sentence, given in cases))
 
 
 def inserted(name: str) -> str:
@@ -244,4 +277,4 @@ def is_blank(function: Callable[..., Any]) -> bool:
     return any(isinstance(one.value, ast.Constant) and one.value.value is Ellipsis for one in places)
 
 
-__all__ = ["BLANK", "Bound", "Case", "CommTask", "PlainTask", "Task", "inserted", "is_blank"]
+__all__ = ["BLANK", "Bound", "Case", "CommTask", "PlainTask", "Task", "as_solution", "inserted", "is_blank", "stated"]

@@ -1,6 +1,6 @@
 """All exercises by name. Each lesson's stand in a file of its own, ``t02_….py``, with the solutions.
 
-Beside it ``t02_….txt`` has their usual mistakes, in the form that ``judging/mistake.py`` reads.
+Beside it ``t02_….txt`` has their hints and usual mistakes, in the form that ``judging/mistake.py`` reads.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from workbench.course.judging.mistake import read
+from workbench.course.judging.mistake import read, words
 from workbench.course.judging.task import Task
 
 
@@ -56,12 +56,14 @@ def before(lesson: str) -> list[str]:
 
 @cache
 def _all() -> dict[str, Task]:
-    """By name, in the order of the files' names."""
+    """By name, in the order of the lessons; those of a lesson in that of the files' names."""
     files = sorted(Path(__file__).parent.glob("t[0-9]*.py"))
-    return {one.name: one for path in files for one in _in_file(path)}
+    found = sorted((one for path in files for one in _in_file(path)), key=lambda one: one.name[:2])
+    return {one.name: one for one in found}
 
 
 def _in_file(path: Path) -> Iterator[Task]:
-    mistakes = read(path.with_suffix(".txt"))
+    text = path.with_suffix(".txt")
+    mistakes, fields = read(text), words(text)
     for one in import_module(f"{__name__}.{path.stem}").TASKS:
-        yield replace(one, mistakes=mistakes[one.name])
+        yield replace(one, mistakes=mistakes[one.name], **fields[one.name])

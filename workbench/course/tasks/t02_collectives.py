@@ -91,14 +91,6 @@ TASKS = [
         "02.tree_broadcast",
         "broadcast in log2(n) rounds",
         tree_broadcast,
-        (
-            "In every round each rank that has the value can send it to a rank that does not: 1, 2, 4, 8 … ranks have "
-            "it.",
-            "Number the ranks from the root on: place = (rank - root) % n. In the round with step = 1, 2, 4 …, place p "
-            "below step sends to place p + step, if there is one.",
-            "while step < n: if place < step and place + step < n: send to (rank + step) % n; elif step <= place < 2 * "
-            "step: receive from (rank - step) % n; then step *= 2.",
-        ),
         # 2,000 floats do not leave before their receiver comes: a message that nobody takes is then noticed.
         cases=lambda: [
             _broadcast(n, length, root) for length in (1, 2000) for n in _SIZES for root in {0, n - 1, n // 2}
@@ -114,12 +106,6 @@ TASKS = [
         "02.shift_right",
         "pass something round the ring without a deadlock",
         shift_right,
-        (
-            "If all ranks send first, and a large message is sent only when its receiver is ready, no rank receives.",
-            "comm.sendrecv does both at once; or let even ranks send first and odd ones receive first (an odd number "
-            "of ranks?).",
-            "return comm.sendrecv(x, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)",
-        ),
         cases=lambda: [_shift(n, length) for length in (1, 100_000) for n in (*_SIZES[1:], 1)],
         expected=lambda case: [case.inputs[(rank - 1) % case.n][0] for rank in range(case.n)],
         bounds=_one_step,

@@ -103,12 +103,6 @@ TASKS = [
         "03.reduce_scatter",
         "the first half of the ring",
         reduce_scatter,
-        (
-            "In step s, rank r sends chunk r - s. The left neighbour does the same: which chunk comes from it?",
-            "From rank r - 1 comes its chunk (r - 1) - s. Add it to your own chunk of that number; all modulo n.",
-            "for step in range(n - 1): chunks[(rank - step - 1) % n] += comm.sendrecv(chunks[(rank - step) % n], "
-            "dest=(rank + 1) % n, source=(rank - 1) % n)",
-        ),
         cases=lambda: [_chunked(n, length) for n in (1, 2, 3, 4, 7) for length in _lengths(n)],
         expected=_scattered,
         bounds=_half,
@@ -121,14 +115,6 @@ TASKS = [
         "03.ring_allreduce",
         "the whole ring",
         ring_allreduce,
-        (
-            "Reduce-scatter first: afterwards rank r holds chunk r + 1 complete. Then the complete chunks go once "
-            "around the ring.",
-            "In step s of the second half, rank r sends the chunk that it completed or got last: number r + 1 - s; "
-            "chunk r - s comes in and replaces its own.",
-            "for step in range(n - 1): chunks[(rank - step) % n] = comm.sendrecv(chunks[(rank - step + 1) % n], "
-            "dest=right, source=left)",
-        ),
         cases=lambda: [_vectors(n, length) for n in (1, 2, 3, 4, 7) for length in _lengths(n)],
         expected=lambda case: [_sum(case)] * case.n,
         bounds=_both,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, stated
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 
@@ -154,21 +154,6 @@ def _told(function: Callable[..., Any], order: list[int]) -> str:
 _TELLING = [[0, 0], [0, 1, 0, 1], [1, 0, 0, 1, 1, 0], [0, 1, 1, 1, 2, 0], [2, 0, 1, 2, 2, 1, 0, 0]]
 
 
-def alone(function: Callable[..., Any]) -> str:
-    """One worker is never stale."""
-    return next((wrong for n in range(4) if (wrong := _told(function, [0] * n))), "")
-
-
-def in_turn(function: Callable[..., Any]) -> str:
-    """Workers of one speed: after the first round, as stale as there are other workers."""
-    return next((wrong for n in (2, 3, 5) if (wrong := _told(function, list(range(n)) * 2))), "")
-
-
-def unknown_workers(function: Callable[..., Any]) -> str:
-    """Workers may have any numbers."""
-    return _told(function, [7, 99, 7, 7, 12, 99])
-
-
 def any_order(function: Callable[..., Any]) -> str:
     """Any order, 200 of them."""
     random = np.random.default_rng(4)
@@ -181,13 +166,6 @@ TASKS = [
         "04.average_gradients",
         "the mean gradient over uneven shards",
         average_gradients,
-        (
-            "The average of the ranks' averages is wrong where one rank has more samples than another: each sample "
-            "must have the same weight, not each rank.",
-            "Two sums over all ranks are needed: that of the gradients, and that of the counts. A rank without samples "
-            "takes part in both, or the others wait for ever.",
-            "return comm.allreduce(total) / comm.allreduce(count)",
-        ),
         cases=_average_cases,
         expected=lambda case: [_mean(case)] * case.n,
         bounds=_no_lists,
@@ -199,13 +177,6 @@ TASKS = [
         "04.sgd_step",
         "one step on n ranks is one step on one",
         sgd_step,
-        (
-            "Each rank adds up the gradients of its own samples: x.T @ (x @ w - y). What is then missing is the mean "
-            "over all samples, which average_gradients gives.",
-            "All ranks have the same bits only if they use the result of one sum: floats added in a different order "
-            "give different bits.",
-            "total = comm.allreduce(x.T @ (x @ w - y)); count = comm.allreduce(len(y)); return w - lr * total / count",
-        ),
         cases=_sgd_cases,
         expected=lambda case: [_serial_step(case)] * case.n,
         bounds=_same_bits,
@@ -219,14 +190,20 @@ TASKS = [
         "04.stale",
         "how stale are the gradients?",
         stale,
-        (
-            "Count the updates: gradient number i comes when the weights have changed i times.",
-            "Remember for every worker how many changes there had been when it got its weights: 0 at the beginning, "
-            "and i + 1 after its gradient number i.",
-            "got = dict.fromkeys(order, 0); for update, worker in enumerate(order): append update - got[worker]; then "
-            "got[worker] = update + 1",
-        ),
         probes=lambda: [(one,) for one in (*_TELLING, [0, 0, 0], [1, 2, 3, 3])],
-        properties=[alone, in_turn, unknown_workers, any_order],
+        properties=[
+            *stated(
+                (
+                    "One worker is never stale.",
+                    lambda f: next((wrong for n in range(4) if (wrong := _told(f, [0] * n))), ""),
+                ),
+                (
+                    "Workers of one speed: after the first round, as stale as there are other workers.",
+                    lambda f: next((wrong for n in (2, 3, 5) if (wrong := _told(f, list(range(n)) * 2))), ""),
+                ),
+                ("Workers may have any numbers.", lambda f: _told(f, [7, 99, 7, 7, 12, 99])),
+            ),
+            any_order,
+        ],
     ),
 ]

@@ -290,14 +290,6 @@ TASKS = [
         "05.shard",
         "this rank's samples in this epoch",
         shard,
-        (
-            "All ranks draw the same order of all samples, from the seed and the epoch; then each takes its part of "
-            "it. No messages are needed.",
-            "np.random.default_rng([seed, epoch]).permutation(samples) is the order. Repeat its beginning until its "
-            "length can be divided by n: -(-samples // n) * n is that length, and np.resize repeats.",
-            "order = np.resize(np.random.default_rng([seed, epoch]).permutation(samples), -(-samples // n) * n); "
-            "rank r takes order[r::n].",
-        ),
         properties=[_equal_lengths, _complete, _again, _reshuffled, _seeds, _padded],
         draw=_drawn,
         points=2,
@@ -306,12 +298,6 @@ TASKS = [
         "05.weighted_mean",
         "a mean over shards of different lengths",
         weighted_mean,
-        (
-            "In the mean of the ranks' means a sample on a short shard counts more than one on a long shard. What can "
-            "be added up over the ranks without this error?",
-            "Sums and counts can. A rank without samples has the sum 0 and the count 0, and still takes part.",
-            "total, count = comm.allreduce(np.array([values.sum(), len(values)])); the mean is total / count.",
-        ),
         cases=lambda: [_uneven(*lengths) for lengths in _LENGTHS],
         expected=_mean,
         bounds=_little,

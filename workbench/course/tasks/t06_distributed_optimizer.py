@@ -231,13 +231,6 @@ TASKS = [
         "06.overlap",
         "send each gradient while the next one is computed",
         overlap,
-        (
-            "After a layer's compute() its gradient is ready: start the message at once, do not wait for it, and go "
-            "on with the next layer.",
-            "Keep what isend and irecv return in a list. Only after the last layer go through it and wait.",
-            "for seconds, mine in layers: comm.compute(seconds); requests.append((comm.isend(mine, dest=other), "
-            "comm.irecv(source=other))). Afterwards: (mine + received.wait()) / 2, and sent.wait().",
-        ),
         cases=lambda: [
             _case("one layer of length 3", [1.0], [3]),
             _case("no layers", [], []),
@@ -257,13 +250,6 @@ TASKS = [
         "06.in_order",
         "six lines of a training step in their order",
         in_order,
-        (
-            "What does each line need, and what does it change? Clipping needs the gradients as they will be used.",
-            "Gradients are sent during backward(), and are averages only after synchronize(). So B, F, A, C, in this "
-            "order; where can the other lines be?",
-            "The forward pass comes before backward(). zero_grad() may stand anywhere but between backward() and "
-            'step(): "DEBFAC" is one of three right orders.',
-        ),
         properties=[_each_once, _averaged, _clipped, _zeroed],
     ),
 ]

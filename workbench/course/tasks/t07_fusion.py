@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.common.text import count
-from workbench.course.judging.task import PlainTask, is_blank
+from workbench.course.judging.task import PlainTask, is_blank, stated
 
 _SAME = 1e-9
 
@@ -200,21 +200,6 @@ def _worse_in(function: Callable[..., Any], plan: Plan, setting: tuple[list[int]
     )
 
 
-def _ready_at_once(function: Callable[..., Any]) -> str:
-    """All tensors ready at once: one message for all is best."""
-    return _worse(function, ((sizes, [0.0] * len(sizes), alpha, beta) for sizes, _, alpha, beta in _settings(1, 60)))
-
-
-def _no_latency(function: Callable[..., Any]) -> str:
-    """Without latency: nothing has to wait for anything else."""
-    return _worse(function, ((sizes, ready, 0.0, beta) for sizes, ready, _, beta in _settings(2, 60)))
-
-
-def _any_setting(function: Callable[..., Any]) -> str:
-    """As early as with the best of all thresholds, in 400 settings."""
-    return _worse(function, _settings(3, 400))
-
-
 _FINE = [  # one threshold alone is best, and sums are some 3,000
     ([811, 626, 723, 640, 796, 257, 606], [575, 996, 1481, 2136, 2558, 2878, 3450], 267, 0.5),
     ([215, 851, 696, 318, 420, 226, 787], [396, 796, 1362, 1784, 2087, 2359, 3011], 406, 0.75),
@@ -247,13 +232,6 @@ TASKS = [
         "07.plan_buckets",
         "pack small tensors up to a threshold",
         plan_buckets,
-        (
-            "Go through the sizes in order. Each size is either put into the last bucket, or begins a new one.",
-            "It goes into the last bucket if there is one, and the sum with it is at most the threshold. The first "
-            "tensor of a bucket is never too large.",
-            "if buckets and sum(buckets[-1]) + size <= threshold: buckets[-1].append(size); else: "
-            "buckets.append([size]).",
-        ),
         probes=lambda: _PROBES,
         properties=[_all_in_order, _within, _few],
     ),
@@ -261,14 +239,25 @@ TASKS = [
         "07.best_threshold",
         "the threshold with which the last bucket arrives first",
         best_threshold,
-        (
-            "No formula is needed: try thresholds, and keep the one with the least finish_time. Which ones are there "
-            "to try?",
-            "Sizes are whole numbers, so all plans are found among the thresholds 0, 1, …, sum(sizes). With large "
-            "sizes that is slow; the plan changes only at sums of neighbouring sizes.",
-            "min(range(sum(sizes) + 1), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))",
-        ),
-        properties=[_ready_at_once, _no_latency, _any_setting, _one_threshold_alone],
+        properties=[
+            *stated(
+                (
+                    "All tensors ready at once: one message for all is best.",
+                    lambda f: _worse(
+                        f, ((sizes, [0.0] * len(sizes), alpha, beta) for sizes, _, alpha, beta in _settings(1, 60))
+                    ),
+                ),
+                (
+                    "Without latency: nothing has to wait for anything else.",
+                    lambda f: _worse(f, ((sizes, ready, 0.0, beta) for sizes, ready, _, beta in _settings(2, 60))),
+                ),
+                (
+                    "As early as with the best of all thresholds, in 400 settings.",
+                    lambda f: _worse(f, _settings(3, 400)),
+                ),
+            ),
+            _one_threshold_alone,
+        ],
         points=2,
     ),
 ]

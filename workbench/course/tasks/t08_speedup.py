@@ -12,7 +12,7 @@ import numpy as np
 
 from workbench.collectives import ring
 from workbench.course.judging.ratio import Factor, of_numbers
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.task import PlainTask, stated
 from workbench.course.simulator import simulate
 
 
@@ -98,16 +98,6 @@ def _seconds(function: Callable[..., Any], cases: Sequence[tuple[int, float, flo
     return ""
 
 
-def one_rank_sends_nothing(function: Callable[..., Any]) -> str:
-    """One rank has nobody to wait for."""
-    return _seconds(function, [(1, 0, 1.0, 1.0), (1, 1000, 2e-5, 1e-9)])
-
-
-def latency(function: Callable[..., Any]) -> str:
-    """Without a byte, latency is left."""
-    return _seconds(function, [(n, 0, 1.0, 1.0) for n in (2, 3, 4, 16)])
-
-
 def bandwidth(function: Callable[..., Any]) -> str:
     """Without latency, each rank sends 2(n - 1)/n of the bytes."""
     whole = _seconds(function, [(n, 1200, 0.0, 1.0) for n in (2, 3, 4, 16)])
@@ -151,25 +141,10 @@ _ROUNDS = [
 ]
 
 
-def one_round(function: Callable[..., Any]) -> str:
-    """One round, ranks that are equally fast."""
-    return _ratio(function, [[6.0]], [[4.0, 4.0]]) or _ratio(function, [[6.0]], [[2.0, 2.0, 2.0, 2.0]])
-
-
-def slowest_counts(function: Callable[..., Any]) -> str:
-    """The slowest rank counts."""
-    return _ratio(function, [[6.0]], [[3.0, 4.0]]) or _ratio(function, [[6.0]], [[4.0, 2.0, 3.0]])
-
-
 def each_round_for_itself(function: Callable[..., Any]) -> str:
     """A busy moment counts on both sides: compare within a round."""
     busy = _ratio(function, [[6.0], [18.0], [6.0]], [[4.0, 3.0], [12.0, 9.0], [4.0, 4.0]])
     return busy or _ratio(function, [[9.0], [4.0], [12.0]], [[3.0, 2.0], [8.0, 5.0], [6.0, 4.0]])
-
-
-def outlier(function: Callable[..., Any]) -> str:
-    """One round that went wrong changes nothing."""
-    return _ratio(function, [[6.0], [6.0], [60.0]], [[4.0, 3.0], [4.0, 3.0], [4.0, 3.0]])
 
 
 def any_rounds(function: Callable[..., Any]) -> str:
@@ -226,38 +201,47 @@ TASKS = [
         "08.ring_time",
         "how long does a ring allreduce take?",
         ring_time,
-        (
-            "Two factors: how many steps there are, and how long one takes. All ranks send at the same time.",
-            "A message is an n-th of the array: nbytes / n bytes, so a step takes alpha_s + beta_s * nbytes / n.",
-            "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)",
-        ),
         probes=lambda: [(3, 1000, 0.5, 0.25), (1, 1000, 0.1, 0.1), *_TELLING[::2]],
-        properties=[one_rank_sends_nothing, latency, bandwidth, as_simulated],
+        properties=[
+            *stated(
+                ("One rank has nobody to wait for.", lambda f: _seconds(f, [(1, 0, 1.0, 1.0), (1, 1000, 2e-5, 1e-9)])),
+                ("Without a byte, latency is left.", lambda f: _seconds(f, [(n, 0, 1.0, 1.0) for n in (2, 3, 4, 16)])),
+            ),
+            bandwidth,
+            as_simulated,
+        ],
     ),
     PlainTask(
         "08.speedup",
         "speed-up and efficiency, honestly",
         speedup,
-        (
-            "A round is over when its slowest rank is. Then compare within the round: alone over together.",
-            "You have one ratio per round now. Their median is the speed-up; statistics.median also takes an even "
-            "number of them. Efficiency is the speed-up per rank.",
-            "ratios = [max(one) / max(many) for one, many in zip(alone, together)]; middle = "
-            "statistics.median(ratios); return middle, middle / len(together[0])",
-        ),
         probes=lambda: _ROUNDS,
-        properties=[one_round, slowest_counts, each_round_for_itself, outlier, any_rounds],
+        properties=[
+            *stated(
+                (
+                    "One round, ranks that are equally fast.",
+                    lambda f: _ratio(f, [[6.0]], [[4.0, 4.0]]) or _ratio(f, [[6.0]], [[2.0, 2.0, 2.0, 2.0]]),
+                ),
+                (
+                    "The slowest rank counts.",
+                    lambda f: _ratio(f, [[6.0]], [[3.0, 4.0]]) or _ratio(f, [[6.0]], [[4.0, 2.0, 3.0]]),
+                ),
+            ),
+            each_round_for_itself,
+            *stated(
+                (
+                    "One round that went wrong changes nothing.",
+                    lambda f: _ratio(f, [[6.0], [6.0], [60.0]], [[4.0, 3.0], [4.0, 3.0], [4.0, 3.0]]),
+                )
+            ),
+            any_rounds,
+        ],
         points=2,
     ),
     PlainTask(
         "08.break_even",
         "from which size on do n ranks pay?",
         break_even,
-        (
-            "At the border T(n) = T(1), that is G/n + C(n) = G. Solve it for G.",
-            "G - G/n = C(n), so G (n - 1)/n = C(n). C(n) is your ring_time.",
-            "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n) * n / (n - 1)",
-        ),
         probes=lambda: _TELLING,
         properties=[just_as_long, on_both_sides],
     ),

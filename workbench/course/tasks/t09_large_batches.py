@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.ratio import Factor, of_numbers
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.task import PlainTask, stated
 
 _DROPS = (30, 60, 80)
 
@@ -88,25 +88,10 @@ def _drop(mine: Any, wanted: float) -> str:
     return next((f". That is {why}" for k, why in _DROPPED if math.isclose(float(mine), k * wanted, rel_tol=1e-9)), "")
 
 
-def scaled(function: Callable[..., Any]) -> str:
-    """After the warm-up, n ranks have n times the learning rate of one."""
-    return _rates(function, [(step, 0.1, n, 10, 5, _DROPS) for n in (1, 2, 8) for step in (50, 51, 299)])
-
-
-def grows(function: Callable[..., Any]) -> str:
-    """The warm-up begins at base, and grows in every step, not in every epoch."""
-    return _rates(function, [(step, 0.1, n, 10, 5, _DROPS) for n in (2, 8, 1) for step in (0, 1, 10, 25, 49, 50)])
-
-
 def falls(function: Callable[..., Any]) -> str:
     """It falls to a tenth with the first step of each epoch in drops."""
     steps = [epoch * 7 + i for epoch in _DROPS for i in (-1, 0, 1)]
     return _rates(function, [(step, 0.1, 4, 7, 5, _DROPS) for step in steps])
-
-
-def no_warmup(function: Callable[..., Any]) -> str:
-    """Without a warm-up it is n times base from the first step on."""
-    return _rates(function, [(step, 0.1, 4, 10, 0, drops) for drops in ((), (3,)) for step in (0, 1, 29, 30, 31)])
 
 
 def any_schedule(function: Callable[..., Any]) -> str:
@@ -129,16 +114,6 @@ def _batches(function: Callable[..., Any], global_batch: int, n: int) -> tuple[l
     if len(sizes) != n or len(weights) != n:
         return [], [], f"{about}: your result has {len(sizes)} sizes and {len(weights)} weights, expected {n} of each"
     return sizes, weights, ""
-
-
-def divisible(function: Callable[..., Any]) -> str:
-    """Equal parts, where the global batch can be divided."""
-    return _sizes(function, [(global_batch, n) for global_batch, n in _CASES if global_batch % n == 0])
-
-
-def remainder(function: Callable[..., Any]) -> str:
-    """Else the first ranks have one sample more, and none is lost."""
-    return _sizes(function, _CASES)
 
 
 def _sizes(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> str:
@@ -189,28 +164,47 @@ TASKS = [
         "09.learning_rate",
         "linear scaling, warm-up, staircase",
         learning_rate,
-        (
-            "Two cases: a step of the warm-up, or one after it. How many steps does the warm-up have?",
-            "In the warm-up the factor goes from 1 to n: 1 + (n - 1) * step / warmup_steps. Afterwards count the drops "
-            "whose epoch has begun: step >= epoch * steps_per_epoch.",
-            "warmup_steps = warmup_epochs * steps_per_epoch; if step < warmup_steps: return base * (1 + (n - 1) * "
-            "step / warmup_steps); return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)",
-        ),
         probes=lambda: _TELLING,
-        properties=[scaled, grows, falls, no_warmup, any_schedule],
+        properties=[
+            *stated(
+                (
+                    "After the warm-up, n ranks have n times the learning rate of one.",
+                    lambda f: _rates(f, [(step, 0.1, n, 10, 5, _DROPS) for n in (1, 2, 8) for step in (50, 51, 299)]),
+                ),
+                (
+                    "The warm-up begins at base, and grows in every step, not in every epoch.",
+                    lambda f: _rates(
+                        f, [(step, 0.1, n, 10, 5, _DROPS) for n in (2, 8, 1) for step in (0, 1, 10, 25, 49, 50)]
+                    ),
+                ),
+            ),
+            falls,
+            *stated(
+                (
+                    "Without a warm-up it is n times base from the first step on.",
+                    lambda f: _rates(
+                        f, [(step, 0.1, 4, 10, 0, drops) for drops in ((), (3,)) for step in (0, 1, 29, 30, 31)]
+                    ),
+                )
+            ),
+            any_schedule,
+        ],
         points=2,
     ),
     PlainTask(
         "09.local_batches",
         "a global batch for n ranks",
         local_batches,
-        (
-            "global_batch // n for everybody; global_batch % n samples are left, one each for the first ranks.",
-            "A mean over the batch gives every sample the same weight. What weight has a rank with size samples then?",
-            "sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]; weights = [size / "
-            "global_batch for size in sizes]",
-        ),
         probes=lambda: _CASES,
-        properties=[divisible, remainder, same_gradient],
+        properties=[
+            *stated(
+                (
+                    "Equal parts, where the global batch can be divided.",
+                    lambda f: _sizes(f, [(global_batch, n) for global_batch, n in _CASES if global_batch % n == 0]),
+                ),
+                ("Else the first ranks have one sample more, and none is lost.", lambda f: _sizes(f, _CASES)),
+            ),
+            same_gradient,
+        ],
     ),
 ]

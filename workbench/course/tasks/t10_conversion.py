@@ -127,12 +127,6 @@ TASKS = [
         "10.rank_zero",
         "what only rank 0 may do",
         rank_zero,
-        (
-            "A collective needs all ranks: which lines may stand inside if comm.rank == 0, and which may not?",
-            "All ranks sum loss * count and count; the mean is the quotient. Only the list is for rank 0 alone.",
-            "total, samples = comm.allreduce(np.array([loss * count, count])); mean = float(total / samples); return "
-            "mean, [step, mean, weights] if comm.rank == 0 else None",
-        ),
         cases=lambda: [_checkpoint(n, length) for length in (3, 1000) for n in (1, 2, 3, 4, 7)],
         expected=_saved,
         names=("the mean loss", "what is saved"),
@@ -144,18 +138,6 @@ TASKS = [
         "10.convert",
         "a serial training becomes a distributed one",
         convert,
-        (
-            "Copy train_alone, then take one step after the other: init, pin, shard, local batch, weights, optimizer "
-            "state, DistributedOptimizer, metrics, rank 0. After each, check() comes one line further.",
-            "ShardedSampler(set, hvd.rank(), hvd.size()) for both sets, the test set with shuffle=False and "
-            'uneven="keep"; a batch of job.batch // hvd.size(); set_epoch(epoch) in the loop; the sums of right and '
-            "seen over all ranks by hvd.allreduce(…, op=hvd.Sum).",
-            "hvd.init(); job.pin(hvd.local_rank()); the samplers; hvd.broadcast_parameters(job.model.state_dict(), "
-            "root_rank=0); hvd.broadcast_optimizer_state(job.optimizer, root_rank=0); optimizer = "
-            "hvd.DistributedOptimizer(job.optimizer, named_parameters=job.model.named_parameters()); in the end right, "
-            "seen = hvd.allreduce(torch.tensor([right, seen]), op=hvd.Sum).tolist(), and save and log if hvd.rank() "
-            "== 0.",
-        ),
         live=True,  # models and optimizers
         properties=[_TRIAL.runs, *map(_TRIAL.sees, _LIGHTS)],
         points=5,

@@ -90,31 +90,6 @@ EPOCH = PlainCard(
     "11.epoch",
     "the epoch never ends",
     epoch,
-    (
-        "Read the error from the top: which rank waits, in which line, and what have the others done?",
-        "The name of the tensor is that of the training step. Count on paper how often each rank submits it.",
-        "The ranks have to agree on the number of steps before the first one: an allreduce of len(batches) with Min.",
-    ),
-    edits=(('int(hvd.allreduce(np.array(len(batches)), name="steps", op=hvd.Min))', "len(batches)"), ("batches[:steps]", "batches"),),
-    causes=(
-        ("The ranks give their gradients different names.", "The error has one name. How often did each rank use it?"),
-        (
-            "An exception has ended the loop on some ranks.",
-            "The error would say so and show its traceback. These ranks are idle: their function has returned.",
-        ),
-        (
-            "One rank has a batch more, and waits in a step that the others do not make.",
-            "Every step contains a collective, so all ranks must make equally many. 145 samples are 49, 48 and 48 on 3 "
-            "ranks, and one batch more on the first. Cures: agree on the smallest number, as here; let the sampler "
-            "drop or pad the end (lesson 05); or join(). Few numbers of samples show it: those where one rank's part "
-            "just reaches into another batch.",
-        ),
-        (
-            "The learning rate is too large, and some ranks' weights are no numbers any more.",
-            "An allreduce carries NaN as well as any number. Which rank waits, and what have the others done?",
-        ),
-    ),
-    right="c",
     properties=as_ranks_do(
         lambda: [_uneven(96, 2, 0), _uneven(145, 3, 0), _uneven(146, 3, 1), _unlike(5, 1, 3)],
         _trained,
@@ -163,30 +138,6 @@ VALIDATE = PlainCard(
     "11.validate",
     "training runs, validation hangs",
     validate,
-    (
-        "How many ranks does the error list as waiting, and how many as idle? Which rank is the odd one?",
-        "A collective ends only when every rank has called it. Is there an `if` around it?",
-        "Call the allreduce on all ranks, before the `if`; what only rank 0 does is to write the log.",
-    ),
-    edits=(('hvd.allreduce(np.mean(right), name="accuracy")\n    if hvd.rank() == 0:', 'np.mean(right)\n    if hvd.rank() == 0:\n        accuracy = hvd.allreduce(accuracy, name="accuracy")'),),
-    causes=(
-        (
-            "Only rank 0 calls the allreduce.",
-            "What stands inside `if rank == 0` must not contain a collective: not directly, nor in a function that is "
-            "called there, such as a metric's or a checkpoint's. Let all ranks compute, and rank 0 alone write.",
-        ),
-        (
-            "The accuracy is a single number, and allreduce takes arrays only.",
-            "A number travels as an array without dimensions. Which ranks does the error list as waiting?",
-        ),
-        (
-            "The ranks' shards are not equally long.",
-            "Each rank brings one number, its mean. Unequal shards would give a wrong average without any error, "
-            "because each rank would have the same weight, and not each sample. This error says who is missing.",
-        ),
-        ("Rank 0 is slow, and the others have given up waiting.", "No rank gives up. It is rank 0 that waits here."),
-    ),
-    right="a",
     properties=as_ranks_do(lambda: [_answers(n) for n in (2, 3)], _validated, ("the accuracy", "the log"), _own_shares),
 )
 
@@ -227,24 +178,6 @@ GRADIENTS = PlainCard(
     "11.gradients",
     "all ranks wait, and no rank is missing",
     gradients,
-    (
-        "No rank is idle. For which name does each of them wait?",
-        "Each rank waits for its first gradient to be complete before it submits its second. Which is its first?",
-        "Wait in one order on all ranks: sorted(found.items()). Or submit all with allreduce_async, then wait.",
-    ),
-    edits=(("sorted(found.items())", "found.items()"),),
-    causes=(
-        ("Two gradients have the same name.", "Then it would be a DuplicateNameError, and on one rank already."),
-        ("One rank has a gradient that the others lack.", "All have the same names. Who waits for which?"),
-        ("The gradients are too many to go at once.", "They go one by one. Which one does each rank wait for first?"),
-        (
-            "The ranks wait for the same tensors in different orders.",
-            "Backward passes finish gradients in an order of their own on every rank; so do sets, and folders that are "
-            "listed. If a rank waits for each tensor before it submits the next, all ranks need one order. Submit all "
-            "under their names first, then wait in any order: so does DistributedOptimizer.",
-        ),
-    ),
-    right="d",
     properties=as_ranks_do(
         lambda: [_finished(orders) for orders in (("ab", "ab"), ("ab", "ba"), ("abc", "bca", "cab"))],
         _averaged,
@@ -305,23 +238,6 @@ TWO_HEADS = PlainCard(
     "11.two_heads",
     "it hangs at some batches only",
     two_heads,
-    (
-        "Each rank waits for a different name. What does one rank have under the name for which the other waits?",
-        "The rank whose gradient is None goes on to the next name. The others wait for it.",
-        "Submit zeros in the place of None: np.zeros_like(weights[name]).",
-    ),
-    edits=(("found[name] = np.zeros_like(weights[name])", "continue"),),
-    causes=(
-        ("The ranks submit in different orders.", "The names are sorted. Does every rank submit all of them?"),
-        (
-            "A rank whose batch does not use a weight leaves out its allreduce.",
-            "Whether a collective is called must not depend on a rank's own data. A gradient that is not there is a "
-            "zero: submit it. DistributedOptimizer does, in step(), for every parameter without a gradient.",
-        ),
-        ("The two heads differ in shape.", "Each has a name of its own. The shapes under one name are the same."),
-        ("A rank has run out of batches.", "Every rank has exactly one here. Which tensor is missing, and on whom?"),
-    ),
-    right="b",
     properties=as_ranks_do(
         lambda: [_heads(used) for used in (("ab", "ab"), ("a", "ab"), ("a", "b", "ab"), ("b", "b"))],
         _stepped,

@@ -86,23 +86,6 @@ RESTORE = PlainCard(
     "11.restore",
     "it trains, but does not resume from its file",
     restore,
-    (
-        "The error lists the tensor of each rank. What does rank 0 send, and where is it from?",
-        "The weights are float32 on all ranks until rank 0 reads its file.",
-        "np.array(…, dtype=np.float32)",
-    ),
-    edits=(("dtype=np.float32", "dtype=float"),),
-    causes=(
-        (
-            "Rank 0 has the weights in another dtype than the others.",
-            "A broadcast has one dtype and one shape, and each rank says what it expects, so that nothing is misread. "
-            "What is read from a file is float64 or int64 unless somebody says otherwise.",
-        ),
-        ("The ranks name different roots.", "Then the error would list a root for each rank. What does it list?"),
-        ("The file is missing on the other ranks.", "They do not read it; they get the weights that rank 0 has read."),
-        ("The file holds weights for another model.", "Then the error would list shapes. What does it list?"),
-    ),
-    right="a",
     properties=[*as_ranks_do(lambda: [_saved(n) for n in (2, 3)], _loaded, ("the weights",)), float32_everywhere],
 )
 
@@ -183,33 +166,6 @@ START = PlainCard(
     "11.start",
     "no error, but a bad accuracy, different on every rank",
     start,
-    (
-        "The check shows a fingerprint of the weights on each rank. Do they differ before the first step?",
-        "All ranks add the same average to their weights. So a difference at the start never disappears.",
-        'w = hvd.broadcast(w, root_rank=0, name="w"), before the first step. The verb returns; it changes nothing.',
-    ),
-    edits=(('    w = hvd.broadcast(w, root_rank=0, name="w")\n', ""),),
-    causes=(
-        (
-            "Every rank adds noise of its own.",
-            "That is as it should be: the gradients differ in any case, and are averaged. What is different at step 0?",
-        ),
-        (
-            "The gradients are averaged, and should be summed.",
-            "Every rank gets the same result, so every rank makes the same step. From where?",
-        ),
-        (
-            "Every rank starts from weights of its own.",
-            "The same steps from different weights lead to different models, and there is never an error. Broadcast "
-            "rank 0's weights, and the optimizer's state, before the first step, and look at fingerprint() now and "
-            "then. One seed for all would do for the weights, but then the noise would be the same everywhere.",
-        ),
-        (
-            "The ranks add up in different orders, and rounding makes them drift apart.",
-            "Rounding is 1e-16 of a weight, and all ranks get the same bits. How large are these differences?",
-        ),
-    ),
-    right="c",
     properties=[_RUNS, one_model, _RIGHT],
 )
 
@@ -241,27 +197,6 @@ CLIP = CommCard(
     "11.clip",
     "no error, but four ranks do not train as one does",
     clip,
-    (
-        "Which gradient does one process clip that has all the data? Compute the smallest case on paper.",
-        "Clipping is no sum: the average of clipped gradients is not the clipped average.",
-        "First the allreduce, then length and clipping.",
-    ),
-    edits=(("    gradient = comm.allreduce(gradient) / comm.size\n", ""), ("    return w", "    gradient = comm.allreduce(gradient) / comm.size\n    return w"),),
-    causes=(
-        ("allreduce adds, and the sum must not be divided.", "The loss is a mean over all samples. So are gradients."),
-        ("The limit must be multiplied by the number of ranks.", "Of one process it is 1, and that is to be repeated."),
-        (
-            "The allreduce changes the gradient that is clipped.",
-            "It returns a new one. Which one is clipped, and when?",
-        ),
-        (
-            "Every rank clips its own gradient, before they are averaged.",
-            "A function that is not linear must be applied to the average. With DistributedOptimizer: "
-            "loss.backward(), then optimizer.synchronize(), clip, and step() within optimizer.skip_synchronize(). For "
-            "zero_grad() the same place is the wrong one: it belongs before backward().",
-        ),
-    ),
-    right="d",
     cases=lambda: [
         _lengths((0.5, 0.25), (0.0, 1.5)),
         _lengths((4.0, 0.5), (0.0, 1.5)),

@@ -11,7 +11,7 @@ import numpy as np
 from workbench.common.text import count
 from workbench.course.drawing import coverage, space_time
 from workbench.course.judging.card import CommCard, PlainCard
-from workbench.course.judging.task import Case
+from workbench.course.judging.task import Case, stated
 from workbench.course.simulator import Run, simulate
 from workbench.course.simulator.communicator import Array
 from workbench.observe.figure import Figure
@@ -62,11 +62,6 @@ def shuffled(function: Callable[..., Any]) -> str:
     return ""
 
 
-def repeatable(function: Callable[..., Any]) -> str:
-    """the same when asked again."""
-    return "" if _dealt(function, 20, 1, 2) == _dealt(function, 20, 1, 2) else "20 samples, 2 ranks: another answer"
-
-
 def _drawn(function: Callable[..., Any]) -> Figure:
     return coverage([_dealt(function, 24, epoch, 4) for epoch in range(3)], 24, "24 samples on 4 ranks")
 
@@ -75,26 +70,17 @@ SHARDS = PlainCard(
     "11.shards",
     "no error, but more ranks learn less from the same data",
     shards,
-    (
-        'Look at show("11.shards"): white is a sample that nobody has, struck through one with several ranks.',
-        "order[0::2] and order[1::2] are everything, each once, if order is the same on both ranks. Is it?",
-        "All ranks need one order in each epoch: np.random.default_rng(epoch).",
-    ),
-    edits=(("default_rng(epoch)", "default_rng([epoch, rank])"),),
-    causes=(
-        ("n cannot be divided by the number of ranks.", "4 samples on 2 ranks go wrong as well."),
-        (
-            "The ranks take their places out of different orders.",
-            "A shard is a part of one order that all ranks share: the seed must be the same on all of them, and only "
-            "the place may depend on the rank. There is no error if it is not: some samples are never seen, others "
-            "twice. The opposite, a seed without the epoch (a forgotten set_epoch), raises no error either.",
-        ),
-        ("order[rank::size] takes wrong places.", "Of one order, these places are everything, once. Is it one order?"),
-        ("Every epoch has the same order.", "The epoch is part of the seed. What else is?"),
-    ),
-    right="b",
     draw=_drawn,
-    properties=[complete, shuffled, repeatable],
+    properties=[
+        complete,
+        shuffled,
+        *stated(
+            (
+                "the same when asked again.",
+                lambda f: "" if _dealt(f, 20, 1, 2) == _dealt(f, 20, 1, 2) else "20 samples, 2 ranks: another answer",
+            )
+        ),
+    ],
 )
 
 # --- 9 ------------------------------------------------------------------------------------------------
@@ -134,11 +120,6 @@ def slowest(function: Callable[..., Any]) -> str:
     return ""
 
 
-def no_waiting(function: Callable[..., Any]) -> str:
-    """not the time before, in which ranks come late."""
-    return _off(function, (0.0, 0.5, 0.1), (0.03, 0.01, 0.02))
-
-
 def _off(function: Callable[..., Any], late_s: Sequence[float], own_s: Sequence[float]) -> str:
     """Is any rank's answer off by more than 2 %, which is ten times what an allreduce takes?"""
     took = max(own_s)
@@ -172,29 +153,15 @@ SECONDS = PlainCard(
     "11.seconds",
     "too fast: the report says 10 ms, the clock on the wall says 30 ms",
     seconds,
-    (
-        'show("11.seconds") draws when each rank computes. Which of them does the program ask?',
-        "The job has ended when its slowest rank has. Every rank knows its own time only.",
-        "comm.allreduce(comm.now - begin, max)",
-    ),
-    edits=(("comm.allreduce(comm.now - begin, max)", "comm.bcast(comm.now - begin, root=0)"),),
-    causes=(
-        (
-            "The time told is that of rank 0, whatever the others do.",
-            "A job takes as long as its slowest rank: take the maximum, or let a barrier come before the clock is "
-            "read. The barrier before `begin` is needed, too; otherwise the wait for late ranks is counted. On real "
-            "machines warm up first, wait for the GPU, and take the median of several rounds.",
-        ),
-        (
-            "The barrier is part of the measured time.",
-            "The clock is read after it. Which rank's clock is in the report?",
-        ),
-        ("The first round includes warming up.", "The simulator does not warm up. Compare the ranks in the picture."),
-        ("The clocks of the ranks do not agree.", "Each difference is between two readings of one clock. Of which?"),
-    ),
-    right="a",
+    probes=lambda: [((0.0, 0.0, 0.0), (0.01, 0.03, 0.02))],
+    outcome=lambda function, given: ("returns", _timed(function, *given).results),
     draw=lambda function: space_time(_timed(function, (0.0, 0.0, 0.0), (0.01, 0.03, 0.02)), "11.seconds on 3 ranks"),
-    properties=[slowest, no_waiting],
+    properties=[
+        slowest,
+        *stated(
+            ("not the time before, in which ranks come late.", lambda f: _off(f, (0.0, 0.5, 0.1), (0.03, 0.01, 0.02)))
+        ),
+    ],
 )
 
 # --- 10 -----------------------------------------------------------------------------------------------
@@ -218,24 +185,6 @@ ACCURACY = CommCard(
     "11.accuracy",
     "no error, but the accuracy changes with the number of ranks",
     accuracy,
-    (
-        "The smallest wrong case: what is the share over all samples, counted by hand?",
-        "A rank with one sample must not count as much as a rank with three. Weight by the number of samples.",
-        "Two sums over the ranks: of right answers, and of samples. Then divide.",
-    ),
-    edits=(("np.sum(right)) / comm.allreduce(len(right))", "np.mean(right)) / comm.size"),),
-    causes=(
-        ("True and False cannot be added up.", "They count as 1 and 0. The first cases are right."),
-        (
-            "A mean over ranks is taken of means over different numbers of samples.",
-            "Sum what is right, sum what there is, and divide once. So it is for losses and for every metric that is "
-            "a mean. (A variance, as BatchNorm has, needs a third sum: of squares.) Equal shards hide it, and a last, "
-            "short batch shows it.",
-        ),
-        ("The sum over the ranks is not divided by their number.", "It is. Should it be?"),
-        ("Each rank returns the share of its own samples.", "The allreduce gives all ranks the same. Is it the mean?"),
-    ),
-    right="b",
     cases=lambda: [
         _shares(counts)
         for counts in (((1, 2), (2, 2)), ((0, 1), (3, 3)), ((1, 4), (2, 3), (2, 2)), ((0, 0), (2, 3), (0, 5), (1, 1)))

@@ -96,27 +96,6 @@ PIPELINE = PlainCard(
     "11.pipeline",
     "right with one row, sometimes wrong numbers with more",
     pipeline,
-    (
-        "What does an Isend promise about its array before wait() has returned?",
-        "All messages share one array, `row`, and it gets new numbers while the last message may still be sending.",
-        "Every message needs memory of its own: row = 2 * rows[i] makes a new array.",
-    ),
-    edits=(("row = 2 * rows[i]", "row[:] = 2 * rows[i]"),),
-    causes=(
-        ("Messages overtake each other.", "Messages between two ranks with one tag arrive in the order of sending."),
-        ("Recv is called before the neighbour has sent.", "It waits until something comes. What does come?"),
-        (
-            "The array of a message is changed before its wait().",
-            "Until wait() returns, the array belongs to the message. Small messages are often copied at once, which "
-            "hides it in the test. Use an array for each message in flight, or wait before the next use. The same "
-            "holds for allreduce_async and its handle.",
-        ),
-        (
-            "wait() comes too late, and the messages time out.",
-            "A message does not expire. What is in its array by then?",
-        ),
-    ),
-    right="c",
     draw=_shown,
     properties=[right_rows],
 )
@@ -147,28 +126,6 @@ RING = CommCard(
     "11.ring",
     "right in every test, hangs with the real model",
     ring,
-    (
-        'show("11.ring") draws who waits for whom. What is different in the tests that pass?',
-        "A small message is sent although no rank waits for it, a large one only when its receiver is ready.",
-        "x = comm.sendrecv(x, dest=right, source=left)",
-    ),
-    edits=(("x = comm.sendrecv(x, dest=right, source=left)", "comm.send(x, dest=right)\n        x = comm.recv(source=left)"),),
-    causes=(
-        ("One rank makes a step less than the others.", "All make n - 1 steps. In which step does it hang?"),
-        (
-            "All ranks send first, and a large message is not sent before another rank receives it.",
-            "Each waits for its neighbour's recv, round the ring. It passes with small arrays, because MPI stores "
-            "those until they are received; the limit depends on the MPI library. So never rely on it: use sendrecv, "
-            "let one rank receive first, or begin with Isend and wait later. Cutting x into small pieces only moves "
-            "the limit.",
-        ),
-        (
-            "The array is larger than a message may be.",
-            "100,000 numbers are no limit; the solution sends them at once.",
-        ),
-        ("The sum is computed before x has come.", "recv returns when x is there. Does any rank get so far?"),
-    ),
-    right="b",
     cases=lambda: [_arrays(n, length) for length in (10, 100_000) for n in (1, 2, 3, 4)],
     expected=lambda case: [sum(x for (x,) in case.inputs)] * case.n,
     names=("the sum",),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.likely import named
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, stated
 from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import Topology, ring_among
@@ -183,26 +183,6 @@ def _explained(function: Callable[..., Any], name: str) -> Iterator[list[str]]:
 _EVEN = [["a"], ["a", "a"], ["a", "b"], ["a", "a", "b", "b"], ["b", "b", "a", "a"]]
 
 
-def local_in_order(function: Callable[..., Any]) -> str:
-    """local_rank and local_size, node after node."""
-    return _numbers(function, _EVEN, slice(0, 2))
-
-
-def cross_in_order(function: Callable[..., Any]) -> str:
-    """cross_rank and cross_size, node after node."""
-    return _numbers(function, _EVEN, slice(2, 4))
-
-
-def round_robin(function: Callable[..., Any]) -> str:
-    """Ranks that are placed on the nodes in turns."""
-    return _numbers(function, [["a", "b", "a", "b"], ["b", "a", "b", "a"], ["a", "b", "c"] * 2], slice(0, 4))
-
-
-def uneven(function: Callable[..., Any]) -> str:
-    """Nodes with different numbers of ranks, in any order."""
-    return _numbers(function, _hosts(6), slice(0, 4))
-
-
 # --- 12.hierarchical --------------------------------------------------------------------------------------
 
 
@@ -252,27 +232,20 @@ TASKS = [
         "12.local_ranks",
         "the four numbers of a rank",
         local_ranks,
-        (
-            "hosts[:rank] are the nodes of the ranks that come before. How often is this rank's own among them?",
-            "hosts[:rank].count(host) is local_rank, hosts.count(host) local_size. Make the list of all local ranks "
-            "first; the cross numbers come from it in the same way.",
-            "local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]; then for each rank (local[rank], "
-            "hosts.count(host), local[:rank].count(local[rank]), local.count(local[rank]))",
+        properties=stated(
+            ("local_rank and local_size, node after node.", lambda f: _numbers(f, _EVEN, slice(0, 2))),
+            ("cross_rank and cross_size, node after node.", lambda f: _numbers(f, _EVEN, slice(2, 4))),
+            (
+                "Ranks that are placed on the nodes in turns.",
+                lambda f: _numbers(f, [["a", "b", "a", "b"], ["b", "a", "b", "a"], ["a", "b", "c"] * 2], slice(0, 4)),
+            ),
+            ("Nodes with different numbers of ranks, in any order.", lambda f: _numbers(f, _hosts(6), slice(0, 4))),
         ),
-        properties=[local_in_order, cross_in_order, round_robin, uneven],
     ),
     CommTask(
         "12.hierarchical",
         "an allreduce for several nodes",
         hierarchical,
-        (
-            "Three parts: to the first rank of the node, here[0]; a ring among the first ranks; back from here[0].",
-            "Every rank except here[0] only sends x to it and receives the result from it. here[0] receives from the "
-            "others of its node, adds, calls ring_among(comm, leaders, x), and sends the result to them.",
-            "if comm.rank != here[0]: comm.send(x, dest=here[0]); return comm.recv(source=here[0]). Otherwise: for "
-            "rank in here[1:]: x = x + comm.recv(source=rank); x = ring_among(comm, leaders, x); send x to each of "
-            "here[1:]; return x.",
-        ),
         cases=_cases,
         expected=lambda case: [sum(array for _, array in case.inputs)] * case.n,
         bounds=_between,

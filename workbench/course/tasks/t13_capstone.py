@@ -127,16 +127,6 @@ TASKS = [
         "13.capstone",
         "a training, converted completely",
         capstone,
-        (
-            'batches(n, rank, size, batch, epoch=epoch, uneven="keep") gives this rank\'s part of every step, each '
-            "sample once. The parts of the last step may differ by one sample: what is the mean over all of them?",
-            "The average over the ranks of (sum of my losses) * size / (samples of this step on all ranks) is the "
-            "mean over all samples, for any distribution of the samples. cross_entropy(…, reduction='sum') gives the "
-            "sum.",
-            "init; broadcast_parameters; SGD in a DistributedOptimizer; per step: loss = cross_entropy(…, "
-            "reduction='sum') * size / min(batch, n - step * batch), backward, step; in the end the sum over ranks of "
-            "the right answers on test_x[rank::size], divided by len(test_x).",
-        ),
         live=True,  # models and optimizers
         properties=[_TRIAL.runs, *map(_TRIAL.sees, _LIGHTS)],
         points=8,

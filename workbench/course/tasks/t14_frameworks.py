@@ -211,15 +211,6 @@ TASKS = [
         "14.six_steps",
         "the six steps for a framework without support",
         six_steps,
-        (
-            "All frameworks do it with two verbs: which one gives all ranks the same start, and which one averages?",
-            "Rank r takes the samples start + r * local_batch to start + (r + 1) * local_batch of the step that begins "
-            "at start. hvd.allreduce(array, name=…) returns the average; each array needs a name of its own.",
-            "hvd.init(); local_batch = batch // hvd.size(); gpu = hvd.local_rank(); weights = [hvd.broadcast(w, "
-            'root_rank=0, name=f"start {i}") for i, w in enumerate(weights)]; then per step: found = '
-            '[hvd.allreduce(g, name=f"gradient {i}") for i, g in enumerate(gradient(weights, x[mine], y[mine]))], and '
-            "weights = [w - lr * g for w, g in zip(weights, found)].",
-        ),
         properties=[
             _WATCH.runs,
             _WATCH.local_batch,

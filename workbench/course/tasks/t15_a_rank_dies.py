@@ -272,14 +272,6 @@ TASKS = [
         "15.commit_every",
         "how often to commit, from the failure rate",
         commit_every,
-        (
-            "Write down what is lost per second, for an interval of w seconds: a commit once in w seconds, and with "
-            "each failure what was done since the last commit. How often does the job fail, and how much is that on "
-            "average?",
-            "Commits cost commit_s / w, failures cost (w / 2) / M with M = mtbf_s / ranks. The sum is least where both "
-            "are equal.",
-            "w = sqrt(2 * commit_s * mtbf_s / ranks), and in steps max(1, round(w / step_s)).",
-        ),
         properties=[_whole_steps, _scales, _hardly_worse],
         points=2,
     ),
@@ -287,14 +279,6 @@ TASKS = [
         "15.reshard",
         "which rank takes the shards of a dead rank",
         reshard,
-        (
-            "Begin with a copy of the shards that the living ranks hold. Which shards have no holder then? Each of "
-            "them needs one.",
-            "Go through the free shards in increasing order, and give each to the rank that holds the fewest; of "
-            "several such ranks to the lowest. Then nothing depends on the order of a dict.",
-            "now = {rank: sorted(held[rank]) for rank in sorted(alive)}; for each free shard: "
-            "min(now, key=lambda rank: (len(now[rank]), rank)) gets it; sort its list.",
-        ),
         properties=[_the_living, _once, _balanced, _kept, _same_everywhere, _same_bits],
         points=3,
     ),

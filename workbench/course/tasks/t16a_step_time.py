@@ -206,14 +206,6 @@ TASKS = [
         "16.fit_link",
         "latency and bandwidth of a link, from two sizes",
         fit_link,
-        (
-            "First one number for each size, that a few slow repetitions do not move. Then a line through two points: "
-            "what does it cost when the bytes grow from the short to the long array?",
-            "An allreduce takes 2 (ranks - 1) * (latency_s + per_byte_s * bytes / ranks). Subtract the short array's "
-            "time from the long array's, and the latencies cancel.",
-            "per_byte_s = max(0, (slow - quick) / (many - few)) * ranks / steps with steps = 2 * (ranks - 1), and "
-            "medians for quick and slow; latency_s = max(0, quick / steps - per_byte_s * few / ranks).",
-        ),
         probes=lambda: _PROBES,
         properties=[_links_exact, _links_disturbed, _links_positive],
         points=2,
@@ -222,14 +214,6 @@ TASKS = [
         "16.step_time",
         "a training step, from its layers and a network",
         step_time,
-        (
-            "Two clocks: when the ranks have computed, and when the network is free again. What does each show after "
-            "forward?",
-            "Go through the layers from the last to the first. Backward moves the first clock. Then the layer's "
-            "message begins when both its gradients are ready and the network is free: at the later of the two clocks.",
-            "for layer in reversed(layers): now += layer.backward_s; if layer.values: free = max(free, now) + "
-            "reduce_s(4 * layer.values). At the end max(now, free).",
-        ),
         probes=lambda: [(layers, reduce_s) for _, layers, reduce_s in list(models())[:10]],
         properties=[_simulated],
         points=2,

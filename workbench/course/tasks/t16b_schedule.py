@@ -233,13 +233,6 @@ TASKS = [
         "16.lower_bound",
         "what no schedule can beat",
         lower_bound,
-        (
-            "One number for each layer i, then the largest. Each has two parts: bytes that must be sent between two "
-            "moments, and computing that cannot run between them.",
-            "Bytes: 4 * (values of the layers 0 to i). Computing: forward_s + backward_s of the layers i to the last.",
-            "reduce_s(4 * sum(each.values for each in layers[: i + 1])) + sum(each.forward_s + each.backward_s for "
-            "each in layers[i:]), and no message where there are no values. max() over i.",
-        ),
         probes=lambda: [(layers, reduce_s) for _, layers, reduce_s in [*list(models())[:5], *list(models())[6::20]]],
         properties=[_no_rival_is_faster, _no_bound_is_larger],
         points=2,
@@ -248,14 +241,6 @@ TASKS = [
         "16.schedule",
         "order and pieces of the gradients: beat 68 %",
         schedule,
-        (
-            "Which layer's gradients does the next forward need first? They are ready last. Then draw a step: what "
-            "does the network carry while the ranks wait?",
-            "The front layers first; a large layer in pieces, so that others can be sent between them; small "
-            "neighbours in one message, since each message pays the latencies.",
-            "Write a function cut(largest, together) that does this for a largest piece and a largest message of "
-            "small ones. Try some twenty pairs of sizes with play(layers, messages, reduce_s).step_s, keep the best.",
-        ),
         properties=[_each_once, _same_on_all_ranks, _near_the_bound, _on_real_ranks],
         points=4,
     ),

@@ -287,41 +287,18 @@ TASKS = [
         "17.table",
         "read four job descriptions",
         table,
-        (
-            "Each answer is in the description, or in the lesson's text below it. Begin with the command that the "
-            "container or script runs: it starts the ranks, or the program that starts them.",
-            "With workbench run, an agent on each host starts the ranks. In a Slurm job srun starts the agent; "
-            "otherwise ssh does, in pods too. torchrun starts the ranks itself.",
-            "ssh: agent by ssh, the user, -H, nobody. slurm: agent by srun, Slurm, ntasks-per-node, nobody. mpijob: "
-            "agent by ssh, the operator, slots-per-host, the launcher. jobset: torchrun, DNS, PET_NPROC_PER_NODE, "
-            "nobody.",
-        ),
         properties=[_answers(question) for question in _QUESTIONS],
     ),
     PlainTask(
         "17.who_am_i",
         "which rank is this process, with any launcher?",
         who_am_i,
-        (
-            "For each launcher: are all three of its variables there? Then they count, as numbers.",
-            "In which order must you test them? Slurm's variables are inherited by whatever a job starts, so Slurm "
-            "comes last. And SLURM_STEP_NUM_TASKS is there in a step alone, that is under srun.",
-            "for names in (MPICH's three, torchrun's three, Slurm's three): if all(name in env for name in names): "
-            "return tuple(int(env[name]) for name in names). At the end: return 0, 1, 0.",
-        ),
         properties=[one_launcher, no_launcher, two_launchers],
     ),
     PlainTask(
         "17.discover",
         "which pods can take ranks",
         discover,
-        (
-            "Three conditions: a worker, ready, not deleted. Then a number of slots, and an order.",
-            "limits.get('nvidia.com/gpu', 0) may be text, or 0. The number at the end of a name is "
-            "int(name.rpartition('-')[2]).",
-            "there = [pod for pod in pods if pod['role'] == 'worker' and pod['ready'] and not pod['deleted']]; sort by "
-            "int(pod['name'].rpartition('-')[2]); f\"{pod['name']}.{service}:{int(gpus) or 1}\".",
-        ),
         probes=_probes,
         properties=[names_and_slots, only_who_can, in_order],
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.task import PlainTask, stated
 
 
 def recovery(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
@@ -58,31 +58,11 @@ def _recovered(function: Callable[..., Any], cases: Iterable[tuple[int, int, str
     return ""
 
 
-def survivors(function: Callable[..., Any]) -> str:
-    """An elastic job of several ranks."""
-    return _recovered(function, [(4, 17, "elastic", 1, 0), (4, 17, "elastic", 5, 10), (2, 20, "elastic", 5, 0)])
-
-
-def all_again(function: Callable[..., Any]) -> str:
-    """A job that is started again, with and without checkpoints."""
-    return _recovered(function, [(4, 17, "restart", 1, 0), (4, 17, "restart", 1, 10), (8, 30, "restart", 5, 10)])
-
-
-def nobody_left(function: Callable[..., Any]) -> str:
-    """An elastic job of one rank."""
-    return _recovered(function, [(1, 17, "elastic", 1, 10), (1, 17, "elastic", 1, 0)])
-
-
 def _many() -> Iterator[tuple[int, int, str, int, int]]:
     for failed_at in (0, 1, 9, 10, 11, 100):
         for n in (1, 2, 3):
             for engine in ("elastic", "restart"):
                 yield n, failed_at, engine, 3, 10
-
-
-def counted(function: Callable[..., Any]) -> str:
-    """36 jobs, each counted step by step."""
-    return _recovered(function, _many())
 
 
 _PROBES = [
@@ -101,14 +81,25 @@ TASKS = [
         "17.recovery",
         "what a lost rank costs",
         recovery,
-        (
-            "First: does any rank survive? Then: after which step was the last commit, or checkpoint, made?",
-            "During step failed_at, failed_at steps are complete. The last multiple of every that is not above that "
-            "is failed_at // every * every.",
-            "survive = engine == 'elastic' and n > 1; every = commit_every if survive else checkpoint_every; last = "
-            "failed_at // every * every if every else 0; return (1 if survive else n), failed_at - last + 1",
-        ),
         probes=lambda: _PROBES,
-        properties=[survivors, all_again, nobody_left, counted],
+        properties=stated(
+            (
+                "An elastic job of several ranks.",
+                lambda f: _recovered(
+                    f, [(4, 17, "elastic", 1, 0), (4, 17, "elastic", 5, 10), (2, 20, "elastic", 5, 0)]
+                ),
+            ),
+            (
+                "A job that is started again, with and without checkpoints.",
+                lambda f: _recovered(
+                    f, [(4, 17, "restart", 1, 0), (4, 17, "restart", 1, 10), (8, 30, "restart", 5, 10)]
+                ),
+            ),
+            (
+                "An elastic job of one rank.",
+                lambda f: _recovered(f, [(1, 17, "elastic", 1, 10), (1, 17, "elastic", 1, 0)]),
+            ),
+            ("36 jobs, each counted step by step.", lambda f: _recovered(f, _many())),
+        ),
     )
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.common import text
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, stated
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -93,31 +93,6 @@ def _why(sizes: list[int], yours: Sequence[Any], lengths: list[int]) -> str:
     if sorted(in_order) == list(range(sum(sizes))) and len(yours) > 1:
         return ". Each parameter was cut by itself: put them one after the other, and cut that array"
     return ""
-
-
-def one_rank(function: Callable[..., Any]) -> str:
-    """One rank owns all."""
-    return _told(function, [3, 2], 1)
-
-
-def even(function: Callable[..., Any]) -> str:
-    """Parameters that end where chunks end."""
-    return _told(function, [4, 4], 2) or _told(function, [2, 2, 2, 2], 4)
-
-
-def across(function: Callable[..., Any]) -> str:
-    """A parameter that two ranks share, and a rank with parts of three."""
-    return _told(function, [6, 2], 2) or _told(function, [1, 2, 1, 8], 3)
-
-
-def uneven(function: Callable[..., Any]) -> str:
-    """Totals that n does not divide: the first chunks get one element more."""
-    return _told(function, [5], 2) or _told(function, [3, 4], 4) or _told(function, [10, 1], 3)
-
-
-def few_elements(function: Callable[..., Any]) -> str:
-    """More ranks than elements: some own nothing."""
-    return _told(function, [1, 1], 4)
 
 
 def any_sizes(function: Callable[..., Any]) -> str:
@@ -273,14 +248,6 @@ TASKS = [
         "18.owners",
         "which rank owns what",
         owners,
-        (
-            "Forget the parameters first: rank r owns elements low to high of one long array, with lengths as "
-            "np.array_split makes them.",
-            "Each parameter is stored from start to start + size in that array. Which part of it is between low and "
-            "high?",
-            "first, last = max(low, start), min(high, start + size); if first < last: (number, first - start, last - "
-            "start)",
-        ),
         probes=lambda: [
             ([3, 2], 1),
             ([4, 4], 2),
@@ -291,21 +258,28 @@ TASKS = [
             ([1, 1], 4),
             ([4, 2, 6, 7, 3], 3),
         ],
-        properties=[one_rank, even, across, uneven, few_elements, any_sizes],
+        properties=[
+            *stated(
+                ("One rank owns all.", lambda f: _told(f, [3, 2], 1)),
+                ("Parameters that end where chunks end.", lambda f: _told(f, [4, 4], 2) or _told(f, [2, 2, 2, 2], 4)),
+                (
+                    "A parameter that two ranks share, and a rank with parts of three.",
+                    lambda f: _told(f, [6, 2], 2) or _told(f, [1, 2, 1, 8], 3),
+                ),
+                (
+                    "Totals that n does not divide: the first chunks get one element more.",
+                    lambda f: _told(f, [5], 2) or _told(f, [3, 4], 4) or _told(f, [10, 1], 3),
+                ),
+                ("More ranks than elements: some own nothing.", lambda f: _told(f, [1, 1], 4)),
+            ),
+            any_sizes,
+        ],
         points=2,
     ),
     CommTask(
         "18.reduce_scatter_step",
         "a step on the part that a rank owns",
         reduce_scatter_step,
-        (
-            "It is the first half of the ring of lesson 03. There rank r ended with chunk r + 1; here it must be "
-            "chunk r, because rank r owns that one. Which chunk must be sent first, then?",
-            "In step s rank r sends chunk r - s - 1, and adds what comes from the left to chunk r - s - 2; all modulo "
-            "n.",
-            "for step in range(n - 1): chunks[(rank - step - 2) % n] += comm.sendrecv(chunks[(rank - step - 1) % n], "
-            "dest=(rank + 1) % n, source=(rank - 1) % n)",
-        ),
         cases=lambda: [_stepped(n, length) for n in (1, 2, 3, 4, 7) for length in sorted({1, n - 1, n, 1000} - {0})],
         expected=_new_shards,
         bounds=_half,
@@ -317,13 +291,6 @@ TASKS = [
         "18.gather_parameters",
         "a layer's parameters, when it is used",
         gather_parameters,
-        (
-            "A loop over the layers. In it: gather this layer's W, use it, and go on to the next.",
-            "In step s of the ring, rank r sends rank (r - s)'s rows, its own at first, and those of rank r - s - 1 "
-            "come from the left. All ranks' rows, one below the other in the order of the ranks, are W.",
-            "parts = {rank: rows}; for step in range(n - 1): parts[(rank - step - 1) % n] = comm.sendrecv(parts[(rank "
-            "- step) % n], dest=(rank + 1) % n, source=(rank - 1) % n); then np.concatenate them by rank",
-        ),
         cases=lambda: [_layers(n, widths) for n in (1, 2, 3, 4) for widths in ([4, 4], [3, 5, 2], [8, 8, 8, 8])],
         expected=_outputs,
         bounds=_one_at_a_time,

@@ -106,12 +106,6 @@ TASKS = [
         "19.local_sgd",
         "average the weights every so many steps",
         local_sgd,
-        (
-            "The loop of a serial training, and one more line that is not executed in each step.",
-            "Count steps from 1: the ranks average when step % every == 0. And if the last step is none of these?",
-            "for step, (x, y) in enumerate(batches, 1): w = w - lr * x.T @ (x @ w - y) / len(y); if step % every == 0 "
-            "or step == len(batches): w = comm.allreduce(w) / comm.size",
-        ),
         cases=lambda: [
             _regression(n, steps, every)
             for steps, every in ((1, 1), (4, 2), (7, 3), (5, 1), (3, 8))
@@ -126,13 +120,6 @@ TASKS = [
         "19.outer_step",
         "the ranks' change is a gradient",
         outer_step,
-        (
-            "How far has this rank come from start, and in which direction would a gradient point that leads there?",
-            "Average start - w over the ranks. Then Nesterov's momentum as the text says: first the velocity, then the "
-            "step with the new one.",
-            "change = comm.allreduce(start - w) / comm.size; velocity = momentum * velocity + change; "
-            "return start - lr * (change + momentum * velocity), velocity",
-        ),
         cases=lambda: [_round(n, length) for length in (1, 5) for n in (1, 2, 3, 4)],
         expected=_outer,
         names=("w", "the velocity"),

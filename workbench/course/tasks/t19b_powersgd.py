@@ -61,13 +61,6 @@ TASKS = [
         "19.powersgd",
         "one round of PowerSGD, with error feedback",
         powersgd,
-        (
-            "Two sums over the ranks: of (m, r), then of (n, r). Each rank computes everything else alone.",
-            "The order counts: average first, then np.linalg.qr. Keep this rank's own sent.T @ p for its error, and "
-            "average a copy of it for q.",
-            "sent = gradient + error; p = np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0]; mine = sent.T @ p; "
-            "q = comm.allreduce(mine) / comm.size; return p @ q.T, sent - p @ mine.T",
-        ),
         cases=lambda: [
             *(_matrices(n, (4, 3), 1, errors=False) for n in (1, 2)),
             *(_matrices(n, shape, rank) for shape, rank in (((4, 3), 1), ((6, 5), 2)) for n in (1, 2, 3, 4)),

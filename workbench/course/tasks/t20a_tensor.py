@@ -100,12 +100,6 @@ TASKS = [
         "20.row_split",
         "a layer cut by rows",
         row_split,
-        (
-            "x @ w of one rank has the right shape already. What is it, compared with the whole product?",
-            "x @ W is the sum over the ranks of (their columns of x) @ (their rows of W). And how often is the bias "
-            "to be added?",
-            "return comm.allreduce(x @ w) + b",
-        ),
         cases=lambda: [_rows(n, width) for width in (4, 7) for n in _SIZES],
         expected=_uncut,
         bounds=_one_sum,
@@ -116,13 +110,6 @@ TASKS = [
         "20.two_layers",
         "two layers forward and backward, with two sums in all",
         two_layers,
-        (
-            "With w1 cut by columns each rank has its own hidden units, complete. Which rows of w2 belong to them?",
-            "Forward: y is a sum over the ranks. Backward: every rank has all of dy, and its own part of h and dh; "
-            "only dx has a part from each rank.",
-            "h = np.maximum(x @ w1, 0); y = comm.allreduce(h @ w2); dh = (dy @ w2.T) * (h > 0); "
-            "dx = comm.allreduce(dh @ w1.T); dw1 = x.T @ dh; dw2 = h.T @ dy",
-        ),
         cases=lambda: [_layers(n, hidden) for hidden in (4, 7) for n in _SIZES],
         expected=_serial,
         names=("y", "dx", "dw1", "dw2"),

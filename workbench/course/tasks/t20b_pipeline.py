@@ -175,13 +175,6 @@ TASKS = [
         "20.one_f_one_b",
         "one forward, one backward: GPipe's bubble with less memory",
         one_f_one_b,
-        (
-            "The last stage can begin a backward after its first forward. How many forwards must the stage before it "
-            "have done, so that it is never idle until then?",
-            "Stage s does min(p - s - 1, m) forwards ahead. Then a backward follows each forward: number 0 first.",
-            'ahead = min(stages - stage - 1, microbatches): ("F", 0) to ("F", ahead - 1); then ("F", ahead + i), ("B", '
-            'i) for i in range(microbatches - ahead); then the other ("B", i).',
-        ),
         probes=lambda: [(s, p, m) for p, m in ((3, 1), (4, 8), (2, 5), (3, 2)) for s in sorted({0, p // 2, p - 1})],
         draw=_drawn,
         properties=[_each_once, _no_deadlock, _bubble, _peaks],
@@ -191,14 +184,6 @@ TASKS = [
         "20.pipeline",
         "a pipeline that trains, by send and recv",
         pipeline,
-        (
-            "Forward: x comes from the previous rank, h is sent to the next rank. Backward is mirrored, with dh and "
-            "dx. The ends have no such neighbour.",
-            "Only ranks 0 and n - 1 know how many micro-batches there are: let rank 0 send it. Keep x and h of each "
-            "for its backward, and do the backwards in the same order on all stages.",
-            "for each: x = xs[i] or recv(rank - 1); keep (x, np.tanh(x @ w)); send h to rank + 1. Then for each: dh = "
-            "h - ts[i] or recv(rank + 1); dz = dh * (1 - h**2); total = total + x.T @ dz; send dz @ w.T to rank - 1.",
-        ),
         cases=lambda: [_stages(n, count) for count in (1, 2, 5) for n in (1, 2, 3, 4)],
         expected=_serial,
         bounds=_neighbours,

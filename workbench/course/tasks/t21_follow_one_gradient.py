@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.course.followed.records import from_ranks, made_up
 from workbench.course.judging.judge import unlike
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.task import PlainTask, stated
 from workbench.runtime.trace.recorder import Snapshot
 
 Function = Callable[..., Any]
@@ -54,32 +54,15 @@ def _ordered(function: Function, snapshots: Snapshots, about: str) -> str:
         if not any(name in one["names"] for one in snapshots[0]["collectives"]):
             continue
         yours, wanted = function(snapshots, name), _in_order(snapshots, name)
-        if wrong := _unlike(yours, wanted):
-            return f"{about}, {name}: {wrong}"
+        if wrong := unlike(yours, wanted):
+            return f"{about}, {name}{wrong}"
     return ""
-
-
-def _unlike(yours: Any, wanted: Sequence[Any]) -> str:
-    """Where two lists differ first."""
-    if yours is None:
-        return "your result is None. Is there a return?"
-    if not isinstance(yours, (list, tuple)):
-        return f"your result is of type {type(yours).__name__}, expected a list"
-    for place, (mine, right) in enumerate(zip(yours, wanted, strict=False)):
-        if wrong := unlike(mine, right):
-            return f"place {place}{wrong}"
-    return "" if len(yours) == len(wanted) else f"your result has {len(yours)} items, expected {len(wanted)}"
 
 
 def _order_made_up(function: Function) -> str:
     """In order, in timelines that are made up."""
     sizes = ((2, 1), (2, 3), (3, 2), (4, 3))
     return next((text for n, steps in sizes if (text := _ordered(function, made_up(n, steps), _about(n, steps)))), "")
-
-
-def _order_recorded(function: Function) -> str:
-    """In order, in the timeline of three ranks that have just run."""
-    return _ordered(function, from_ranks(), "3 ranks that ran")
 
 
 def _about(n: int, steps: int) -> str:
@@ -114,8 +97,8 @@ def _waits(snapshots: Snapshots) -> list[Any]:
 
 
 def _told_late(function: Function, snapshots: Snapshots, about: str) -> str:
-    wrong = _unlike(function(snapshots), _waits(snapshots))
-    return f"{about}: {wrong}" if wrong else ""
+    wrong = unlike(function(snapshots), _waits(snapshots))
+    return f"{about}{wrong}" if wrong else ""
 
 
 def _late_made_up(function: Function) -> str:
@@ -124,41 +107,39 @@ def _late_made_up(function: Function) -> str:
     return next((text for n, steps in sizes if (text := _told_late(function, made_up(n, steps), _about(n, steps)))), "")
 
 
-def _late_recorded(function: Function) -> str:
-    """The last rank, and the waits, of three ranks that have just run."""
-    return _told_late(function, from_ranks(), "3 ranks that ran")
-
-
 TASKS = [
     PlainTask(
         "21.order",
         "what happened to a gradient, on all ranks, in order",
         order,
-        (
-            "Make a list of (time, what, rank) first, of all ranks; sort it; then leave the times out.",
-            "The newest collective with the tensor is the last in the list. Two tensors may travel together, so look "
-            "whether the name is among its names.",
-            'events.append((one["submitted"][0], "submitted", rank)); events += [(one[what], what, rank) for what in '
-            '("announced", "arrived", "begun", "done")]; and of rank 0 the largest answer time up to its "arrived".',
-        ),
         probes=lambda: [
             (made_up(n, steps), name) for n, steps in ((2, 1), (2, 3), (3, 2), (4, 3)) for name in _TENSORS
         ],
-        properties=[_order_made_up, _order_recorded],
+        properties=[
+            _order_made_up,
+            *stated(
+                (
+                    "In order, in the timeline of three ranks that have just run.",
+                    lambda f: _ordered(f, from_ranks(), "3 ranks that ran"),
+                )
+            ),
+        ],
         points=2,
     ),
     PlainTask(
         "21.late",
         "which rank was last, and how long the others waited",
         late,
-        (
-            "For each rank a dict from index to announced makes it easy to find the records that belong together.",
-            "set.intersection(*map(set, dicts)) has the indices that all ranks remember.",
-            "times = [mine[index] for mine in dicts]; last = times.index(max(times)); waits = [(max(times) - at) / "
-            "1000 for at in times]",
-        ),
         probes=lambda: [(made_up(n, steps),) for n, steps in ((2, 1), (2, 3), (3, 2), (4, 3))],
-        properties=[_late_made_up, _late_recorded],
+        properties=[
+            _late_made_up,
+            *stated(
+                (
+                    "The last rank, and the waits, of three ranks that have just run.",
+                    lambda f: _told_late(f, from_ranks(), "3 ranks that ran"),
+                )
+            ),
+        ],
         points=2,
     ),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from workbench.course.judging.judge import unlike
@@ -60,8 +60,8 @@ def _some_announcements(source: random.Random, size: int, names: str, steps: int
 def _told_ready(function: Function, cases: Iterable[tuple[int, Announcements]]) -> str:
     for size, announcements in cases:
         yours, wanted = function(size, list(announcements)), _ready(size, announcements)
-        if wrong := _unlike(yours, wanted):
-            return f"{size} ranks, {_listed(announcements)}: {wrong}"
+        if wrong := unlike(yours, wanted):
+            return f"{size} ranks, {_listed(announcements)}{wrong}"
     return ""
 
 
@@ -166,14 +166,6 @@ def _culprits_many(function: Function) -> str:
     return _told_culprits(function, jobs)
 
 
-def _unlike(yours: Any, wanted: Sequence[str]) -> str:
-    if yours is None:
-        return "your result is None. Is there a return?"
-    if not isinstance(yours, (list, tuple)):
-        return f"your result is of type {type(yours).__name__}, expected a list"
-    return f"your result is {[*yours]}, expected {[*wanted]}" if unlike([*yours], [*wanted]) else ""
-
-
 def _listed(announcements: Announcements) -> str:
     return ", ".join(f"rank {rank} {name}" for rank, name in announcements) or "nothing announced"
 
@@ -197,12 +189,6 @@ TASKS = [
         "21.ready",
         "the coordinator: what is ready, in which order",
         ready,
-        (
-            "For each name, keep the set of ranks that have announced it.",
-            "When a set has as many ranks as there are, the name is ready: append it, and forget its set.",
-            "ranks = announced_by.setdefault(name, set()); ranks.add(rank); if len(ranks) == size: del "
-            "announced_by[name]; names.append(name)",
-        ),
         probes=lambda: [
             (2, [(0, "b"), (1, "c"), (0, "a"), (1, "a"), (1, "b")]),
             *((size, _some_announcements(random.Random(size), size, "bac", 2)) for size in range(1, 6)),
@@ -214,12 +200,6 @@ TASKS = [
         "21.culprits",
         "the coordinator: which ranks are missing",
         culprits,
-        (
-            "Two dicts: when a name was first announced, and by which ranks.",
-            "setdefault(name, seconds) keeps the first time. Late is a name with now - first[name] >= deadline_s.",
-            "missing = [rank for rank in range(size) if rank not in announced_by[name]]; leave out a name of which no "
-            "rank is missing.",
-        ),
         probes=lambda: _CULPRIT_PROBES,
         properties=[_culprits_small, _culprits_at_the_deadline, _culprits_many],
         points=1,

@@ -10,7 +10,7 @@ from functools import partial, wraps
 from typing import Any
 
 from workbench.course import six_steps as steps
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.task import PlainTask, stated
 
 SCRIPT = """\
 import torch
@@ -171,16 +171,6 @@ def _fast(runs: Sequence[tuple[Any, Any]], function: Callable[..., Any]) -> str:
     return ""
 
 
-def two_ranks(function: Callable[..., Any]) -> str:
-    """Two ranks against one."""
-    return _fast(_RUNS[:1], function)
-
-
-def any_ranks(function: Callable[..., Any]) -> str:
-    """Other numbers of ranks and epochs."""
-    return _fast(_RUNS[1:], function)
-
-
 # --- 22.batch_script --------------------------------------------------------------------------------------
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212"
@@ -332,38 +322,22 @@ TASKS = [
         "22.six_steps",
         "find the six steps in a script",
         six_steps,
-        (
-            "Go through the list of steps, and look for the line that names what the step is about: init, batch, "
-            "device, samples, weights, gradients.",
-            "init() is step 1. A division of the batch by hvd.size() is step 2; local_rank() is step 3; the sampler is "
-            "step 4. Step 5 broadcasts, and step 6 wraps the optimizer.",
-            "return {1: 10, 2: 17, 3: 14, 4: 18, 5: 22, 6: 24}",
-        ),
         properties=list(_properties()),
     ),
     PlainTask(
         "22.speed_up",
         "how much faster is it",
         speed_up,
-        (
-            "Three things in this order: the slowest rank of each epoch; without the first epoch; the median.",
-            "zip(*ranks) gives the seconds of all ranks for each epoch; max() of each is how long that epoch took.",
-            "later = lambda ranks: statistics.median([max(each) for each in zip(*ranks)][1:]); return later(alone) / "
-            "later(together)",
-        ),
         probes=lambda: _RUNS,
-        properties=[two_ranks, any_ranks],
+        properties=stated(
+            ("Two ranks against one.", lambda f: _fast(_RUNS[:1], f)),
+            ("Other numbers of ranks and epochs.", lambda f: _fast(_RUNS[1:], f)),
+        ),
     ),
     PlainTask(
         "22.batch_script",
         "put the slides' batch script right",
         batch_script,
-        (
-            "Look at each '-' of the slide: two are no hyphens. Then count what Slurm gives: nodes, processes, GPUs.",
-            "-N 2 and --gpus-per-node 4 give 8 GPUs. How many processes may a node start? --ntasks-per-node says it.",
-            '#!/bin/sh -l, then the #SBATCH lines with --ntasks-per-node 4 among them, then eval "$(workbench env)", '
-            "then mpirun -n 8 python test_horovod.py",
-        ),
         properties=[
             plain_dashes,
             before_the_first_command,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.compare import unlike
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, as_solution, stated
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import ring_among
-from workbench.course.training.layouts import NAMES, Cluster, Transformer, parts, seconds
+from workbench.course.training.layouts import NAMES, Cluster, Transformer, memory, parts, refuse, seconds
 
 Layout = tuple[int, int, int, int]
 
@@ -96,30 +96,6 @@ _PLACES: tuple[tuple[float, float, int, int, int, int], ...] = (
 )
 
 
-def _bytes(numbers: Sequence[tuple[float, ...]], function: Callable[..., Any]) -> str:
-    for one in numbers:
-        parameters, activations, data, tensor, pipeline, microbatches = one
-        if wrong := unlike(function(*one), float(bytes_per_gpu(*one))):
-            sizes = f"{parameters / 1e9:g} G parameters, {activations / 1e9:g} GB of activations"
-            return f"{sizes}, {data} × {tensor} × {pipeline}, {microbatches} micro-batches{wrong}"
-    return ""
-
-
-def one_gpu(function: Callable[..., Any]) -> str:
-    """One GPU: 16 bytes a parameter, and the activations."""
-    return _bytes(_PLACES[:1], function)
-
-
-def one_cut(function: Callable[..., Any]) -> str:
-    """One way to divide at a time."""
-    return _bytes(_PLACES[1:5], function)
-
-
-def all_cuts(function: Callable[..., Any]) -> str:
-    """All three together."""
-    return _bytes(_PLACES[5:], function)
-
-
 # --- 23.choose --------------------------------------------------------------------------------------------
 
 
@@ -145,44 +121,19 @@ def jobs() -> tuple[tuple[str, Transformer, Cluster], ...]:
 
 def fitting(model: Transformer, cluster: Cluster) -> Callable[..., bool]:
     """Whether a layout of a model fits into a GPU's memory."""
-
-    def fits(data: int, tensor: int, pipeline: int, microbatches: int) -> bool:
-        activations = model.activations(model.samples / (data * microbatches))
-        needed = bytes_per_gpu(model.parameters, activations, data, tensor, pipeline, microbatches)
-        return bool(needed <= cluster.memory_bytes)
-
-    return fits
+    return lambda *layout: sum(memory(model, layout)) <= cluster.memory_bytes
 
 
 def asked(model: Transformer, cluster: Cluster) -> tuple[Any, ...]:
     """The arguments of ``choose`` for a job."""
-
-    def takes(*layout: int) -> float:
-        return seconds(model, cluster, (layout[0], layout[1], layout[2], layout[3]))
-
-    return cluster.gpus, cluster.gpus_per_host, model.layers, model.samples, fitting(model, cluster), takes
+    sizes = cluster.gpus, cluster.gpus_per_host, model.layers, model.samples
+    return *sizes, fitting(model, cluster), lambda *layout: seconds(model, cluster, layout)
 
 
 @cache
 def best(number: int) -> Layout | None:
     """The fastest layout of a job."""
     return choose(*asked(*jobs()[number][1:]))  # type: ignore[no-any-return]
-
-
-def _rule(layout: Layout, model: Transformer, cluster: Cluster) -> str:
-    """Which rule a layout breaks."""
-    data, tensor, pipeline, microbatches = layout
-    if data * tensor * pipeline != cluster.gpus:
-        return f"they use {data * tensor * pipeline} GPUs, and there are {cluster.gpus}. All have to work"
-    for name, part, whole, what in (
-        ("tensor", tensor, cluster.gpus_per_host, "gpus_per_host"),
-        ("pipeline", pipeline, model.layers, "layers"),
-        ("data", data, model.samples, "samples"),
-        ("microbatches", microbatches, model.samples // data, "samples / data"),
-    ):
-        if whole % part:
-            return f"{name} = {part} does not divide {what} = {whole}. Leave such layouts out"
-    return ""
 
 
 def _judged(numbers: Sequence[int], function: Callable[..., Any]) -> str:
@@ -209,8 +160,10 @@ def _layout(mine: Any, wanted: Layout | None, model: Transformer, cluster: Clust
     if numbers.dtype.kind not in "iu" or (numbers < 1).any():
         return f"your result is {mine!r}; each of the four is a whole number, and at least 1"
     layout = (int(numbers[0]), int(numbers[1]), int(numbers[2]), int(numbers[3]))
-    if broken := _rule(layout, model, cluster):
-        return f"{layout}: {broken}"
+    try:
+        refuse(model, cluster, layout)
+    except ValueError as rule:
+        return f"{layout}: {rule}. Leave such layouts out"
     if not fitting(model, cluster)(*layout):
         return f"{layout} does not fit into a GPU. Ask fits() before you compare the times"
     slower = seconds(model, cluster, layout) / seconds(model, cluster, wanted)
@@ -219,31 +172,6 @@ def _layout(mine: Any, wanted: Layout | None, model: Transformer, cluster: Clust
         why = f"most of it is {NAMES[int(np.argmax(more))]}"
         return f"{layout} takes {slower:.3g} times as long as the fastest one that fits; {why}"
     return ""
-
-
-def one_host(function: Callable[..., Any]) -> str:
-    """One host, and a model that fits."""
-    return _judged([0], function)
-
-
-def networks(function: Callable[..., Any]) -> str:
-    """The same model on a fast and on a slow network."""
-    return _judged([1, 2], function)
-
-
-def large(function: Callable[..., Any]) -> str:
-    """Models that fit in few ways."""
-    return _judged([3, 4, 5], function)
-
-
-def other_numbers(function: Callable[..., Any]) -> str:
-    """6 GPUs a host, 39 layers and 60 samples: few numbers divide them."""
-    return _judged([7], function)
-
-
-def nothing_fits(function: Callable[..., Any]) -> str:
-    """A model that fits in no way."""
-    return _judged([6], function)
 
 
 # --- 23.grid_step -----------------------------------------------------------------------------------------
@@ -289,42 +217,32 @@ TASKS = [
         "23.bytes_per_gpu",
         "what a GPU keeps, by the layout",
         bytes_per_gpu,
-        (
-            "Two sums: what belongs to parameters, and activations. What divides each of them?",
-            "A parameter has 4 bytes that data ranks keep whole, and 12 that they share. Activations belong to a "
-            "rank's own samples.",
-            "mine = parameters / (tensor * pipeline); mine * (4 + 12 / data) + activations / (tensor * pipeline) * "
-            "min(pipeline, microbatches)",
-        ),
         probes=lambda: _PLACES,
-        properties=[one_gpu, one_cut, all_cuts],
+        properties=as_solution(
+            bytes_per_gpu,
+            ("One GPU: 16 bytes a parameter, and the activations.", _PLACES[:1]),
+            ("One way to divide at a time.", _PLACES[1:5]),
+            ("All three together.", _PLACES[5:]),
+        ),
     ),
     PlainTask(
         "23.choose",
         "the fastest layout that fits",
         choose,
-        (
-            "There are a few hundred layouts at most: try all. Which numbers can tensor and pipeline be?",
-            "Two loops, over tensor and over pipeline, give data. A third goes over the micro-batches. Leave out what "
-            "breaks a rule or does not fit, and keep the fastest.",
-            "for tensor …: for pipeline …: data = gpus // (tensor * pipeline); for microbatches …: if fits(*layout) "
-            "and (best is None or seconds(*layout) < seconds(*best)): best = layout",
-        ),
         probes=lambda: [asked(model, cluster) for _, model, cluster in jobs()],
-        properties=[one_host, networks, large, other_numbers, nothing_fits],
+        properties=stated(
+            ("One host, and a model that fits.", lambda f: _judged([0], f)),
+            ("The same model on a fast and on a slow network.", lambda f: _judged([1, 2], f)),
+            ("Models that fit in few ways.", lambda f: _judged([3, 4, 5], f)),
+            ("6 GPUs a host, 39 layers and 60 samples: few numbers divide them.", lambda f: _judged([7], f)),
+            ("A model that fits in no way.", lambda f: _judged([6], f)),
+        ),
         points=2,
     ),
     CommTask(
         "23.grid_step",
         "a step on a grid of data and tensor ranks",
         grid_step,
-        (
-            "Write the ranks of 2 × 2 in a square. Which two share samples, which two have the same columns?",
-            "Forward: the outputs are a sum over the tensor group. Backward: dh needs no sum, for nothing lies before "
-            "x. Then the mean of the gradients over the data group.",
-            "data_rank, tensor_rank = divmod(comm.rank, tensor); the tensor group is data_rank * tensor + k, the data "
-            "group k * tensor + tensor_rank; error = (output - y) / len(x); both gradients in one array for the sum.",
-        ),
         cases=lambda: [grid(*shape) for shape in ((1, 1), (2, 1), (1, 2), (2, 2), (2, 3), (3, 2))],
         expected=serial,
         names=("w1", "w2"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, as_solution, stated
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -62,16 +62,6 @@ def _attends(function: Callable[..., Any], texts: Sequence[tuple[Array, ...]]) -
     return ""
 
 
-def looks_at_itself(function: Callable[..., Any]) -> str:
-    """The first token sees itself alone: it gets its own value."""
-    return _attends(function, [_text(1, 4), _text(1, 2)])
-
-
-def looks_back(function: Callable[..., Any]) -> str:
-    """Each token sees itself and those before it, weighted by a softmax."""
-    return _attends(function, [_text(tokens, size) for tokens in (2, 5, 17) for size in (1, 4, 9)])
-
-
 def overflows_nothing(function: Callable[..., Any]) -> str:
     """Scores of a thousand and more: exp() of such a number is infinite."""
     with np.errstate(all="ignore"):
@@ -112,16 +102,6 @@ def _trained(function: Callable[..., Any], steps: int, rate: float) -> str:
         if not np.array_equal(given, weights):
             return f"{steps} steps of rate {rate}: the array of weights that was given is another one afterwards"
     return ""
-
-
-def one_step(function: Callable[..., Any]) -> str:
-    """One large step."""
-    return _trained(function, 1, 0.5)
-
-
-def small_steps(function: Callable[..., Any]) -> str:
-    """A thousand steps, each of them smaller than bf16 can tell."""
-    return _trained(function, 1000, 0.001)
 
 
 def loss_scale(comm: Any, weights: Any, gradient: Any, scale: Any, good: Any) -> Any:
@@ -185,36 +165,9 @@ def segments(layers: Any, inside: Any, between: Any) -> Any:
     ### END SOLUTION
 
 
-def _cut(function: Callable[..., Any], cases: Sequence[tuple[int, int, int]]) -> str:
-    for case in cases:
-        mine, wanted = function(*case), segments(*case)
-        if not isinstance(mine, (tuple, list)) or tuple(mine) != wanted:
-            layers, inside, between = case
-            about = f"{layers} layers, {inside} bytes inside, {between} between"
-            if not isinstance(mine, (tuple, list)) or len(mine) != 2:
-                return f"{about}: two numbers are asked for, the length and the peak, not {mine!r}"
-            return f"{about}: your result is {mine!r}, expected {wanted}"
-    return ""
-
-
 _LAYERS = [
     (layers, inside, between) for layers in (2, 9, 12, 16, 25, 96) for inside, between in ((1, 1), (17, 2), (34, 1))
 ]
-
-
-def one_layer(function: Callable[..., Any]) -> str:
-    """One layer is one segment."""
-    return _cut(function, [(1, 10, 1), (1, 1, 10)])
-
-
-def the_root(function: Callable[..., Any]) -> str:
-    """Where inside and between weigh the same, the square root of the layers."""
-    return _cut(function, [(layers, 1, 1) for layers in (4, 9, 16, 100)])
-
-
-def any_layers(function: Callable[..., Any]) -> str:
-    """Any numbers."""
-    return _cut(function, _LAYERS)
 
 
 def accumulate(comm: Any, gradients: Any) -> Any:
@@ -285,15 +238,19 @@ TASKS = [
         "24.attention",
         "causal attention of one head",
         attention,
-        (
-            "query @ key.T has a score for each pair of tokens. Which of them is token t not to see?",
-            "Give the scores above the diagonal -np.inf before exp(), which makes 0 of them. A softmax stays the same "
-            "if the row's maximum is subtracted first.",
-            "scores = query @ key.T / np.sqrt(query.shape[1]); scores[np.triu_indices(len(scores), 1)] = -np.inf; "
-            "weights = np.exp(scores - scores.max(axis=1, keepdims=True)); "
-            "return weights / weights.sum(axis=1, keepdims=True) @ value",
-        ),
-        properties=[looks_at_itself, looks_back, overflows_nothing],
+        properties=[
+            *stated(
+                (
+                    "The first token sees itself alone: it gets its own value.",
+                    lambda f: _attends(f, [_text(1, 4), _text(1, 2)]),
+                ),
+                (
+                    "Each token sees itself and those before it, weighted by a softmax.",
+                    lambda f: _attends(f, [_text(tokens, size) for tokens in (2, 5, 17) for size in (1, 4, 9)]),
+                ),
+            ),
+            overflows_nothing,
+        ],
         probes=lambda: [_text(3, 2), _text(5, 4)],
         points=2,
     ),
@@ -301,12 +258,10 @@ TASKS = [
         "24.train",
         "steps smaller than bf16 can tell",
         train,
-        (
-            "bf16 has 8 digits in base 2: between 1 and 2 its numbers are 1/128 apart. What becomes of 1 - 0.001?",
-            "Keep a copy with all digits, let the steps change that one, and round it when it is asked for.",
-            "masters = weights.copy(); for gradient in gradients: masters -= rate * gradient; return bf16(masters)",
+        properties=stated(
+            ("One large step.", lambda f: _trained(f, 1, 0.5)),
+            ("A thousand steps, each of them smaller than bf16 can tell.", lambda f: _trained(f, 1000, 0.001)),
         ),
-        properties=[one_step, small_steps],
         probes=lambda: [
             (bf16(1 + np.arange(3) / 4), [np.full(3, 0.5)] * steps, rate, bf16)
             for steps, rate in ((1, 0.5), (300, 0.001), (3, 0.3))
@@ -316,14 +271,6 @@ TASKS = [
         "24.loss_scale",
         "dynamic loss scaling that all ranks decide alike",
         loss_scale,
-        (
-            "If one rank leaves the step out and the others take it, their weights differ. How does a rank know of the "
-            "others' gradients?",
-            "Infinity plus any number is infinity, and infinity minus infinity is not a number: look at the sum.",
-            "total = comm.allreduce(gradient); if not np.isfinite(total).all(): return weights, scale / 2, 0; weights "
-            "= weights - 0.1 * total / comm.size / scale; return (weights, scale * 2, 0) if good == 2 else (weights, "
-            "scale, good + 1)",
-        ),
         cases=lambda: [
             _scaled(n, label, 1024.0, good, broken)
             for label, good, broken in (
@@ -345,25 +292,21 @@ TASKS = [
         "24.segments",
         "where to set checkpoints",
         segments,
-        (
-            "How many segments of a given length are there? Each has one input.",
-            "The peak of a length: math.ceil(layers / length) * between + length * inside. Try all lengths.",
-            "peak = lambda length: math.ceil(layers / length) * between + length * inside; best = min(range(1, layers "
-            "+ 1), key=peak); return best, peak(best)",
+        properties=as_solution(
+            segments,
+            ("One layer is one segment.", [(1, 10, 1), (1, 1, 10)]),
+            (
+                "Where inside and between weigh the same, the square root of the layers.",
+                [(layers, 1, 1) for layers in (4, 9, 16, 100)],
+            ),
+            ("Any numbers.", _LAYERS),
         ),
-        properties=[one_layer, the_root, any_layers],
         probes=lambda: _LAYERS,
     ),
     CommTask(
         "24.accumulate",
         "one mean of many micro-batches, sent once",
         accumulate,
-        (
-            "A mean of means is not the mean, where the parts differ in size. What adds up?",
-            "Add gradient * samples, and the samples, over the micro-batches; then over the ranks, both in one array.",
-            "total = sum(gradient * samples for gradient, samples in gradients); count = sum(samples for _, samples in "
-            "gradients); together = comm.allreduce(np.append(total, count)); return together[:-1] / together[-1]",
-        ),
         cases=lambda: [_micro(n, length, uneven) for uneven in (False, True) for length in (1, 5) for n in _SIZES],
         expected=_mean,
         names=("the mean gradient",),
@@ -376,12 +319,6 @@ TASKS = [
         "24.clip",
         "the norm of a gradient that the ranks share",
         clip,
-        (
-            "Each rank has other numbers. Which sum over all ranks is the square of the norm?",
-            "Sum the squares of your own parts to one number, add it up over the ranks, and take the root at the end.",
-            "norm = np.sqrt(comm.allreduce(sum(float((part ** 2).sum()) for part in gradients))); return [part * "
-            "min(1.0, most / norm) for part in gradients]",
-        ),
         cases=lambda: [_parts(n, most) for most in (1.0, 1000.0, 20.0) for n in _SIZES],
         expected=_clipped,
         bounds=_one_number,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, as_solution, stated
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -40,16 +40,6 @@ def _cut(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> str:
 
 
 _ROWS = [(8, 1), (8, 2), (8, 4), (7, 2), (10, 4), (9, 4), (5, 4), (2, 4), (1, 3), (100, 7)]
-
-
-def even(function: Callable[..., Any]) -> str:
-    """Rows that can be divided."""
-    return _cut(function, [(rows, n) for rows, n in _ROWS if rows % n == 0])
-
-
-def uneven(function: Callable[..., Any]) -> str:
-    """Rows that cannot: the last ranks have fewer, or none."""
-    return _cut(function, _ROWS)
 
 
 def layer_step(comm: Any, mine: Any, x: Any, dy: Any) -> Any:
@@ -113,15 +103,6 @@ def forward_s(gathers: Any, computes: Any, ahead: Any) -> Any:
     ### END SOLUTION
 
 
-def _timed(function: Callable[..., Any], cases: Sequence[tuple[list[float], list[float], int]]) -> str:
-    for gathers, computes, ahead in cases:
-        mine, wanted = function(list(gathers), list(computes), ahead), forward_s(gathers, computes, ahead)
-        if not isinstance(mine, (int, float)) or not abs(mine - wanted) <= 1e-9:  # also NaN
-            about = f"gathers {gathers}, computes {computes}, ahead {ahead}"
-            return f"{about}: your result is {mine!r}, expected {wanted:g}"
-    return ""
-
-
 def _drawn(layers: int, ahead: int) -> tuple[list[float], list[float], int]:
     random = np.random.default_rng([layers, ahead])
     return (
@@ -129,23 +110,6 @@ def _drawn(layers: int, ahead: int) -> tuple[list[float], list[float], int]:
         random.integers(1, 9, layers).astype(float).tolist(),
         ahead,
     )
-
-
-def no_prefetch(function: Callable[..., Any]) -> str:
-    """Without prefetch all seconds add up, for a layer is gathered when the one before it is over."""
-    return _timed(function, [([2.0], [3.0], 0), ([1.0, 1.0], [2.0, 2.0], 0), _drawn(5, 0)])
-
-
-def one_ahead(function: Callable[..., Any]) -> str:
-    """One layer ahead: the next one is gathered while this one is computed."""
-    return _timed(
-        function, [([1.0, 1.0], [2.0, 2.0], 1), ([2.0, 2.0, 2.0], [1.0, 1.0, 1.0], 1), _drawn(5, 1), _drawn(9, 1)]
-    )
-
-
-def any_ahead(function: Callable[..., Any]) -> str:
-    """Any number of layers ahead."""
-    return _timed(function, [_drawn(layers, ahead) for layers in (1, 4, 9) for ahead in (2, 3, 20)])
 
 
 def pieces(rows: Any, saved: Any, loaded: Any) -> Any:
@@ -164,35 +128,11 @@ def pieces(rows: Any, saved: Any, loaded: Any) -> Any:
     ### END SOLUTION
 
 
-def _loaded(function: Callable[..., Any], cases: Sequence[tuple[int, int, int]]) -> str:
-    for rows, old, new in cases:
-        given = rows, shards(rows, old), shards(rows, new)
-        mine, wanted = function(*given), pieces(*given)
-        about = f"{rows} rows, saved by {old}, loaded by {new}"
-        if not isinstance(mine, (list, tuple)) or len(mine) != new:
-            return f"{about}: a list for each rank that loads is asked for, not {mine!r}"
-        for rank, (found, want) in enumerate(zip(mine, wanted, strict=True)):
-            if [tuple(each) for each in found] != want:
-                return f"{about}: rank {rank} reads {list(found)!r}, expected {want}"
-    return ""
+def _change(rows: int, old: int, new: int) -> tuple[Any, ...]:
+    return rows, shards(rows, old), shards(rows, new)
 
 
-_CHANGES = [(8, 2, 2), (8, 4, 2), (8, 2, 4), (9, 4, 3), (10, 3, 4), (5, 4, 2), (2, 4, 3), (100, 7, 5)]
-
-
-def as_before(function: Callable[..., Any]) -> str:
-    """As many ranks as before: each reads its own file."""
-    return _loaded(function, [(rows, n, n) for rows, n in ((4, 1), (8, 2), (9, 4))])
-
-
-def fewer_and_more(function: Callable[..., Any]) -> str:
-    """Half as many ranks, and twice as many."""
-    return _loaded(function, [(8, 4, 2), (8, 2, 4)])
-
-
-def any_change(function: Callable[..., Any]) -> str:
-    """Any numbers, also where a rank has no rows."""
-    return _loaded(function, _CHANGES)
+_CHANGES = [_change(*each) for each in ((8, 2, 2), (8, 4, 2), (8, 2, 4), (9, 4, 3), (5, 4, 2), (2, 4, 3), (100, 7, 5))]
 
 
 TASKS = [
@@ -200,26 +140,16 @@ TASKS = [
         "25.shards",
         "which rows of a parameter a rank has",
         shards,
-        (
-            "How many rows has the first rank? All others have as many, until none are left.",
-            "each = -(-rows // n) rounds up. Rank r begins at r * each, but never behind the last row.",
-            "each = -(-rows // n); return [(min(rank * each, rows), min((rank + 1) * each, rows)) for rank in "
-            "range(n)]",
+        properties=stated(
+            ("Rows that can be divided.", lambda f: _cut(f, [(rows, n) for rows, n in _ROWS if rows % n == 0])),
+            ("Rows that cannot: the last ranks have fewer, or none.", lambda f: _cut(f, _ROWS)),
         ),
-        properties=[even, uneven],
         probes=lambda: _ROWS,
     ),
     CommTask(
         "25.layer_step",
         "a sharded layer, forward and backward",
         layer_step,
-        (
-            "y needs the whole W. What does dx need? And which rows of the gradient does this rank keep?",
-            "W is np.concatenate(comm.allgather(mine)). Every rank has a gradient of all of W: cut it in n parts, "
-            "and send each part to the rank whose rows these are.",
-            "w = np.concatenate(comm.allgather(mine)); y = x @ w; w = np.concatenate(comm.allgather(mine)); dx = dy "
-            "@ w.T; return y, dx, sum(comm.alltoall(np.split(x.T @ dy, comm.size))) / comm.size",
-        ),
         cases=lambda: [_layer(n, rows, batch) for rows, batch in ((1, 2), (3, 5)) for n in _SIZES],
         expected=_stepped,
         names=("y", "dx", "the gradient of this rank's rows"),
@@ -232,15 +162,21 @@ TASKS = [
         "25.forward_s",
         "the seconds of a forward pass with prefetch",
         forward_s,
-        (
-            "When may layer i be gathered? When is it computed? Both wait for two things.",
-            "gathered = max(gathered, when layer i - 1 - ahead was computed) + gathers[i]; then the computation "
-            "begins at max(gathered, when layer i - 1 was computed).",
-            "gathered, computed = 0.0, []; for i: free = computed[i - 1 - ahead] if i - 1 - ahead >= 0 else 0.0; "
-            "gathered = max(gathered, free) + gathers[i]; computed.append(max(gathered, computed[-1] if computed "
-            "else 0.0) + computes[i]); return computed[-1]",
+        properties=as_solution(
+            forward_s,
+            (
+                "Without prefetch all seconds add up, for a layer is gathered when the one before it is over.",
+                [([2.0], [3.0], 0), ([1.0, 1.0], [2.0, 2.0], 0), _drawn(5, 0)],
+            ),
+            (
+                "One layer ahead: the next one is gathered while this one is computed.",
+                [([1.0, 1.0], [2.0, 2.0], 1), ([2.0, 2.0, 2.0], [1.0, 1.0, 1.0], 1), _drawn(5, 1), _drawn(9, 1)],
+            ),
+            (
+                "Any number of layers ahead.",
+                [_drawn(layers, ahead) for layers in (1, 4, 9) for ahead in (2, 3, 20)],
+            ),
         ),
-        properties=[no_prefetch, one_ahead, any_ahead],
         probes=lambda: [_drawn(layers, ahead) for layers in (1, 3, 6) for ahead in (0, 1, 2, 4)],
         points=2,
     ),
@@ -248,13 +184,15 @@ TASKS = [
         "25.pieces",
         "a checkpoint for another number of ranks",
         pieces,
-        (
-            "Which rows have a part that was saved and a part that is loaded in common?",
-            "From max(begin, first) to min(end, last), if the first is smaller.",
-            "found = []; for first, last in loaded: cuts = [(rank, max(first, begin), min(last, end)) for rank, "
-            "(begin, end) in enumerate(saved)]; found.append([cut for cut in cuts if cut[1] < cut[2]]); return found",
+        properties=as_solution(
+            pieces,
+            (
+                "As many ranks as before: each reads its own file.",
+                [_change(4, 1, 1), _change(8, 2, 2), _change(9, 4, 4)],
+            ),
+            ("Half as many ranks, and twice as many.", [_change(8, 4, 2), _change(8, 2, 4)]),
+            ("Any numbers, also where a rank has no rows.", _CHANGES),
         ),
-        properties=[as_before, fewer_and_more, any_change],
-        probes=lambda: [(rows, shards(rows, old), shards(rows, new)) for rows, old, new in _CHANGES],
+        probes=lambda: _CHANGES,
     ),
 ]

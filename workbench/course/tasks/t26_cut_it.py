@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, stated
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -173,29 +173,11 @@ def _dealt(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> st
     return ""
 
 
-def one_rank(function: Callable[..., Any]) -> str:
-    """One rank has both pieces."""
-    return _dealt(function, [(2, 1), (8, 1)])
-
-
-def balanced(function: Callable[..., Any]) -> str:
-    """All ranks have as much to do."""
-    return _dealt(function, [(8, 2), (16, 4), (24, 3), (64, 8)])
-
-
 TASKS = [
     CommTask(
         "26.vocabulary_loss",
         "a loss whose scores nobody has whole",
         vocabulary_loss,
-        (
-            "-log softmax = log(sum of exp(score)) - the right score. Which of both is a sum over the ranks?",
-            "First the largest score of each token over all ranks. Then the sum of exp(score - largest), and the "
-            "right score, which one rank has, and the others count as 0.",
-            "largest = comm.allreduce(scores.max(axis=1), op=np.maximum); total = np.exp(scores - largest[:, "
-            "None]).sum(axis=1); here = (targets >= first) & (targets < first + scores.shape[1]); then allreduce "
-            "total and the right scores; return (np.log(total) + largest - right).mean()",
-        ),
         cases=lambda: [
             _words(n, tokens, words, size)
             for tokens, words, size in ((1, 2, 1.0), (5, 3, 1.0), (4, 3, 900.0))
@@ -212,14 +194,6 @@ TASKS = [
         "26.sequence_parallel",
         "tokens outside, columns and rows inside",
         sequence_parallel,
-        (
-            "The first layer needs all tokens. What does the second one return on each rank: tokens, or a part of a "
-            "sum?",
-            "Gather the tokens; cut the partial sums by tokens; send each rank the pieces of its own tokens, and add"
-            " them up.",
-            "everything = np.concatenate(comm.allgather(x)); part = np.maximum(everything @ w1, 0) @ w2; return "
-            "sum(comm.alltoall(np.split(part, comm.size)))",
-        ),
         cases=lambda: [_tokens(n, tokens, hidden) for tokens, hidden in ((1, 2), (3, 4)) for n in _SIZES],
         expected=_outputs,
         names=("this rank's tokens",),
@@ -231,14 +205,6 @@ TASKS = [
         "26.ring_attention",
         "attention round a ring",
         ring_attention,
-        (
-            "Write it for one rank first, with a sum that is kept up to date. Then: whose keys do you hold in step i?",
-            "In step i rank r holds those of rank (r - i) % n. A token may look at a key if its number in the whole "
-            "text is not smaller: rank * tokens + its place.",
-            "larger = np.maximum(most, scores.max(axis=1, keepdims=True)); weights = np.exp(scores - larger); shrunk"
-            " = np.exp(most - larger); total = total * shrunk + weights.sum(axis=1, keepdims=True); found = found * "
-            "shrunk + weights @ value; most = larger; then comm.sendrecv((key, value), dest=…, source=…)",
-        ),
         cases=lambda: [_texts(n, tokens, size) for tokens, size in ((1, 1.0), (4, 1.0), (3, 40.0)) for n in _SIZES],
         expected=_attended,
         names=("what this rank's tokens get",),
@@ -251,13 +217,10 @@ TASKS = [
         "26.zigzag",
         "tokens so that all have as much to do",
         zigzag,
-        (
-            "Which piece costs least, and which most? Who has the cheapest one could take …",
-            "Rank r has piece r from the front and piece r from the back: number 2n - 1 - r.",
-            "piece = tokens // (2 * n); return [[(each * piece, (each + 1) * piece) for each in (rank, 2 * n - 1 - "
-            "rank)] for rank in range(n)]",
+        properties=stated(
+            ("One rank has both pieces.", lambda f: _dealt(f, [(2, 1), (8, 1)])),
+            ("All ranks have as much to do.", lambda f: _dealt(f, [(8, 2), (16, 4), (24, 3), (64, 8)])),
         ),
-        properties=[one_rank, balanced],
         probes=lambda: [(8, 2), (16, 4), (24, 3)],
     ),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, as_solution
 from workbench.course.simulator import Run
 
 _SIZES = (1, 2, 3, 4)
@@ -29,26 +29,7 @@ def places(layers: Any, ranks: Any, chunks: Any) -> Any:
     ### END SOLUTION
 
 
-def _placed(function: Callable[..., Any], cases: Sequence[tuple[int, int, int]]) -> str:
-    for case in cases:
-        about = "{} layers, {} ranks, {} stages on each".format(*case)
-        mine, wanted = function(*case), places(*case)
-        if not isinstance(mine, (list, tuple)) or [list(each) for each in mine] != wanted:
-            return f"{about}: your result is {mine!r}, expected {wanted}"
-    return ""
-
-
 _PLACES = [(4, 4, 1), (8, 2, 2), (8, 2, 4), (12, 3, 2), (16, 4, 2), (16, 2, 4), (24, 2, 3)]
-
-
-def one_stage(function: Callable[..., Any]) -> str:
-    """One stage on each rank: neighbouring layers."""
-    return _placed(function, [(4, 4, 1), (8, 2, 1), (6, 1, 1)])
-
-
-def several(function: Callable[..., Any]) -> str:
-    """Several short stages on each rank, in turn."""
-    return _placed(function, _PLACES)
 
 
 def refused(function: Callable[..., Any]) -> str:
@@ -116,16 +97,6 @@ def slots(choice: Any, experts: Any, capacity: Any) -> Any:
     ### END SOLUTION
 
 
-def _slotted(function: Callable[..., Any], cases: Sequence[tuple[list[int], int, int]]) -> str:
-    for choice, experts, capacity in cases:
-        mine, wanted = function(list(choice), experts, capacity), slots(choice, experts, capacity)
-        if not isinstance(mine, (list, tuple)) or list(mine) != wanted:
-            return (
-                f"choice {choice}, {experts} experts of {capacity} places: your result is {mine!r}, expected {wanted}"
-            )
-    return ""
-
-
 _CHOICES = [
     ([0, 1, 0, 1], 2, 2),
     ([0, 0, 0, 1], 2, 2),
@@ -133,16 +104,6 @@ _CHOICES = [
     ([2, 0, 2, 2, 1, 2, 0], 3, 3),
     ([0, 1, 2], 3, 0),
 ]
-
-
-def enough_room(function: Callable[..., Any]) -> str:
-    """Enough room for all: places from 0 on, for each expert."""
-    return _slotted(function, [([0, 1, 0, 1], 2, 2), ([1, 1, 0], 2, 3), ([], 2, 1)])
-
-
-def dropped(function: Callable[..., Any]) -> str:
-    """Too little room: who comes late is dropped."""
-    return _slotted(function, _CHOICES)
 
 
 def balance_loss(comm: Any, probabilities: Any) -> Any:
@@ -186,28 +147,20 @@ TASKS = [
         "27.places",
         "layers of an interleaved pipeline",
         places,
-        (
-            "How many stages are there, and how many layers has each?",
-            "Stage s has layers s * each to (s + 1) * each - 1. Rank r has the stages r, r + ranks, r + 2 * ranks …",
-            "each = layers // (ranks * chunks); stages = [list(range(s * each, (s + 1) * each)) for s in range(ranks"
-            " * chunks)]; return [[layer for stage in stages[rank::ranks] for layer in stage] for rank in "
-            "range(ranks)]; before it: if layers % (ranks * chunks): raise ValueError",
-        ),
-        properties=[one_stage, several, refused],
+        properties=[
+            *as_solution(
+                places,
+                ("One stage on each rank: neighbouring layers.", [(4, 4, 1), (8, 2, 1), (6, 1, 1)]),
+                ("Several short stages on each rank, in turn.", _PLACES),
+            ),
+            refused,
+        ],
         probes=lambda: _PLACES,
     ),
     CommTask(
         "27.to_experts",
         "tokens to experts, and back",
         to_experts,
-        (
-            "Which of your tokens go to rank r? np.flatnonzero(choice == r) says it.",
-            "Two alltoalls: tokens to their experts, results back. What came from rank r goes back to rank r, in its"
-            " order.",
-            "mine = [np.flatnonzero(choice == r) for r in range(comm.size)]; came = comm.alltoall([x[each] for each "
-            "in mine]); back = comm.alltoall([tokens @ expert for tokens in came]); found = np.empty((len(x), "
-            "expert.shape[1])); for each, tokens in zip(mine, back): found[each] = tokens; return found",
-        ),
         cases=lambda: [_routed(n, tokens, to) for tokens, to in ((1, None), (7, None), (4, 1)) for n in _SIZES],
         expected=_by_experts,
         names=("what this rank's tokens get",),
@@ -220,26 +173,20 @@ TASKS = [
         "27.slots",
         "places of experts, and who is dropped",
         slots,
-        (
-            "Count for each expert how many tokens have come.",
-            "A token's place is the number of those before it with the same expert, if that is less than the capacity.",
-            "taken, found = [0] * experts, []; for expert in choice: found.append(taken[expert] if taken[expert] < "
-            "capacity else None); taken[expert] += 1; return found",
+        properties=as_solution(
+            slots,
+            (
+                "Enough room for all: places from 0 on, for each expert.",
+                [([0, 1, 0, 1], 2, 2), ([1, 1, 0], 2, 3), ([], 2, 1)],
+            ),
+            ("Too little room: who comes late is dropped.", _CHOICES),
         ),
-        properties=[enough_room, dropped],
         probes=lambda: _CHOICES,
     ),
     CommTask(
         "27.balance_loss",
         "are all experts used alike, over all ranks?",
         balance_loss,
-        (
-            "A product of two means is not the mean of the ranks' products. Which sums are over all ranks?",
-            "counts = np.bincount(probabilities.argmax(axis=1), minlength=experts), and probabilities.sum(axis=0): "
-            "add up both.",
-            "counts, total = comm.allreduce(np.stack([counts, probabilities.sum(axis=0)])); everybody = tokens * "
-            "comm.size; return experts * (counts / everybody) @ (total / everybody)",
-        ),
         cases=lambda: [_router(n, tokens, experts) for tokens, experts in ((2, 2), (9, 4)) for n in _SIZES],
         expected=_balances,
         names=("the balance loss",),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, as_solution
 from workbench.course.simulator import Run
 
 _SIZES = (1, 2, 3, 4)
@@ -28,33 +27,7 @@ def mfu(layers: Any, width: Any, tokens: Any, vocabulary: Any, per_second: Any, 
     ### END SOLUTION
 
 
-def _close(
-    function: Callable[..., Any], reference: Callable[..., Any], cases: Sequence[Any], names: Sequence[str]
-) -> str:
-    for case in cases:
-        mine, wanted = function(*case), reference(*case)
-        given = ", ".join(f"{name} {value:g}" for name, value in zip(names, case, strict=True))
-        pair = mine if isinstance(mine, (tuple, list)) else [mine]
-        right = wanted if isinstance(wanted, tuple) else (wanted,)
-        if len(pair) != len(right) or not all(isinstance(each, (int, float)) for each in pair):
-            return (
-                f"{given}: {len(right)} numbers are asked for, not {mine!r}"
-                if len(right) > 1
-                else f"{given}: a number is asked for, not {mine!r}"
-            )
-        if not all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(pair, right, strict=True)):
-            told = ", ".join(f"{each:.6g}" for each in pair)
-            return f"{given}: your result is {told}, expected {', '.join(f'{each:.6g}' for each in right)}"
-    return ""
-
-
 _MODELS = [(1, 8, 4, 16, 100.0, 1e6), (4, 128, 128, 256, 15_000.0, 1e11), (32, 4096, 4096, 32_000, 9000.0, 989e12)]
-_OF_A_MODEL = ("layers", "width", "tokens", "vocabulary", "tokens/s", "peak")
-
-
-def utilization(function: Callable[..., Any]) -> str:
-    """Useful FLOP per second, as a part of the peak."""
-    return _close(function, mfu, _MODELS, _OF_A_MODEL)
 
 
 def product_s(rows: Any, inner: Any, columns: Any, peak: Any, bandwidth: Any) -> Any:
@@ -77,12 +50,6 @@ _PRODUCTS = [
     (8192, 4096, 4096, 989e12, 3.35e12),
     (3, 5, 7, 1e3, 1e9),
 ]
-_OF_A_PRODUCT = ("rows", "inner", "columns", "peak", "bandwidth")
-
-
-def roofline(function: Callable[..., Any]) -> str:
-    """Intensity and seconds, below the roof and below its slope."""
-    return _close(function, product_s, _PRODUCTS, _OF_A_PRODUCT)
 
 
 def lost(comm: Any, seconds: Any) -> Any:
@@ -134,12 +101,6 @@ def bill(gpus: Any, hours: Any, watts: Any, busy: Any, idle: Any, overhead: Any,
 
 
 _RUNS = [(1, 1, 1000, 1.0, 0, 1.0, 0.3), (8, 24, 700, 0.5, 100, 1.0, 0.25), (64, 100, 700, 0.9, 90, 1.3, 0.2)]
-_OF_A_RUN = ("gpus", "hours", "watts", "busy", "idle", "overhead", "price")
-
-
-def energy(function: Callable[..., Any]) -> str:
-    """Energy and its price, also of GPUs that wait."""
-    return _close(function, bill, _RUNS, _OF_A_RUN)
 
 
 TASKS = [
@@ -147,39 +108,20 @@ TASKS = [
         "28.mfu",
         "which part of the peak a training uses",
         mfu,
-        (
-            "How many FLOP does one token cost? All matrices, six times each number, and attention's products.",
-            "matrices = 12 * layers * width**2 + width * vocabulary; attention: 12 * layers * width * tokens.",
-            "matrices = 12 * layers * width**2 + width * vocabulary; return (6 * matrices + 12 * layers * width * "
-            "tokens) * per_second / peak",
-        ),
-        properties=[utilization],
+        properties=as_solution(mfu, ("Useful FLOP per second, as a part of the peak.", _MODELS)),
         probes=lambda: _MODELS,
     ),
     PlainTask(
         "28.product_s",
         "computing, or moving? A product on the roofline",
         product_s,
-        (
-            "How many FLOP has the product, and how many bytes have its three matrices?",
-            "It takes as long as the slower of both: flop / peak, or nbytes / bandwidth.",
-            "flop = 2 * rows * inner * columns; nbytes = 2 * (rows * inner + inner * columns + rows * columns); "
-            "return flop / nbytes, max(flop / peak, nbytes / bandwidth)",
-        ),
-        properties=[roofline],
+        properties=as_solution(product_s, ("Intensity and seconds, below the roof and below its slope.", _PRODUCTS)),
         probes=lambda: _PRODUCTS,
     ),
     CommTask(
         "28.lost",
         "what the slowest rank costs",
         lost,
-        (
-            "In each step, how long is the slowest rank, and how long do the others wait for it?",
-            "Gather all times. longest = every.max(axis=0); the waiting is (longest - every).sum().",
-            "every = np.array(comm.allgather(seconds)); longest = every.max(axis=0); return float((longest - "
-            "every).sum() / (comm.size * longest.sum())), int(np.bincount(every.argmax(axis=0), "
-            "minlength=comm.size).argmax())",
-        ),
         cases=lambda: [_clocks(n, steps, slow) for steps, slow in ((1, 0), (5, 1), (20, 2)) for n in _SIZES],
         expected=_waited,
         names=("the share", "the rank"),
@@ -191,13 +133,7 @@ TASKS = [
         "28.bill",
         "joules and euro of a run",
         bill,
-        (
-            "What does a GPU take on average, if it waits for a part of the time?",
-            "mean = busy * watts + (1 - busy) * idle; and a kWh is a thousand watts for an hour.",
-            "mean = busy * watts + (1 - busy) * idle; kwh = gpus * hours * mean * overhead / 1000; return kwh, kwh *"
-            " price",
-        ),
-        properties=[energy],
+        properties=as_solution(bill, ("Energy and its price, also of GPUs that wait.", _RUNS)),
         probes=lambda: _RUNS,
     ),
 ]
