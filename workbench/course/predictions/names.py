@@ -32,6 +32,6 @@ NAMES = (
     "25.peak", "25.gathers",
     "26.words", "26.sequence", "26.balance",
     "27.tied", "27.interleaved", "27.capacity",
-    "28.mfu", "28.straggler", "28.layout",
+    "28.mfu", "28.straggler", "28.layout", "28.context",
 )
 # fmt: on
