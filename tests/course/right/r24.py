@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
+
+with suppress(ModuleNotFoundError):  # a browser has no torch
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.parallel import DistributedDataParallel
 
 
 def attention_by_torch(query, key, value):  # The function that everybody calls.

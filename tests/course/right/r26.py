@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
-import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.experimental import implicit_replication
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
+
+with suppress(ModuleNotFoundError):  # a browser has no torch
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.experimental import implicit_replication
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
 
 
 def loss_in_three_sums(comm, scores, first, targets):  # One message for each number.

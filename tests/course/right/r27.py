@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from contextlib import suppress
 
 import numpy as np
-import torch
+
+with suppress(ModuleNotFoundError):  # a browser has no torch
+    import torch
 
 
 def places_by_numpy(layers, ranks, chunks):  # An array of chunks × ranks × layers of a stage.

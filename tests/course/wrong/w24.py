@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import numpy as np
-import torch
-from torch.nn.parallel import DistributedDataParallel
 from wrong_answers import Answers
 
 from workbench.course.tasks import task
+
+with suppress(ModuleNotFoundError):  # a browser has no torch
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
 
 wrong = Answers()
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
-import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.utils.data.distributed import DistributedSampler
 from wrong_answers import Answers
 
 from workbench.course.tasks import task
+
+with suppress(ModuleNotFoundError):  # a browser has no torch
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.utils.data.distributed import DistributedSampler
 
 wrong = Answers()
 
