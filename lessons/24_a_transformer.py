@@ -23,7 +23,7 @@
 # - exchange memory for computing with checkpoints, and large batches for more micro-batches,
 # - train it with DDP on ranks, to the last digit as one process does.
 #
-# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 35 to do. **Before:** lessons 06 and 18.
+# **Needs:** two cores, no GPU. **Takes** 35 minutes to read, 35 to do. **Before:** lessons 06 and 18.
 
 # %% [markdown]
 # ## Do you remember?
@@ -79,7 +79,8 @@ for part in (gpt.Block, gpt.Attention, gpt.Mlp):
 # the two layers add. Attention is the only place where tokens meet. And the heads never meet, so they can be on
 # different ranks.
 #
-# Where are the parameters? A block has 4 matrices of d × d in attention, and 8 d² numbers in its two layers:
+# Where are the parameters? With a width of d, a block has 4 matrices of d × d in attention, and 8 d² numbers in its two
+# layers:
 
 # %%
 shape = gpt.Shape(layers=4, width=128, heads=4, tokens=128)
@@ -93,9 +94,9 @@ print(f"{count - blocks - 256 * shape.width:,} in norms; the head has none of it
 # %% [markdown]
 # ### What attention costs
 #
-# Each token has a score for each other one. Written down as in a book, these scores are an array of (heads, tokens,
-# tokens), and backward needs it. `scaled_dot_product_attention` computes the same in blocks that fit a cache, and
-# computes them again in backward (FlashAttention, 2022). Autograd can be asked which bytes it keeps:
+# Each token has a score for itself and for each one before it. Written down as in a book, these scores are an array of
+# (heads, tokens, tokens), and backward needs it. `scaled_dot_product_attention` computes the same in blocks that fit a
+# cache, and computes them again in backward (FlashAttention, 2022). Autograd can be asked which bytes it keeps:
 
 
 # %%
@@ -156,7 +157,7 @@ reveal(
 # %%
 for kind in (torch.float32, torch.bfloat16, torch.float16):
     info = torch.finfo(kind)
-    print(f"{str(kind)[6:]:9} behind 1 comes {1 + info.eps:.10g}, largest {info.max:.1e}, smallest {info.tiny:.1e}")
+    print(f"{str(kind)[6:]:9} after 1 comes {1 + info.eps:.10g}, largest {info.max:.1e}, smallest {info.tiny:.1e}")
 
 # %% [markdown]
 # Products of matrices lose little in bf16: a sum of many products is added up in float32. Weights are another matter.

@@ -23,7 +23,7 @@
 # - decide whether weights stay after forward, and how many layers are gathered ahead,
 # - save on four ranks, and go on with two, to the same weights.
 #
-# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 30 to do. **Before:** lessons 18 and 24.
+# **Needs:** two cores, no GPU. **Takes** 35 minutes to read, 30 to do. **Before:** lessons 18 and 24.
 
 # %% [markdown]
 # ## Do you remember?
@@ -258,15 +258,15 @@ for gather in (2.0, 3.0, 6.0):
 
 # %% [markdown]
 # One layer ahead hides all but the first gathering, as long as a layer computes longer than it is
-# gathered. Behind that the network sets the pace, and more layers ahead change nothing if all are alike. FSDP2 gathers
+# gathered. From then on the network sets the pace, and more layers ahead change nothing if all are alike. FSDP2 gathers
 # one ahead by itself in backward, where it knows the order; in forward on a GPU the CPU is ahead.
 # `set_modules_to_forward_prefetch` says it by hand.
 #
 # ## 3. bf16
 #
-# `MixedPrecisionPolicy` gathers the rows in bf16, half of the bytes, and keeps the rows themselves in float32: these
-# are the masters. The gradients are reduced in float32 or in bf16. The last bit is the question: a sum of n numbers in
-# bf16 is rounded n times.
+# `MixedPrecisionPolicy` gathers the rows in bf16, a quarter of the bytes of the float64 above, and keeps the rows
+# themselves in float32: these are the masters. The gradients may be reduced in bf16, too; then a sum of n numbers is
+# rounded n times. Here they are reduced in float32.
 
 # %%
 # %%px
@@ -284,7 +284,7 @@ print(f"the masters: {low.head.weight.dtype}")
 # ## 4. Four ranks save, two go on
 #
 # Each rank writes its own rows, and a file says who has which. Whoever loads reads the pieces that it needs: your last
-# exercise. Model and optimizer have names that are the same for each wrapper, so also one process could read it.
+# exercise. Weights and states have the same names with and without `fully_shard`, so one process can read it, too.
 
 # %%
 # %%px

@@ -23,7 +23,7 @@
 # - say what sequence parallelism saves, though it sends as much,
 # - pass keys and values round a ring, and give all ranks as much to do.
 #
-# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 35 to do. **Before:** lessons 20, 24 and 25.
+# **Needs:** two cores, no GPU. **Takes** 40 minutes to read, 35 to do. **Before:** lessons 20, 24 and 25.
 
 # %% [markdown]
 # ## Do you remember?
@@ -63,7 +63,8 @@ from workbench.course.tasks import task
 # rows, with one allreduce. The two layers behind it are another one.
 #
 # In torch a plan says which layer is cut how. `parallelize_module` makes DTensors of the weights, and puts f and g of
-# lesson 20 before and behind them:
+# lesson 20 before and behind them. A torch layer keeps its weight as (out, in), and computes x @ weight.T. So columns
+# are rows of `weight`, and print as `Shard(dim=0)`:
 
 # %%
 engines = cluster.up(n=2)
@@ -158,7 +159,7 @@ except RuntimeError as error:
 # %%
 predict(
     "26.words",
-    "1,024 tokens, 50,000 words, float32, four ranks. How many MB are the scores that nobody has to send, whole?",
+    "1,024 tokens, 50,000 words, float32, four ranks. How many MB are all scores, which nobody has to send?",
     number="MB",
 )
 
@@ -249,7 +250,8 @@ engines.down()
 # ## 4. Two dimensions
 #
 # Four ranks as a mesh: two groups that cut the model, and in each place of it two ranks that share the batch. A rank is
-# in two groups. `fully_shard` on the other dimension cuts each part once more, by rows:
+# in two groups. `fully_shard` on the other dimension cuts each part once more, by rows. Two cuts of dimension 0 print
+# as `_StridedShard(dim=0, sf=2), Shard(dim=0)`: the second cut is that of the model, and was made first:
 
 # %%
 engines = cluster.up(n=4)

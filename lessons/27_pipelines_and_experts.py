@@ -23,7 +23,7 @@
 # - send tokens to experts on other ranks and back, with a gradient,
 # - choose a capacity, and say why the balance of experts is a sum over all ranks.
 #
-# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 30 to do. **Before:** lessons 20, 24 and 26.
+# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 30 to do. **Before:** lessons 20, 24 and 26.
 
 # %% [markdown]
 # ## Do you remember?
@@ -204,7 +204,7 @@ pipeline_picture(play(gpipe, p, m), "One stage on each rank")
 reveal(
     "27.interleaved",
     round(100 * 3 / (2 * m + 3), 1),
-    "3 of 19, in place of 3 of 11. The price: twice as many messages.",
+    "3 of 19, in place of 3 of 11. The price: more messages, between 2p stages in place of p.",
 )
 
 # %%
@@ -446,7 +446,8 @@ engines.down()
 #
 # - A stage is a module, a schedule is an order. GPipe, 1F1B and interleaved come to the same weights.
 # - A weight in two stages has two gradients: add them up.
-# - v short stages on each rank: the bubble is (p − 1)/(v · m + p − 1), with v times as many messages.
+# - v short stages on each rank: the bubble is (p − 1)/(v · m + p − 1), with (v · p − 1)/(p − 1) times
+#   as many messages.
 # - Tokens go to their experts and back by two alltoalls, and so do their gradients. An expert's own gradient is
 #   complete.
 # - Capacity drops tokens, also where the router chooses at random. Balance is a product of means over all ranks'

@@ -22,7 +22,7 @@
 # - find the rank that the others wait for, and what it costs,
 # - write a run's bill, and defend the layout of a model of 7 billion parameters.
 #
-# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 25 to do. **Before:** lessons 16, 23 and 24.
+# **Needs:** two cores, no GPU. **Takes** 40 minutes to read, 25 to do. **Before:** lessons 16, 23 and 24.
 
 # %% [markdown]
 # ## Do you remember?
@@ -144,8 +144,8 @@ for rows in (1, 16, 128, 1024, 8192):
 
 # %% [markdown]
 # One row is a token that is written: the whole matrix is read for it. So writing is limited by memory,
-# and training, with thousands of tokens in a step, by computing. A norm, an activation or a sum has an intensity below
-# 1, always.
+# and training, with thousands of tokens in a step, by computing. A norm, an activation or a sum has an intensity of a
+# few FLOP per byte: memory is the limit, always.
 #
 # ## 3. A trace of all ranks
 #

@@ -85,13 +85,13 @@ def one_rank_survives_itself(n, failed_at, engine, commit_every, checkpoint_ever
     every = commit_every if elastic else checkpoint_every
     last = failed_at // every * every if every else 0
     return (1 if elastic else n), failed_at - last + 1
-@wrong("17.recovery", "your result is []. Two numbers are asked for: processes started, steps done again")
+@wrong("17.recovery", "your result is empty, expected 2 items")
 def finds_nothing(n, failed_at, engine, commit_every, checkpoint_every): return []
-@wrong("17.recovery", "steps done again is 0 in your result, expected 1")
+@wrong("17.recovery", "item 1: your result is 0, expected 1")
 def step_itself_forgotten(n, failed_at, engine, commit_every, checkpoint_every):
     started, again = task("17.recovery").reference(n, failed_at, engine, commit_every, checkpoint_every)
     return started, again - 1
-@wrong("17.recovery", "processes started is 4 in your result, expected 1")
+@wrong("17.recovery", "item 0: your result is 4, expected 1")
 def elastic_starts_all(n, failed_at, engine, commit_every, checkpoint_every):
     return n, task("17.recovery").reference(n, failed_at, engine, commit_every, checkpoint_every)[1]
 @wrong("17.recovery", "a job that is started again has no commit: all processes are gone, and with them their memory")

@@ -101,6 +101,8 @@ def unlike(mine: Any, wanted: Any) -> str:
     if isinstance(wanted, float) and isinstance(mine, (int, float, np.number)):
         return "" if np.isclose(float(mine), wanted, rtol=1e-9) else f": {_two(mine, wanted)}"
     if isinstance(wanted, (list, tuple)) and isinstance(mine, (list, tuple)):
+        if not mine and wanted:
+            return f": your result is empty, expected {text.count(len(wanted), 'item')}. Was nothing put into it?"
         if len(mine) != len(wanted):
             return f": your result has {len(mine)} items, expected {len(wanted)}"
         return next(
@@ -108,6 +110,8 @@ def unlike(mine: Any, wanted: Any) -> str:
         )
     if isinstance(wanted, (list, tuple)) and isinstance(mine, (int, float, np.number)):
         return f": your result is one number, {mine!r}, expected {text.count(len(wanted), 'item')}. What is left out?"
+    if isinstance(wanted, int) and isinstance(mine, (float, np.floating)) and mine == wanted:
+        return f": your result is {mine!r}, a float. Whole numbers are asked for: a float is no index"
     if mine is None and wanted is not None:
         has_arrays = isinstance(wanted, (list, tuple)) and any(isinstance(one, np.ndarray) for one in wanted)
         asked = text.count(len(wanted), "array") if has_arrays else repr(wanted)

@@ -243,7 +243,7 @@ def as_solution(reference: Callable[..., Any], *cases: tuple[str, Iterable[tuple
     def wrong(function: Callable[..., Any], given: Iterable[tuple[Any, ...]]) -> str:
         for one in given:
             if told := unlike(function(*map(copied, one)), reference(*one)):
-                about = ", ".join(f"{name} {value}" for name, value in zip(names, one, strict=True))
+                about = ", ".join(f"{name} {value}" for name, value in zip(names, one, strict=False))
                 return f"{about}{told}"
         return ""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from workbench.course.judging.task import PlainTask, stated
+from workbench.course.judging.task import PlainTask, as_solution
 
 
 def recovery(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
@@ -41,23 +41,6 @@ def _by_steps(
     return (1 if engine == "elastic" and n > 1 else n), len(run) - steps
 
 
-def _recovered(function: Callable[..., Any], cases: Iterable[tuple[int, int, str, int, int]]) -> str:
-    for case in cases:
-        mine, right = function(*case), _by_steps(*case)
-        n, failed_at, engine, commit_every, checkpoint_every = case
-        what = (
-            f"n={n}, failed_at={failed_at}, {engine}, commit_every={commit_every}, checkpoint_every={checkpoint_every}"
-        )
-        if mine is None:
-            return "your result is None. Is there a return?"
-        if not isinstance(mine, (list, tuple)) or len(mine) != len(right):
-            return f"{what}: your result is {mine!r}. Two numbers are asked for: processes started, steps done again"
-        for name, yours, wanted in zip(("processes started", "steps done again"), mine, right, strict=True):
-            if yours != wanted:
-                return f"{what}: {name} is {yours} in your result, expected {wanted}"
-    return ""
-
-
 def _many() -> Iterator[tuple[int, int, str, int, int]]:
     for failed_at in (0, 1, 9, 10, 11, 100):
         for n in (1, 2, 3):
@@ -82,24 +65,18 @@ TASKS = [
         "what a lost rank costs",
         recovery,
         probes=lambda: _PROBES,
-        properties=stated(
+        properties=as_solution(
+            _by_steps,
             (
                 "An elastic job of several ranks.",
-                lambda f: _recovered(
-                    f, [(4, 17, "elastic", 1, 0), (4, 17, "elastic", 5, 10), (2, 20, "elastic", 5, 0)]
-                ),
+                [(4, 17, "elastic", 1, 0), (4, 17, "elastic", 5, 10), (2, 20, "elastic", 5, 0)],
             ),
             (
                 "A job that is started again, with and without checkpoints.",
-                lambda f: _recovered(
-                    f, [(4, 17, "restart", 1, 0), (4, 17, "restart", 1, 10), (8, 30, "restart", 5, 10)]
-                ),
+                [(4, 17, "restart", 1, 0), (4, 17, "restart", 1, 10), (8, 30, "restart", 5, 10)],
             ),
-            (
-                "An elastic job of one rank.",
-                lambda f: _recovered(f, [(1, 17, "elastic", 1, 10), (1, 17, "elastic", 1, 0)]),
-            ),
-            ("36 jobs, each counted step by step.", lambda f: _recovered(f, _many())),
+            ("An elastic job of one rank.", [(1, 17, "elastic", 1, 10), (1, 17, "elastic", 1, 0)]),
+            ("36 jobs, each counted step by step.", list(_many())),
         ),
     )
 ]

@@ -18,9 +18,9 @@ _SIZES = (1, 2, 3, 4)
 def shards(rows: Any, n: Any) -> Any:
     """Return a list of (begin, end), by rank: which rows of a parameter it has.
 
-    As a DTensor with Shard(0), and torch.chunk: all ranks have as many rows as the first
-    one, rounded up, until there are none left. So the last ranks may have fewer, or none:
-    then begin and end are both `rows`.
+    As a DTensor with Shard(0), and torch.chunk: each rank has rows / n of them, rounded up,
+    until there are none left. So the last ranks may have fewer, or none: then begin and end
+    are both `rows`.
     """
     ### BEGIN SOLUTION
     each = -(-rows // n)
@@ -46,10 +46,10 @@ def layer_step(comm: Any, mine: Any, x: Any, dy: Any) -> Any:
     """Return (y, dx, gradient) of the layer y = x @ W, of whose W this rank has some rows.
 
     mine: this rank's rows of W; all ranks have as many. x, dy: this rank's own part of the
-    batch, and the gradient of its loss by y. W is gathered for forward, and once more for
-    backward, for nobody keeps it in between. gradient: for this rank's rows, the mean of
-    all ranks' gradients. comm.allgather(array) gives the list of all ranks' arrays;
-    comm.alltoall(list), of one array for each rank, those that the ranks have for this one.
+    batch, and the gradient of its loss by y. fully_shard gathers W once more for backward;
+    here you may keep it. gradient: for this rank's rows, the mean of all ranks' gradients.
+    comm.allgather(array) gives the list of all ranks' arrays; comm.alltoall(list), of one
+    array for each rank, those that the ranks have for this one.
     """
     ### BEGIN SOLUTION
     w = np.concatenate(comm.allgather(mine))

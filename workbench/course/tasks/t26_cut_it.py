@@ -58,9 +58,8 @@ def sequence_parallel(comm: Any, x: Any, w1: Any, w2: Any) -> Any:
     """Return this rank's tokens of y = max(x @ w1, 0) @ w2.
 
     x: this rank's tokens; all ranks have as many. w1, w2: this rank's columns and rows.
-    Outside of the two layers each rank has its own tokens only: a norm is computed once
-    for each token, and its input is kept once. comm.allgather(array) gives a list of
-    all ranks' arrays; comm.alltoall(list) those that the ranks have for this one.
+    Outside of the two layers each rank has its own tokens only. comm.allgather(array) gives
+    a list of all ranks' arrays; comm.alltoall(list) those that the ranks have for this one.
     """
     ### BEGIN SOLUTION
     everything = np.concatenate(comm.allgather(x))

@@ -48,7 +48,7 @@ def to_experts(comm: Any, x: Any, choice: Any, expert: Any) -> Any:
 
     x: (tokens, size). choice: for each token a number from 0 to comm.size - 1. Rank r has
     expert r, a matrix. comm.alltoall(list) sends one array to each rank, and returns the list
-    of those that came, by rank. They may be of different lengths, also empty.
+    of those that came, by rank. Arrays may have different lengths; the matrices stay.
     """
     ### BEGIN SOLUTION
     mine = [np.flatnonzero(choice == rank) for rank in range(comm.size)]
@@ -112,6 +112,7 @@ def balance_loss(comm: Any, probabilities: Any) -> Any:
     probabilities: (tokens, experts) of this rank's router; all ranks have as many tokens.
     share[e]: which part of all tokens has its largest probability at expert e. mean[e]: the
     mean over all tokens of the probability of e. The loss is 1 if all experts are alike.
+    Send numbers for each expert, not for each token.
     """
     ### BEGIN SOLUTION
     tokens, experts = probabilities.shape
