@@ -177,7 +177,7 @@ def test_imports_by_name_are_listed() -> None:
 def test_importing_the_core_loads_nothing_heavy() -> None:
     """A fresh interpreter that imports all of the core and the launcher has loaded no framework, no MPI and no CUDA."""
     light = {"", "cli", "collectives", "config", "core", "errors", "job", "launch", "runtime", "training"}
-    core = [m for m in MODULES if room(m) in light]
+    core = [m for m in MODULES if room(m) in light and not m.endswith("hub_config")]  # JupyterHub runs that one
     code = (
         "import importlib, sys\n"
         f"for module in {core}: importlib.import_module(module)\n"

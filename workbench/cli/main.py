@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from workbench import config
 from workbench._version import __version__
 from workbench.cli import about, convert, flags, learn
+from workbench.cli.class_server import command as class_server
 from workbench.cli.face import HelpAll, Parser, Wide
 from workbench.cli.flag_variables import with_flags
 from workbench.cli.grade import command as grade
@@ -156,7 +157,10 @@ def main(words: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _open_streams()
-    return as_command(lambda: _main(parsed(sys.argv[1:] if words is None else words)))
+    words = sys.argv[1:] if words is None else words
+    if class_server.asked(words):
+        return as_command(lambda: class_server.run(words[1:]))
+    return as_command(lambda: _main(parsed(words)))
 
 
 def _main(args: argparse.Namespace) -> int:

@@ -1,0 +1,257 @@
+"""``workbench class up`` and ``down``: what is refused, and a class of two with the real JupyterHub, signed in to."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import websocket
+
+import workbench
+from workbench.cli.class_server import command, control, limits
+from workbench.cli.class_server.place import Place
+from workbench.errors import LaunchError
+
+PASSWORD = "grove-stone-pine"
+SYSTEM = "/usr/bin/python3"  # which everybody may run; that of a root's home nobody else may
+ROOT = Path(workbench.__file__).parent.parent
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_names_are_those_that_a_system_takes() -> None:
+    """Umlauts are written out, spaces are hyphens; two that become one are refused, with both."""
+    assert control._checked(["Jürgen Groß", "ada", "O'Neil.B"]) == ["juergen-gross", "ada", "oneil-b"]
+    with pytest.raises(LaunchError, match="'Ada' and 'ada' would both sign in as ada"):
+        control._checked(["Ada", "ada"])
+    with pytest.raises(LaunchError, match="'…' has no letter or digit"):
+        control._checked(["…"])
+    with pytest.raises(LaunchError, match="--learners 30, or --names FILE"):
+        control._checked([])
+
+
+def test_names_from_a_file(tmp_path: Path) -> None:
+    """A name in each line; without a file they are counted."""
+    file = tmp_path / "names.txt"
+    file.write_text("Ada\n\n Alan \n", encoding="utf-8")
+    assert control.names(0, file) == ["Ada", "Alan"]
+    assert control.names(2, None) == ["learner01", "learner02"]
+    with pytest.raises(LaunchError, match="cannot be read"):
+        control.names(0, tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"password": "short"}, "at least 8 characters"),
+        ({"cert": "/nowhere.pem"}, "/nowhere.pem is not there"),
+        ({"cert": __file__}, "HTTPS needs both"),
+    ],
+)
+def test_what_is_refused_begins_nothing(wanted: dict[str, Any], told: str, tmp_path: Path) -> None:
+    """And the folder is not made."""
+    place = Place(tmp_path / "class", free_port(), "127.0.0.1", **wanted)
+    with pytest.raises(LaunchError, match=re.escape(told)):
+        control.up(place, ["ada"])
+    assert not place.folder.exists()
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    """With the address, and what to do."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(LaunchError, match=rf"127\.0\.0\.1:{port} cannot be used.*--port"):
+            control.up(Place(tmp_path / "class", port, "127.0.0.1"), ["ada"])
+
+
+def test_the_class_is_remembered_for_its_owner_alone(tmp_path: Path) -> None:
+    """The password stands in it. A process that has the number of the hub by chance is not taken for it."""
+    Place(tmp_path, 8000, "here", PASSWORD, ["ada"], pid=os.getpid(), begun=1.0).write()
+    assert (tmp_path / "class.json").stat().st_mode & 0o077 == 0
+    found = Place.read(tmp_path)
+    assert (found.password, found.address, found.process()) == (PASSWORD, "http://here:8000/", None)
+    with pytest.raises(LaunchError, match="has no class in it"):
+        control.down(tmp_path / "nowhere")
+
+
+def test_only_up_and_down_are_words_of_the_command() -> None:
+    """A folder may be called otherwise."""
+    assert command.asked(["class", "down", "x"])
+    assert not command.asked(["class", "./up"])
+    assert command.parser().parse_args(["up", "/srv/monday"]).folder == Path("/srv/monday")
+
+
+# --- a real class -----------------------------------------------------------------------------------------
+
+
+FORKS = """
+children = []
+try:
+    while True:
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+        children.append(child)
+except OSError:
+    print("refused:", len(children) < 150)
+for child in children:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+"""
+
+
+class Learner:
+    """A browser's requests: signs in, starts the server and a kernel."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self.base, self.name, self.session = address, name, requests.Session()
+        self.socket: Any = None
+
+    def close(self) -> None:
+        self.session.close()
+        if self.socket is not None:
+            self.socket.close()
+
+    def sign_in(self, password: str = PASSWORD) -> int:
+        self.session.get(f"{self.base}hub/login")
+        fields = {"username": self.name, "password": password, "_xsrf": self.session.cookies.get("_xsrf", path="/hub/")}
+        return self.session.post(f"{self.base}hub/login?next=", data=fields).status_code
+
+    def lab(self, longest_s: float = 90.0) -> None:
+        until, page = time.monotonic() + longest_s, f"{self.base}user/{self.name}/lab"
+        while time.monotonic() < until:
+            answer = self.session.get(page)
+            if answer.ok and answer.url == page:
+                return
+            time.sleep(0.3)
+        raise AssertionError(f"no JupyterLab for {self.name}: {answer.status_code} {answer.url}")
+
+    def kernel(self) -> None:
+        user = f"/user/{self.name}/"
+        token = next(each.value for each in self.session.cookies if each.name == "_xsrf" and each.path == user)
+        made = self.session.post(f"{self.base[:-1]}{user}api/kernels", headers={"X-XSRFToken": str(token)}, json={})
+        cookies = "; ".join(f"{each.name}={each.value}" for each in self.session.cookies if each.path in ("/", user))
+        channels = f"{self.base[:-1]}{user}api/kernels/{made.json()['id']}/channels".replace("http", "ws", 1)
+        self.socket = websocket.create_connection(channels, cookie=cookies, timeout=60)
+
+    def run(self, code: str) -> str:
+        """What a cell prints, or its error."""
+        header = {
+            "msg_id": uuid.uuid4().hex,
+            "msg_type": "execute_request",
+            "session": "",
+            "username": "",
+            "version": "5.3",
+        }
+        message = {"header": header, "parent_header": {}, "metadata": {}, "content": {"code": code}, "channel": "shell"}
+        self.socket.send(json.dumps(message))
+        told = ""
+        while True:
+            answer = json.loads(self.socket.recv())
+            content = answer["content"]
+            if answer["msg_type"] == "status" and content["execution_state"] in ("restarting", "dead"):
+                return "the kernel has died"
+            if answer["parent_header"].get("msg_id") != header["msg_id"]:
+                continue
+            told += content.get("text", "") + (f"{content['ename']}: " if answer["msg_type"] == "error" else "")
+            if answer["msg_type"] == "status" and content["execution_state"] == "idle":
+                return str(told).strip()
+
+
+def workbench_class(python: Path, *words: str) -> str:
+    """The command, of the Python that learners may run."""
+    done = subprocess.run([str(python), "-m", "workbench.cli.main", "class", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The system's Python, which sees what is installed here."""
+    version = subprocess.run([SYSTEM, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True)
+    if getpass.getuser() != "root" or version.stdout.split() != [str(each) for each in sys.version_info[:2]]:
+        pytest.skip("needs root, and a Python of the system of the same version")
+    folder = tmp_path_factory.mktemp("python")
+    subprocess.run([SYSTEM, "-m", "venv", "--without-pip", str(folder)], check=True)
+    site = next((folder / "lib").glob("python*/site-packages"))
+    (site / "here.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n{ROOT}\n")
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def running(python: Path) -> Iterator[Place]:
+    """A class of two, in a folder that learners can reach."""
+    folder = Path(f"/tmp/workbench-class-test-{os.getpid()}")
+    words = ("--learners", "2", "--host", "127.0.0.1", "--port", str(free_port()), "--password", PASSWORD)
+    told = workbench_class(python, "up", str(folder), *words, "--memory", "1500", "--disk", "200", "--processes", "150")
+    assert "A class for 2 at http://127.0.0.1:" in told
+    place = Place.read(folder)
+    try:
+        yield place
+    finally:
+        if (folder / "class.json").exists():
+            workbench_class(python, "down", str(folder))
+        subprocess.run(["rm", "-r", str(folder)], check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.timeout(400)
+def test_a_class_of_two_is_kept_apart_and_leaves_nothing(running: Place, python: Path) -> None:
+    """Both sign in and have the lessons; one cannot read, end, or fill up the other; ``down`` collects the work."""
+    people = [Learner(running.address, name) for name in (*running.learners, "stranger")]
+    with contextlib.ExitStack() as stack:
+        for each in people:
+            stack.enter_context(contextlib.closing(each))
+        kept_apart(running, *people)
+
+    told = workbench_class(python, "down", str(running.folder))
+    assert "files of 2 learners" in told
+    assert (running.folder / "collected" / running.learners[1] / "mine.txt").read_text() == "42"
+    assert os.listdir(running.folder) == ["collected"]
+    assert not limits.taken(running.learners)
+    assert str(running.folder) not in Path("/proc/mounts").read_text()
+
+
+def kept_apart(running: Place, ada: Learner, alan: Learner, stranger: Learner) -> None:
+    """Who may sign in; what they have; and what the first one cannot do to the second."""
+    assert stranger.sign_in() == ada.sign_in("wrong-password") == 403
+    for each in (ada, alan):
+        assert each.sign_in() == 200
+        each.lab()
+        each.kernel()
+    assert ada.run("import os, time; print({'exercises', 'notebooks'} <= {*os.listdir()})") == "True"
+    assert ada.run("import workbench; from workbench.course.simulator import simulate") == ""
+    assert ada.run("print(simulate(2, lambda comm: comm.allreduce(comm.rank)).results)") == "[1, 1]"
+    pid = alan.run("import os; open('mine.txt', 'w').write('42'); print(os.getpid())")
+
+    others = running.home(running.learners[1])
+    assert "PermissionError" in ada.run(f"os.listdir({str(others)!r})")
+    assert "PermissionError" in ada.run(f"open({str(running.folder / 'class.json')!r})")
+    assert "PermissionError" in ada.run(f"os.kill({pid}, 9)")
+    assert "OSError" in ada.run("file = open('big', 'wb')\nwhile True: file.write(bytes(1 << 24)); file.flush()")
+    ada.run("file = None; os.remove('big')")
+    assert ada.run(FORKS) == "refused: True"
+    assert ada.run("x = bytearray(3 << 30)") == "the kernel has died"
+    assert alan.run("print(6 * 7)") == "42"

@@ -1,0 +1,90 @@
+"""The words of ``workbench class up`` and ``workbench class down``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from workbench.cli.face import Parser
+
+_FOLDER = Path("workbench-class")
+
+
+def asked(words: Sequence[str]) -> bool:
+    """Is it one of these commands?
+
+    Example:
+        >>> asked(["class", "up", "--learners", "30"]), asked(["class", "/shared/course"])
+        (True, False)
+    """
+    return list(words[:2]) in (["class", "up"], ["class", "down"])
+
+
+def run(words: Sequence[str]) -> int:
+    """One of both; the words behind ``class``."""
+    args = parser().parse_args(words)
+    code: int = args.handle(args)
+    return code
+
+
+def parser() -> Parser:
+    """Of both commands."""
+    top = Parser(prog="workbench class")
+    commands = top.add_subparsers(dest="subcommand", required=True)
+    begin = commands.add_parser(
+        "up",
+        description="Begins a class on this machine: JupyterHub with an address and a password, and for each learner a "
+        "JupyterLab with the lessons. Started by root, each learner is a user of the system, with limits and a disk of "
+        "its own. The first time it installs JupyterHub into the class's folder.",
+    )
+    begin.add_argument("folder", nargs="?", type=Path, default=_FOLDER, help=f"of the class; default: ./{_FOLDER}")
+    begin.add_argument("--learners", type=int, default=0, metavar="N", help="they are called learner01 …")
+    begin.add_argument("--names", type=Path, metavar="FILE", help="instead: a name in each line")
+    begin.add_argument("--host", default="", help="the address to listen on; default: this machine's in its network")
+    begin.add_argument("--port", type=int, default=8000, help="default: 8000")
+    begin.add_argument("--password", default="", help="of the class; default: four words by chance")
+    begin.add_argument("--cert", default="", metavar="FILE", help="certificate, for HTTPS")
+    begin.add_argument("--key", default="", metavar="FILE", help="its key")
+    begin.add_argument("--memory", type=int, default=2048, metavar="MIB", help="of each learner; default: 2048")
+    begin.add_argument("--processes", type=int, default=400, metavar="N", help="of each learner; default: 400")
+    begin.add_argument("--disk", type=int, default=1024, metavar="MIB", help="of each; 0: no limit; default: 1024")
+    begin.add_argument("--cores", type=int, default=2, metavar="N", help="of each learner; default: 2")
+    begin.add_argument("--idle", type=int, default=30, metavar="MINUTES", help="then a server ends; default: 30")
+    begin.set_defaults(handle=_up)
+    end = commands.add_parser(
+        "down",
+        description="Ends a class: its servers, users, disks and limits. What the learners have written is in the "
+        "folder collected/ afterwards.",
+    )
+    end.add_argument("folder", nargs="?", type=Path, default=_FOLDER, help=f"of the class; default: ./{_FOLDER}")
+    end.set_defaults(handle=_down)
+    return top
+
+
+def _up(args: argparse.Namespace) -> int:
+    from workbench.cli.class_server import control, place
+
+    wanted = place.Place(
+        args.folder.resolve(),
+        *(args.port, args.host, args.password),
+        memory_mib=args.memory,
+        processes=args.processes,
+        disk_mib=args.disk,
+        cores=args.cores,
+        idle_min=args.idle,
+        cert=args.cert and str(Path(args.cert).resolve()),
+        key=args.key and str(Path(args.key).resolve()),
+    )
+    for line in control.up(wanted, control.names(args.learners, args.names)):
+        print(line, flush=True)
+    return 0
+
+
+def _down(args: argparse.Namespace) -> int:
+    from workbench.cli.class_server import control
+
+    told = control.down(args.folder.resolve())
+    for line in told:
+        print(line, flush=True)
+    return int("Nothing else is left" not in told[-1])

@@ -1,0 +1,288 @@
+"""``workbench class up`` and ``down``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workbench.cli.class_server import limits
+from workbench.cli.class_server.place import Place
+from workbench.common.extras import has
+from workbench.common.whole_file import write_whole
+from workbench.config import child_environment
+from workbench.errors import LaunchError
+
+NEEDS = ("jupyterhub==6.1.1", "configurable-http-proxy==0.4.0", "jupyterhub-idle-culler==2.0.0", "segno==1.6.6")
+_WORDS = (
+    "amber birch cedar coral dune elm fern fjord grove heron iris jade larch maple olive otter pine reed stone tide"
+)
+_PLAIN = str.maketrans(dict(zip("äöüß _.", ("ae", "oe", "ue", "ss", "-", "-", "-"), strict=True)))
+_BEGIN_S, _END_S = 90.0, 30.0
+
+
+def up(place: Place, names: Sequence[str]) -> list[str]:
+    """Begin a class; what to tell, line by line.
+
+    Args:
+        place: what is wanted; ``names`` come into it.
+        names: of the learners.
+
+    Raises:
+        LaunchError: something is in the way; nothing has been begun then.
+    """
+    if not has("jupyterlab"):
+        raise LaunchError("`workbench class up` needs jupyterlab in this Python environment.")
+    if (there := _old(place.folder)) is not None and there.process() is not None:
+        raise LaunchError(f"A class runs in {place.folder} already, at {there.address}. End it: workbench class down.")
+    place.learners, place.apart = _checked(names), os.geteuid() == 0
+    place.host = place.host or _own_address()
+    if place.password and len(place.password) < 8:
+        raise LaunchError("The password of a class has at least 8 characters.")
+    place.password = place.password or "-".join(secrets.choice(_WORDS.split()) for _ in range(4))
+    for file in filter(None, (place.cert, place.key)):
+        if not Path(file).is_file():
+            raise LaunchError(f"{file} is not there. --cert and --key are files with a certificate and its key.")
+    if bool(place.cert) != bool(place.key):
+        raise LaunchError("HTTPS needs both: --cert and --key.")
+    if place.apart and (name := limits.taken(place.learners)):
+        raise LaunchError(
+            f"This machine has a user {limits.user(name)}, of another class: end that one first, or take --names."
+        )
+    _free(place)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    place.folder.chmod(0o711)  # learners reach their own folders, and list no others
+    place.hub.mkdir(mode=0o700, exist_ok=True)
+    environment = _environment(place)
+    place.write()
+    _begin(place, environment)
+    carried = psutil.virtual_memory().available // (600 << 20)
+    few = f"This machine has memory for about {carried}." if carried < len(names) else ""
+    return [
+        f"A class for {len(names)} at {place.address}",
+        f"names: {_listed(place.learners)}; password: {place.password}",
+        *_code(place, environment),
+        limits.kept(place),
+        *filter(
+            None, [few, "" if place.cert else "Without --cert and --key all of it goes unencrypted over the network."]
+        ),
+        f"workbench class down {place.folder} ends it, and collects the work.",
+    ]
+
+
+def down(folder: Path) -> list[str]:
+    """End a class, and collect its work; what to tell.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    place = Place.read(folder)
+    _end(place)
+    collected = folder / "collected"
+    told, count = [], 0
+    for learner in place.learners:
+        if place.apart:
+            limits.end(learner)
+        try:
+            count += _collect(place.home(learner), collected / learner)
+            limits.remove(place, learner)
+        except (OSError, LaunchError) as error:
+            told.append(f"{learner}: {error}; the work is still in {place.home(learner)}.")
+    if told:
+        return [*told, "Nothing else was taken away. Try again: workbench class down."]
+    for part in (place.hub, folder / "env", folder / "learners"):
+        shutil.rmtree(part, ignore_errors=True)
+    (folder / "class.json").unlink()
+    return [f"{count} files of {len(place.learners)} learners are in {collected}. Nothing else is left of the class."]
+
+
+def names(number: int, file: Path | None) -> list[str]:
+    """learner01 …, or the names in a file, one in a line.
+
+    Raises:
+        LaunchError: the file cannot be read.
+    """
+    if file is None:
+        return [f"learner{i:02}" for i in range(1, number + 1)]
+    try:
+        return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(f"{file} cannot be read: {error}.") from None
+
+
+def _checked(names: Sequence[str]) -> list[str]:
+    """What JupyterHub and the system take: small letters, digits and hyphens; umlauts are written out.
+
+    Raises:
+        LaunchError: a name is there twice, or nothing is left of it.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        plain = name.lower().translate(_PLAIN)
+        plain = "".join(each for each in plain if each.isascii() and (each.isalnum() or each == "-")).strip("-")[:24]
+        if not plain:
+            raise LaunchError(f"{name!r} has no letter or digit for a name to sign in with.")
+        if plain in found:
+            raise LaunchError(
+                f"{found[plain]!r} and {name!r} would both sign in as {plain}. Give them different names."
+            )
+        found[plain] = name
+    if not found:
+        raise LaunchError("A class needs a learner at least: --learners 30, or --names FILE.")
+    return list(found)
+
+
+def _old(folder: Path) -> Place | None:
+    try:
+        return Place.read(folder)
+    except LaunchError:
+        return None
+
+
+def _own_address() -> str:
+    """The address of this machine in its network; nothing is sent for it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of a network for examples
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def _free(place: Place) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((place.host, place.port))
+        except OSError as error:
+            raise LaunchError(
+                f"{place.host}:{place.port} cannot be used: {error.strerror}. Try another --port."
+            ) from None
+
+
+def _environment(place: Place) -> Path:
+    """The hub's Python environment; what is installed here is seen from there, and nothing is changed here."""
+    folder = place.folder / "env"  # learners read it: it is not in the hub's folder
+    python, ready = folder / "bin" / "python", folder / "ready"
+    if ready.exists() and ready.read_text() == "\n".join(NEEDS):
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    for command in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *NEEDS],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        if done.returncode:
+            why = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+            raise LaunchError(f"The hub's environment cannot be made: {why}")
+        if command[2] == "venv":  # first ours: pip then takes what is there already
+            site = next((folder / "lib").glob("python*/site-packages"))
+            lab = Path(str(find_spec("jupyterlab").origin)).parents[1]  # type: ignore[union-attr]
+            paths = [str(lab), str(Path(__file__).resolve().parents[3])]
+            (site / "lessons.pth").write_text("\n".join(paths) + "\n")
+    if place.apart:
+        nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
+        try:
+            done = subprocess.run([str(python), "-c", "import workbench"], capture_output=True, text=True, **nobody)
+            why = done.stderr.strip().splitlines()[-1] if done.returncode else ""
+        except OSError as error:
+            why = str(error)
+        if why:
+            raise LaunchError(
+                f"Learners, who are not root, cannot run {python.resolve()} or read what it needs: {why}\n"
+                "Install Python and the workbench where all may read, such as below /opt. Or begin the class as an "
+                "ordinary user: then learners are not kept apart."
+            )
+    write_whole(ready, "\n".join(NEEDS).encode())
+    return folder
+
+
+def _begin(place: Place, environment: Path) -> None:
+    """Start the hub, and wait until it answers.
+
+    Raises:
+        LaunchError: it does not.
+    """
+    log = (place.hub / "hub.log").open("ab")
+    path = f"{environment / 'bin'}:{child_environment().get('PATH', '')}"
+    with log:
+        hub = subprocess.Popen(
+            [str(environment / "bin" / "jupyterhub"), "-f", str(Path(__file__).with_name("hub_config.py"))],
+            cwd=place.hub,
+            env=child_environment(PATH=path),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    place.pid, place.begun = hub.pid, psutil.Process(hub.pid).create_time()
+    place.write()
+    until = time.monotonic() + _BEGIN_S
+    while time.monotonic() < until and hub.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{place.address}hub/health", timeout=2, context=_unverified(place)):
+                return
+        except OSError:
+            time.sleep(0.2)
+    _end(place)
+    last = (place.hub / "hub.log").read_text(errors="replace").strip().splitlines()[-3:]
+    raise LaunchError("The hub does not start. It said:\n  " + "\n  ".join(last))
+
+
+def _end(place: Place) -> None:
+    """JupyterHub ends its servers and its proxy; what is left of its family then is killed."""
+    if (hub := place.process()) is not None:
+        family = [hub, *hub.children(recursive=True)]
+        hub.terminate()
+        for process in psutil.wait_procs(family, timeout=_END_S)[1]:
+            process.kill()
+
+
+def _unverified(place: Place) -> ssl.SSLContext | None:
+    """For this machine's own question whether it answers: a certificate has the name of the address outside."""
+    if not place.cert:
+        return None
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _code(place: Place, environment: Path) -> list[str]:
+    """The address as a QR code for a terminal."""
+    text = f"import segno; segno.make({place.address!r}, micro=False).terminal(compact=True)"
+    done = subprocess.run([str(environment / "bin" / "python"), "-c", text], capture_output=True, text=True, timeout=30)
+    return done.stdout.splitlines()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} … {names[-1]}"
+
+
+def _collect(home: Path, target: Path) -> int:
+    """Copy what a learner may have written: plain files, and no links out of the folder. Returns how many."""
+    count = 0
+    for path in sorted(home.rglob("*")):
+        name = path.relative_to(home)
+        if (
+            path.is_symlink()
+            or not path.is_file()
+            or any(part in (".cache", ".ipython", ".local") for part in name.parts)
+        ):
+            continue
+        to = target / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, to, follow_symlinks=False)
+        count += 1
+    return count

@@ -1,0 +1,98 @@
+"""JupyterHub's configuration for a class; JupyterHub runs this file, in the folder with its own files.
+
+What a learner starts is a JupyterLab with the lessons, as ``workbench lab`` starts it, under the learner's own user.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
+from jupyterhub.utils import random_port
+
+from workbench.cli.class_server import limits
+from workbench.cli.class_server.place import Place
+from workbench.cli.learn import copy
+
+PLACE = Place.read(Path.cwd().parent)
+_BIN = Path(sys.executable).parent
+_SHARE = Path(str(find_spec("jupyterlab").origin)).parents[4] / "share" / "jupyter"  # type: ignore[union-attr]
+
+
+class _Learners:
+    """What both kinds of spawners have in common."""
+
+    user: Any
+
+    def prepare(self) -> None:
+        """The lessons are in the learner's folder before its server starts."""
+        name = self.user.name
+        limits.make(PLACE, name)
+        copy(PLACE.home(name))
+        if PLACE.apart:
+            owner = pwd.getpwnam(limits.user(name))
+            for path in PLACE.home(name).rglob("*"):
+                os.chown(path, owner.pw_uid, owner.pw_gid, follow_symlinks=False)
+
+
+class Apart(_Learners, LocalProcessSpawner):  # type: ignore[misc]
+    """A user of the system for each learner, with limits."""
+
+    def make_preexec_fn(self, name: str) -> Callable[[], None]:
+        become = super().make_preexec_fn(limits.user(name))
+
+        def begin() -> None:
+            limits.enter(PLACE, name)
+            become()
+
+        return begin
+
+    def user_env(self, env: dict[str, str]) -> dict[str, str]:
+        home = PLACE.home(self.user.name)
+        return {**env, "USER": limits.user(self.user.name), "HOME": str(home), "SHELL": "/bin/bash"}
+
+
+class Together(_Learners, SimpleLocalProcessSpawner):  # type: ignore[misc]
+    """All as the instructor's own user: for a class of people who trust each other."""
+
+    def user_env(self, env: dict[str, str]) -> dict[str, str]:
+        return {**env, "HOME": str(PLACE.home(self.user.name))}
+
+
+c = get_config()  # type: ignore[name-defined] # noqa: F821 - JupyterHub gives it
+scheme = "https" if PLACE.cert else "http"
+c.JupyterHub.bind_url = f"{scheme}://{PLACE.host}:{PLACE.port}"
+c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = PLACE.cert, PLACE.key
+c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{random_port()}"
+c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{random_port()}"
+c.JupyterHub.db_url = f"sqlite:///{PLACE.hub / 'hub.sqlite'}"
+c.JupyterHub.cookie_secret_file = str(PLACE.hub / "cookie_secret")
+c.JupyterHub.authenticator_class = "shared-password"
+c.SharedPasswordAuthenticator.user_password = PLACE.password
+c.Authenticator.allowed_users = set(PLACE.learners)
+c.JupyterHub.spawner_class = Apart if PLACE.apart else Together
+c.Spawner.pre_spawn_hook = lambda spawner: spawner.prepare()
+c.Spawner.start_timeout = 120
+c.Spawner.args = [
+    f"--LabApp.app_dir={_SHARE / 'lab'}",
+    "--ServerApp.allow_root=True",
+    "--ContentsManager.allow_hidden=True",
+]
+_CONFIG = [_SHARE.parents[1] / "etc" / "jupyter", Path(__file__).parents[1] / "lab_config"]
+c.Spawner.environment = {"JUPYTER_PATH": str(_SHARE), "JUPYTER_CONFIG_PATH": ":".join(map(str, _CONFIG))}
+c.Spawner.default_url = "/lab"
+c.Spawner.cmd = [str(_BIN / "jupyterhub-singleuser")]
+c.JupyterHub.services = [
+    {
+        "name": "cull-idle",
+        "command": [sys.executable, "-m", "jupyterhub_idle_culler", f"--timeout={60 * PLACE.idle_min}"],
+    }
+]
+_SCOPES = ["list:users", "read:users:activity", "read:servers", "delete:servers"]
+c.JupyterHub.load_roles = [{"name": "cull-idle", "scopes": _SCOPES, "services": ["cull-idle"]}]
