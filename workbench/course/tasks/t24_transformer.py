@@ -263,7 +263,7 @@ TASKS = [
             ("A thousand steps, each of them smaller than bf16 can tell.", lambda f: _trained(f, 1000, 0.001)),
         ),
         probes=lambda: [
-            (bf16(1 + np.arange(3) / 4), [np.full(3, 0.5)] * steps, rate, bf16)
+            (bf16(1 + np.arange(3) / 4), [np.full(3, 0.7)] * steps, rate, bf16)
             for steps, rate in ((1, 0.5), (300, 0.001), (3, 0.3))
         ],
     ),
