@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import json
 import os
 import re
 import socket
 import subprocess
 import sys
-import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-import requests
-import websocket
 
 import workbench
 from workbench.cli.class_server import command, control, limits
@@ -28,6 +24,10 @@ from workbench.errors import LaunchError
 PASSWORD = "grove-stone-pine"
 SYSTEM = "/usr/bin/python3"  # which everybody may run; that of a root's home nobody else may
 ROOT = Path(workbench.__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from class_server import Learner  # noqa: E402 - what a browser asks for
+
+sys.path.pop(0)
 
 
 def free_port() -> int:
@@ -121,64 +121,6 @@ for child in children:
 """
 
 
-class Learner:
-    """A browser's requests: signs in, starts the server and a kernel."""
-
-    def __init__(self, address: str, name: str) -> None:
-        self.base, self.name, self.session = address, name, requests.Session()
-        self.socket: Any = None
-
-    def close(self) -> None:
-        self.session.close()
-        if self.socket is not None:
-            self.socket.close()
-
-    def sign_in(self, password: str = PASSWORD) -> int:
-        self.session.get(f"{self.base}hub/login")
-        fields = {"username": self.name, "password": password, "_xsrf": self.session.cookies.get("_xsrf", path="/hub/")}
-        return self.session.post(f"{self.base}hub/login?next=", data=fields).status_code
-
-    def lab(self, longest_s: float = 90.0) -> None:
-        until, page = time.monotonic() + longest_s, f"{self.base}user/{self.name}/lab"
-        while time.monotonic() < until:
-            answer = self.session.get(page)
-            if answer.ok and answer.url == page:
-                return
-            time.sleep(0.3)
-        raise AssertionError(f"no JupyterLab for {self.name}: {answer.status_code} {answer.url}")
-
-    def kernel(self) -> None:
-        user = f"/user/{self.name}/"
-        token = next(each.value for each in self.session.cookies if each.name == "_xsrf" and each.path == user)
-        made = self.session.post(f"{self.base[:-1]}{user}api/kernels", headers={"X-XSRFToken": str(token)}, json={})
-        cookies = "; ".join(f"{each.name}={each.value}" for each in self.session.cookies if each.path in ("/", user))
-        channels = f"{self.base[:-1]}{user}api/kernels/{made.json()['id']}/channels".replace("http", "ws", 1)
-        self.socket = websocket.create_connection(channels, cookie=cookies, timeout=60)
-
-    def run(self, code: str) -> str:
-        """What a cell prints, or its error."""
-        header = {
-            "msg_id": uuid.uuid4().hex,
-            "msg_type": "execute_request",
-            "session": "",
-            "username": "",
-            "version": "5.3",
-        }
-        message = {"header": header, "parent_header": {}, "metadata": {}, "content": {"code": code}, "channel": "shell"}
-        self.socket.send(json.dumps(message))
-        told = ""
-        while True:
-            answer = json.loads(self.socket.recv())
-            content = answer["content"]
-            if answer["msg_type"] == "status" and content["execution_state"] in ("restarting", "dead"):
-                return "the kernel has died"
-            if answer["parent_header"].get("msg_id") != header["msg_id"]:
-                continue
-            told += content.get("text", "") + (f"{content['ename']}: " if answer["msg_type"] == "error" else "")
-            if answer["msg_type"] == "status" and content["execution_state"] == "idle":
-                return str(told).strip()
-
-
 def workbench_class(python: Path, *words: str) -> str:
     """The command, of the Python that learners may run."""
     done = subprocess.run([str(python), "-m", "workbench.cli.main", "class", *words], capture_output=True, text=True)
@@ -225,6 +167,7 @@ def test_a_class_of_two_is_kept_apart_and_leaves_nothing(running: Place, python:
         for each in people:
             stack.enter_context(contextlib.closing(each))
         kept_apart(running, *people)
+        goes_on(running, python, people[1])
 
     told = workbench_class(python, "down", str(running.folder))
     assert "files of 2 learners" in told
@@ -236,9 +179,9 @@ def test_a_class_of_two_is_kept_apart_and_leaves_nothing(running: Place, python:
 
 def kept_apart(running: Place, ada: Learner, alan: Learner, stranger: Learner) -> None:
     """Who may sign in; what they have; and what the first one cannot do to the second."""
-    assert stranger.sign_in() == ada.sign_in("wrong-password") == 403
+    assert stranger.sign_in(PASSWORD) == ada.sign_in("wrong-password") == 403
     for each in (ada, alan):
-        assert each.sign_in() == 200
+        assert each.sign_in(PASSWORD) == 200
         each.lab()
         each.kernel()
     assert ada.run("import os, time; print({'exercises', 'notebooks'} <= {*os.listdir()})") == "True"
@@ -255,3 +198,19 @@ def kept_apart(running: Place, ada: Learner, alan: Learner, stranger: Learner) -
     assert ada.run(FORKS) == "refused: True"
     assert ada.run("x = bytearray(3 << 30)") == "the kernel has died"
     assert alan.run("print(6 * 7)") == "42"
+
+
+def goes_on(running: Place, python: Path, alan: Learner) -> None:
+    """The hub is killed, and begun again: with the same address and password, and a kernel that knows its variables."""
+    hub = Place.read(running.folder).process()
+    assert hub is not None
+    alan.run("kept = 7")
+    alan.socket.close()
+    hub.kill()
+    psutil.wait_procs([hub])
+    told = workbench_class(python, "up", str(running.folder), "--host", "127.0.0.1", "--port", str(running.port))
+    assert f"A class for 2 at {running.address}" in told
+    assert PASSWORD in told
+    alan.lab()
+    alan.connect()
+    assert alan.run("print(kept, open('mine.txt').read())") == "7 42"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -45,33 +46,44 @@ def up(place: Place, names: Sequence[str]) -> list[str]:
     """
     if not has("jupyterlab"):
         raise LaunchError("`workbench class up` needs jupyterlab in this Python environment.")
-    if (there := _old(place.folder)) is not None and there.process() is not None:
+    there = _old(place.folder)  # of a hub that was killed, or of a machine that was switched off: the class goes on
+    if there is not None and there.process() is not None:
         raise LaunchError(f"A class runs in {place.folder} already, at {there.address}. End it: workbench class down.")
-    place.learners, place.apart = _checked(names), os.geteuid() == 0
+    before = there.learners if there is not None else []
+    new = [name for name in (_checked(names) if names or not before else []) if name not in before]
+    place.learners, place.apart = [*before, *new], os.geteuid() == 0
     place.host = place.host or _own_address()
     if place.password and len(place.password) < 8:
         raise LaunchError("The password of a class has at least 8 characters.")
-    place.password = place.password or "-".join(secrets.choice(_WORDS.split()) for _ in range(4))
+    place.password = (
+        place.password
+        or (there.password if there else "")
+        or "-".join(secrets.choice(_WORDS.split()) for _ in range(4))
+    )
     for file in filter(None, (place.cert, place.key)):
         if not Path(file).is_file():
             raise LaunchError(f"{file} is not there. --cert and --key are files with a certificate and its key.")
     if bool(place.cert) != bool(place.key):
         raise LaunchError("HTTPS needs both: --cert and --key.")
-    if place.apart and (name := limits.taken(place.learners)):
+    if place.apart and (name := limits.taken(new)):
         raise LaunchError(
             f"This machine has a user {limits.user(name)}, of another class: end that one first, or take --names."
         )
+    if there is not None:
+        _end(there)  # what a hub that was killed has left
     _free(place)
     place.folder.mkdir(parents=True, exist_ok=True)
     place.folder.chmod(0o711)  # learners reach their own folders, and list no others
     place.hub.mkdir(mode=0o700, exist_ok=True)
     environment = _environment(place)
+    place.inner = there.inner if there is not None else [_any_port(), _any_port()]
     place.write()
+    _ready(place, new)
     _begin(place, environment)
     carried = psutil.virtual_memory().available // (600 << 20)
-    few = f"This machine has memory for about {carried}." if carried < len(names) else ""
+    few = f"This machine has memory for about {carried}." if carried < len(place.learners) else ""
     return [
-        f"A class for {len(names)} at {place.address}",
+        f"A class for {len(place.learners)} at {place.address}",
         f"names: {_listed(place.learners)}; password: {place.password}",
         *_code(place, environment),
         limits.kept(place),
@@ -161,6 +173,24 @@ def _own_address() -> str:
             return "127.0.0.1"
 
 
+def _ready(place: Place, new: Sequence[str]) -> None:
+    """Homes, users, disks and limits of all, before anybody comes.
+
+    Raises:
+        LaunchError: the system refuses one; what the new learners had got is taken away again.
+    """
+    for count, name in enumerate(place.learners):
+        try:
+            limits.make(place, name)
+        except (LaunchError, OSError) as error:
+            for each in new:
+                limits.remove(place, each)
+            place.learners = [each for each in place.learners if each not in new]
+            place.write()
+            cure = f" With --disk 0 no disk is made; here {count} can be." if "mount" in str(error) else ""
+            raise LaunchError(f"{name} cannot be made ready: {error}.{cure}") from None
+
+
 def _free(place: Place) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -170,6 +200,12 @@ def _free(place: Place) -> None:
             raise LaunchError(
                 f"{place.host}:{place.port} cannot be used: {error.strerror}. Try another --port."
             ) from None
+
+
+def _any_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _environment(place: Place) -> Path:
@@ -242,12 +278,17 @@ def _begin(place: Place, environment: Path) -> None:
 
 
 def _end(place: Place) -> None:
-    """JupyterHub ends its servers and its proxy; what is left of its family then is killed."""
-    if (hub := place.process()) is not None:
+    """JupyterHub ends its servers and its proxy; what is left of its family then, or without it, is killed."""
+    hub, family = place.process(), []
+    if hub is not None:
         family = [hub, *hub.children(recursive=True)]
         hub.terminate()
-        for process in psutil.wait_procs(family, timeout=_END_S)[1]:
+        family = psutil.wait_procs(family, timeout=_END_S)[1]
+    family += [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(place.hub)]
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+    psutil.wait_procs(family, timeout=_END_S)
 
 
 def _unverified(place: Place) -> ssl.SSLContext | None:

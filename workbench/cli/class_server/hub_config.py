@@ -5,16 +5,18 @@ What a learner starts is a JupyterLab with the lessons, as ``workbench lab`` sta
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
-from jupyterhub.utils import random_port
+from jupyterhub.utils import wait_for_server
 
 from workbench.cli.class_server import limits
 from workbench.cli.class_server.place import Place
@@ -26,9 +28,20 @@ _SHARE = Path(str(find_spec("jupyterlab").origin)).parents[4] / "share" / "jupyt
 
 
 class _Learners:
-    """What both kinds of spawners have in common."""
+    """What both kinds of spawners have in common.
+
+    Some servers start at a time: thirty at once would all be slow, and these are soon there one behind the other.
+    """
 
     user: Any
+    turns = asyncio.Semaphore(2 * (os.cpu_count() or 1))
+
+    async def start(self) -> tuple[str, int]:
+        async with self.turns:
+            ip, port = await super().start()  # type: ignore[misc]
+            with suppress(TimeoutError):
+                await wait_for_server(ip, port, timeout=60)
+            return ip, port
 
     def prepare(self) -> None:
         """The lessons are in the learner's folder before its server starts."""
@@ -69,8 +82,8 @@ c = get_config()  # type: ignore[name-defined] # noqa: F821 - JupyterHub gives i
 scheme = "https" if PLACE.cert else "http"
 c.JupyterHub.bind_url = f"{scheme}://{PLACE.host}:{PLACE.port}"
 c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = PLACE.cert, PLACE.key
-c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{random_port()}"
-c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{random_port()}"
+c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{PLACE.inner[0]}"
+c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{PLACE.inner[1]}"
 c.JupyterHub.db_url = f"sqlite:///{PLACE.hub / 'hub.sqlite'}"
 c.JupyterHub.cookie_secret_file = str(PLACE.hub / "cookie_secret")
 c.JupyterHub.authenticator_class = "shared-password"
@@ -78,7 +91,7 @@ c.SharedPasswordAuthenticator.user_password = PLACE.password
 c.Authenticator.allowed_users = set(PLACE.learners)
 c.JupyterHub.spawner_class = Apart if PLACE.apart else Together
 c.Spawner.pre_spawn_hook = lambda spawner: spawner.prepare()
-c.Spawner.start_timeout = 120
+c.Spawner.start_timeout = c.Spawner.http_timeout = 600  # who comes last waits for all others
 c.Spawner.args = [
     f"--LabApp.app_dir={_SHARE / 'lab'}",
     "--ServerApp.allow_root=True",

@@ -29,6 +29,8 @@ class Place:
         memory_mib, processes, disk_mib, cores: of each learner, at most.
         idle_min: after so long without anything done, a learner's server ends.
         cert, key: for HTTPS; files.
+        inner: ports of the hub and of the proxy's own door, on loopback: servers find the hub there when it is begun
+            again.
         pid, begun: of the hub, and when it began: another process may have the number later.
     """
 
@@ -45,6 +47,7 @@ class Place:
     idle_min: int = 30
     cert: str = ""
     key: str = ""
+    inner: list[int] = field(default_factory=list)
     pid: int = 0
     begun: float = 0.0
 
@@ -85,6 +88,8 @@ class Place:
         """The hub's, if it runs."""
         try:
             found = psutil.Process(self.pid) if self.pid else None
-            return found if found is not None and abs(found.create_time() - self.begun) < 1 else None
+            if found is None or found.status() == psutil.STATUS_ZOMBIE or abs(found.create_time() - self.begun) > 1:
+                return None
+            return found
         except psutil.NoSuchProcess:
             return None
