@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workbench.cli.face import Parser
+from workbench.cli.grade.results import print_lines
 
 _FOLDER = Path("workbench-class")
 
@@ -76,15 +77,12 @@ def _up(args: argparse.Namespace) -> int:
         cert=args.cert and str(Path(args.cert).resolve()),
         key=args.key and str(Path(args.key).resolve()),
     )
-    for line in control.up(wanted, control.names(args.learners, args.names)):
-        print(line, flush=True)
+    print_lines(control.up(wanted, control.names(args.learners, args.names)))
     return 0
 
 
 def _down(args: argparse.Namespace) -> int:
     from workbench.cli.class_server import control
 
-    told = control.down(args.folder.resolve())
-    for line in told:
-        print(line, flush=True)
-    return int("Nothing else is left" not in told[-1])
+    print_lines(control.down(args.folder.resolve()))
+    return 0

@@ -25,6 +25,8 @@ from workbench.common.extras import has
 from workbench.common.whole_file import write_whole
 from workbench.config import child_environment
 from workbench.errors import LaunchError
+from workbench.launch.start.starters import free_port
+from workbench.runtime.control.addresses import addresses
 
 NEEDS = ("jupyterhub==6.1.1", "configurable-http-proxy==0.4.0", "jupyterhub-idle-culler==2.0.0", "segno==1.6.6")
 _WORDS = (
@@ -52,7 +54,7 @@ def up(place: Place, names: Sequence[str]) -> list[str]:
     before = there.learners if there is not None else []
     new = [name for name in (_checked(names) if names or not before else []) if name not in before]
     place.learners, place.apart = [*before, *new], os.geteuid() == 0
-    place.host = place.host or _own_address()
+    place.host = place.host or addresses()[0]
     if place.password and len(place.password) < 8:
         raise LaunchError("The password of a class has at least 8 characters.")
     place.password = (
@@ -76,7 +78,7 @@ def up(place: Place, names: Sequence[str]) -> list[str]:
     place.folder.chmod(0o711)  # learners reach their own folders, and list no others
     place.hub.mkdir(mode=0o700, exist_ok=True)
     environment = _environment(place)
-    place.inner = there.inner if there is not None else [_any_port(), _any_port()]
+    place.inner = there.inner if there is not None else [free_port(), free_port()]
     place.write()
     _ready(place, new)
     _begin(place, environment)
@@ -98,7 +100,7 @@ def down(folder: Path) -> list[str]:
     """End a class, and collect its work; what to tell.
 
     Raises:
-        LaunchError: there is none.
+        LaunchError: there is none, or not all of it can be collected and taken away.
     """
     place = Place.read(folder)
     _end(place)
@@ -113,7 +115,7 @@ def down(folder: Path) -> list[str]:
         except (OSError, LaunchError) as error:
             told.append(f"{learner}: {error}; the work is still in {place.home(learner)}.")
     if told:
-        return [*told, "Nothing else was taken away. Try again: workbench class down."]
+        raise LaunchError("\n".join([*told, "Nothing else was taken away. Try again: workbench class down."]))
     for part in (place.hub, folder / "env", folder / "learners"):
         shutil.rmtree(part, ignore_errors=True)
     (folder / "class.json").unlink()
@@ -163,16 +165,6 @@ def _old(folder: Path) -> Place | None:
         return None
 
 
-def _own_address() -> str:
-    """The address of this machine in its network; nothing is sent for it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # of a network for examples
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
-
-
 def _ready(place: Place, new: Sequence[str]) -> None:
     """Homes, users, disks and limits of all, before anybody comes.
 
@@ -200,12 +192,6 @@ def _free(place: Place) -> None:
             raise LaunchError(
                 f"{place.host}:{place.port} cannot be used: {error.strerror}. Try another --port."
             ) from None
-
-
-def _any_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _environment(place: Place) -> Path:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,6 @@ from jupyterhub.utils import wait_for_server
 
 from workbench.cli.class_server import limits
 from workbench.cli.class_server.place import Place
-from workbench.cli.learn import copy
 
 PLACE = Place.read(Path.cwd().parent)
 _BIN = Path(sys.executable).parent
@@ -42,16 +40,6 @@ class _Learners:
             with suppress(TimeoutError):
                 await wait_for_server(ip, port, timeout=60)
             return ip, port
-
-    def prepare(self) -> None:
-        """The lessons are in the learner's folder before its server starts."""
-        name = self.user.name
-        limits.make(PLACE, name)
-        copy(PLACE.home(name))
-        if PLACE.apart:
-            owner = pwd.getpwnam(limits.user(name))
-            for path in PLACE.home(name).rglob("*"):
-                os.chown(path, owner.pw_uid, owner.pw_gid, follow_symlinks=False)
 
 
 class Apart(_Learners, LocalProcessSpawner):  # type: ignore[misc]
@@ -90,7 +78,6 @@ c.JupyterHub.authenticator_class = "shared-password"
 c.SharedPasswordAuthenticator.user_password = PLACE.password
 c.Authenticator.allowed_users = set(PLACE.learners)
 c.JupyterHub.spawner_class = Apart if PLACE.apart else Together
-c.Spawner.pre_spawn_hook = lambda spawner: spawner.prepare()
 c.Spawner.start_timeout = c.Spawner.http_timeout = 600  # who comes last waits for all others
 c.Spawner.args = [
     f"--LabApp.app_dir={_SHARE / 'lab'}",
@@ -100,7 +87,9 @@ c.Spawner.args = [
 _CONFIG = [_SHARE.parents[1] / "etc" / "jupyter", Path(__file__).parents[1] / "lab_config"]
 c.Spawner.environment = {"JUPYTER_PATH": str(_SHARE), "JUPYTER_CONFIG_PATH": ":".join(map(str, _CONFIG))}
 c.Spawner.default_url = "/lab"
-c.Spawner.cmd = [str(_BIN / "jupyterhub-singleuser")]
+# The learner copies the lessons: root writes nothing where somebody else may have put a link.
+_COPY = '"$0" -m workbench.cli.main lessons "$HOME" >/dev/null; exec "$@"'
+c.Spawner.cmd = ["bash", "-c", _COPY, sys.executable, str(_BIN / "jupyterhub-singleuser")]
 c.JupyterHub.services = [
     {
         "name": "cull-idle",

@@ -83,11 +83,9 @@ def remove(place: Place, learner: str) -> None:
         for each in (path, path.parent):  # the class's own with its last learner's
             with contextlib.suppress(OSError):
                 each.rmdir()
-    try:
+    with contextlib.suppress(KeyError):
         if pwd.getpwnam(user(learner)).pw_gecos.startswith(_MARK):  # never somebody else's user
             _do("userdel", user(learner))
-    except KeyError:
-        pass
 
 
 def end(learner: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -67,9 +66,8 @@ class Place:
     def write(self) -> None:
         """Remember it."""
         path = self.folder / FILE
-        path.touch(mode=0o600)
+        path.touch(mode=0o600)  # which write_whole keeps
         write_whole(path, json.dumps({**asdict(self), "folder": str(self.folder)}, indent=1).encode())
-        os.chmod(path, 0o600)
 
     @property
     def hub(self) -> Path:

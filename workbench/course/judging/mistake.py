@@ -35,7 +35,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,35 +99,27 @@ def edited(source: str, edits: Iterable[tuple[str, str]]) -> str:
     return source
 
 
-def read(path: Path) -> dict[str, tuple[Mistake, ...]]:
-    """The mistakes in a file, by exercise.
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """What a file says of each exercise: fields of a task, or of a :class:`~workbench.course.judging.card.Card`.
 
     Raises:
         ValueError: a block is in no such form.
     """
-    found: dict[str, tuple[Mistake, ...]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for block in path.read_text(encoding="utf-8").rstrip().split("\n\n"):
         if block.startswith("# "):
-            found[name := block[2:]] = ()
+            fields = found[block[2:]] = {"mistakes": ()}
         elif _BLOCK.fullmatch(f"{block}\n"):
-            found[name] += tuple(_in_block(f"{block}\n"))
-        elif not _FIRST.fullmatch(f"{block}\n"):
-            raise ValueError(f"{path.name}: a block is ?, then lines of ~, then ! with or without - and +:\n{block}")
-    return found
-
-
-def words(path: Path) -> dict[str, dict[str, Any]]:
-    """The first blocks: fields of a task, or of a :class:`~workbench.course.judging.card.Card`, by exercise."""
-    found = {}
-    for heading, block in pairwise(path.read_text(encoding="utf-8").rstrip().split("\n\n")):
-        if first := _FIRST.fullmatch(f"{block}\n"):
+            fields["mistakes"] += tuple(_in_block(f"{block}\n"))
+        elif first := _FIRST.fullmatch(f"{block}\n"):
             *hints, causes, edits = first.groups()
-            fields: dict[str, Any] = {"hints": tuple(hints)}
+            fields["hints"] = tuple(hints)
             if causes:
                 fields["right"] = "".join(re.findall(r"^([a-d])\*", causes, re.MULTILINE))
                 fields["causes"] = tuple(tuple(one.split(" ", 1)[1].split(" | ")) for one in causes.splitlines())
                 fields["edits"] = _edits(edits)
-            found[heading.removeprefix("# ")] = fields
+        else:
+            raise ValueError(f"{path.name}: a block is ?, then lines of ~, then ! with or without - and +:\n{block}")
     return found
 
 
@@ -150,5 +141,5 @@ def _unsigned(lines: str) -> str:
     return "\n".join(line[2:] for line in lines.splitlines())
 
 
-GENERAL = read(Path(__file__).with_name("general.txt"))["any exercise"]
+GENERAL = read(Path(__file__).with_name("general.txt"))["any exercise"]["mistakes"]
 """What may go wrong in any exercise; looked at after the exercise's own."""

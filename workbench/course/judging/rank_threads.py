@@ -53,11 +53,9 @@ def as_ranks_do(
         run: how, instead of :func:`on_ranks`.
     """
     found: list[tuple[Case, list[Any]]] = []
-    of: list[Callable[..., Any]] = []  # whose results these are
 
     def runs(function: Callable[..., Any]) -> str:
         found.clear()
-        of[:] = [function]
         for case in cases():
             try:
                 found.append((case, (run or on_ranks)(function, case.inputs)))
@@ -66,8 +64,6 @@ def as_ranks_do(
         return ""
 
     def right(function: Callable[..., Any]) -> str:
-        if of != [function]:
-            runs(function)
         for case, results in found:
             if wrong := difference(results, wanted := expected(case), names):
                 known = likely(case) if likely else ()

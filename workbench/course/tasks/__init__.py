@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from workbench.course.judging.mistake import read, words
+from workbench.course.judging.mistake import read
 from workbench.course.judging.task import Task
 
 
@@ -63,7 +63,9 @@ def _all() -> dict[str, Task]:
 
 
 def _in_file(path: Path) -> Iterator[Task]:
-    text = path.with_suffix(".txt")
-    mistakes, fields = read(text), words(text)
+    fields = read(path.with_suffix(".txt"))
     for one in import_module(f"{__name__}.{path.stem}").TASKS:
-        yield replace(one, mistakes=mistakes[one.name], **fields[one.name])
+        found = replace(one, **fields[one.name])
+        if not all(found.hints):
+            raise ValueError(f"{path.stem}.txt has no hints for {one.name}")
+        yield found
