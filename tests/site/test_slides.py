@@ -1,19 +1,19 @@
-"""Slides from the lessons: complete, without a request, and in a real browser."""
+"""Slides to lecture from: each lesson has its deck, nothing in it is stale, and all of them fit in a real browser."""
 
 from __future__ import annotations
 
+import json
 import re
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 
-from workbench.course.build import lessons
-from workbench.course.slides import Slide, deck
-from workbench.course.slides.__main__ import main
-from workbench.course.tasks import task
+from workbench.course.build import ROOT, lessons
+from workbench.course.slides import Lesson, complaints, deck
+from workbench.course.slides.__main__ import main, read
 
 LESSONS = lessons([])
 MAKE: Any = nbformat.v4
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.course
 
 @pytest.fixture(scope="module")
 def slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with all of them."""
+    """The folder with all of them; a deck that cannot be lectured from is an error here."""
     out = tmp_path_factory.mktemp("slides")
     main(["--out", str(out)])
     return out
@@ -34,83 +34,116 @@ def words(html: str) -> str:
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
-def test_nothing_of_a_lesson_is_lost(slides: Path, lesson: Path) -> None:
-    """Each heading, each exercise, each sentence for the instructor; and no file or address that it would ask for."""
+def test_a_deck_brings_the_whole_lesson(slides: Path, lesson: Path) -> None:
+    """The text below each heading is in the notes; and no file or address that the page would ask for."""
     html = (slides / f"{lesson.stem}.html").read_text(encoding="utf-8")
-    page, source = words(html), lesson.read_text(encoding="utf-8")
-    cells = re.split(r"^# %%", source, flags=re.MULTILINE)
-    for cell in cells:
-        if "exercise" not in cell.partition("\n")[0] and "[markdown]" in cell:
-            for heading in re.findall(r"^# #{1,4} (.+)$", cell, re.MULTILINE):
-                assert re.sub(r"[`*]", "", heading) in page, heading
-        if '"instructor"' in cell.partition("\n")[0] and "[markdown]" in cell:
-            (said,) = re.findall(r"\*\*Instructor\.\*\*\s+(?:# )?([\w ]+)", cell)
-            assert f"Instructor. {said.strip()}" in page
-    for name in re.findall(r"^# exercise: (\S+)$", source, re.MULTILINE):
-        assert f"Exercise: {task(name).title}" in page
+    source = (ROOT / "lessons" / "slides" / f"{lesson.stem}.md").read_text(encoding="utf-8")
+    headings = [part.partition("\n")[0].lstrip("# ") for part in read(lesson).sections()][1:]
+    brought = re.findall(r"^\{section (.+)\}$", source, re.MULTILINE)
+    assert sorted(brought) == sorted(set(headings))
     assert (
         re.findall(r'(?:src|srcset)="(?!data:)[^"]*|<link [^>]*|@import[^;]*|url\((?!["\']?(?:data:|#))[^)]*', html)
         == []
     )
 
 
-def test_no_page_is_without_a_title_or_nearly_empty(slides: Path) -> None:
-    """Each slide says where it belongs; one without a picture, a table or code has a text to speak about."""
-    for lesson in LESSONS:
-        html = (slides / f"{lesson.stem}.html").read_text(encoding="utf-8")
-        shown = re.findall(r'<section><div class="slide"><div class="fit">(.*?)</div></div>\s*<aside', html, re.DOTALL)
-        assert all(re.search("<h[1-4]", slide) for slide in shown)
-        thin = [words(slide) for slide in shown if not re.search('class="output"|<pre|<table|<ul|<ol', slide)]
-        assert sum(len(text.split()) < 20 for text in thin) <= 1, thin
-
-
-def cell(kind: str, source: str, *outputs: Any, tags: tuple[str, ...] = ()) -> Any:
-    """A cell of a lesson."""
-    made = MAKE.new_code_cell(source) if kind == "code" else MAKE.new_markdown_cell(source)
-    made.metadata["tags"] = list(tags)
-    if kind == "code":
-        made.outputs = list(outputs)
+def cell(source: str, *outputs: Any) -> Any:
+    """An executed cell."""
+    made = MAKE.new_code_cell(source)
+    made.outputs = list(outputs)
     return made
 
 
-def test_what_is_seen_and_what_is_said() -> None:
-    """Long text is seen in part, and said whole; a figure has no code, a fact stands below its question."""
-    figure = MAKE.new_output("execute_result", {"image/svg+xml": "<svg/>"})
-    printed = MAKE.new_output("stream", text="\n".join(map(str, range(40))))
-    asked = MAKE.new_output(
-        "execute_result",
-        {"text/html": '<div data-predict="{&quot;name&quot;: &quot;a&quot;, &quot;question&quot;: &quot;Why?&quot;}">'},
+def shown(what: str, **data: Any) -> Any:
+    """What ``predict`` or ``reveal`` leaves in a notebook."""
+    text = f'<div data-{what}="{escape(json.dumps(data))}"></div>'
+    return MAKE.new_output("execute_result", {"text/html": text})
+
+
+QUESTION = {"name": "a", "question": "Why `x`?", "kind": "choices", "options": ["so", "<not>"], "unit": ""}
+LESSON = Lesson(
+    ["# Ranks\n\nFirst.\n\n## What one is", "A process.", "Say it twice.\n\n## End\n\nOver."],
+    [
+        cell("draw(1)", MAKE.new_output("execute_result", {"image/svg+xml": "<svg>1</svg>"})),
+        cell("x = 1\nprint(x)", MAKE.new_output("stream", text="1\n")),
+        cell("print(range(40))", MAKE.new_output("stream", text="\n".join(map(str, range(40))))),
+        cell("predict()", shown("predict", **QUESTION)),
+        cell("reveal()", shown("reveal", name="a", fact="<not>", why="Because.")),
+        cell("play(1)"),
+        cell("play(2)"),
+        cell("play("),
+    ],
+)
+
+
+def test_what_a_slide_names_comes_from_the_lesson() -> None:
+    """Picture, printed text, code, question, answer, exercise; the section's text, over several cells, in the notes."""
+    source = (
+        "# Ranks\n\nNotes: Begin.\n\n## A rank is a process\n\n{picture draw(}\n\n{printed x =}\n\n{code x =}\n\n"
+        "{ask a}\n\n{answer a}\n\n{exercise 03.ring_allreduce}\n\nNotes: Say so.\n\n{section What one is}\n"
     )
-    told = MAKE.new_output("execute_result", {"text/html": '<div data-reveal="{&quot;name&quot;: &quot;a&quot;}">'})
-    cells = [
-        cell("markdown", f"# Ranks\n\nA rank is a process. It has a number. {'And more ' * 50}.\n\n- one\n- two"),
-        cell("code", "import numpy"),
-        cell("code", "draw()", figure),
-        cell("code", "predict()", asked),
-        cell("markdown", "Say this.", tags=("instructor",)),
-        cell("code", "from blanks import *", tags=("exercise",)),
-        cell("code", "print(numbers)", printed, tags=("both",)),
-        cell("code", "reveal()", told),
-        cell("markdown", "## Next"),
+    first, second = deck(source, LESSON)
+    assert (first.title, words(first.notes)) == ("Ranks", "Begin.")
+    assert "<svg>1</svg>" in second.body
+    assert words(second.body).startswith(
+        "A rank is a process ¶ 1 1 x = 1 print ( x ) Why x ? so <not> Why x ? so <not>"
+    )
+    assert re.findall("<li class=right>(.*?)</li>", second.body) == ["&lt;not&gt;"]
+    assert "Because." in second.body
+    assert "def ring_allreduce ( comm , x ):" in words(second.body)
+    assert words(second.notes) == "Say so. A process. Say it twice."
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        ("{picture paint(}", "0 cells of the lesson have a line that begins with 'paint('"),
+        ("{picture play(}", "has drawn nothing"),
+        ("{picture pla}", "3 cells"),
+        ("{picture x =}", "has drawn nothing"),
+        ("{printed draw(}", "has printed nothing"),
+        ("{printed print(range}", "40 lines of 2 characters; 12 of 100 can be read"),
+        ("{ask b}", "the notebook has no predict('b')"),
+        ("{film x}", "is none of picture, printed"),
+        ("```python\n" + "x = 1\n" * 13 + "```", "13 lines"),
+        ("word " * 61, "61 words are seen"),
+        ("Notes:\n\n{section Nowhere}", "no heading 'Nowhere'"),
+    ],
+)
+def test_what_a_lesson_does_not_have_or_nobody_can_read_is_an_error(shown: str, why: str) -> None:
+    """With the slide's title."""
+    with pytest.raises(ValueError, match=re.escape(why)) as raised:
+        deck(f"## A title that is a sentence\n\n{shown}\n", LESSON)
+    assert "A title that is a sentence" in str(raised.value)
+
+
+def test_what_one_cannot_lecture_from_is_said() -> None:
+    """Too few slides, no sentence, nothing said, nothing shown, a question that stays open."""
+    slides = deck(
+        "# Ranks\n\nText.\n\nNotes: " + "word " * 10 + "\n\n## Short one\n\n## Is this a question?\n\n{ask a}\n", LESSON
+    )
+    assert list(complaints(slides)) == [
+        "3 slides; 12 to 20 are a lesson",
+        "'Short one' is no sentence",
+        "'Short one' has no notes",
+        "'Short one' shows nothing",
+        "'Is this a question?' has no notes",
+        "the question a has no answer after it",
     ]
-    found = deck(cells, [each for each in cells if each.cell_type == "code" and "exercise" not in each.metadata.tags])
-    assert [slide.title for slide in found] == ["Ranks", "Ranks", "Ranks", "Ranks", "Next"]
-    first, question, numbers, fact, _ = (Slide(s.title, [words("".join(s.body))], s.notes) for s in found)
-    assert first.body == ["Ranks ¶ A rank is a process. It has a number. one two"]
-    assert "And more" in first.notes[0]
-    assert "draw" in first.notes[1]
-    assert "<svg/>" in found[0].body[-1]
-    assert "Say this." in question.notes[-1]
-    assert numbers.body[0].endswith("14 15 … 24 more lines")
-    assert numbers.body[0].startswith("Ranks print ( numbers )")
-    assert fact.body == ["Ranks reveal () Why?"]
-    assert "blanks" not in str(found)
+
+
+_FITS = """() => {
+  const slide = document.querySelector("section.now .slide"), inside = slide.firstElementChild;
+  const parts = [...inside.querySelectorAll("pre, table, svg, img")];
+  const wide = parts.some((each) => each.getBoundingClientRect().right > 1280);
+  return slide.scrollHeight <= slide.clientHeight + 1 && !wide && parseFloat(getComputedStyle(inside).fontSize) >= 22;
+}"""
 
 
 @pytest.mark.integration
 @pytest.mark.slow
 def test_they_are_shown_in_a_browser(slides: Path, browser: Any) -> None:
-    """Keys turn pages, everything fits, the second window goes along and has the notes, print has them too."""
+    """Keys turn pages, every slide of every deck fits in letters that a hall can read; print has the notes, too."""
     wrong: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 720})
     page = context.new_page()
@@ -118,16 +151,14 @@ def test_they_are_shown_in_a_browser(slides: Path, browser: Any) -> None:
         "request", lambda request: wrong.append(request.url) if not request.url.startswith(("file:", "data:")) else 0
     )
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.goto((slides / "16_512_gpus_on_paper.html").as_uri())
-    count = page.locator("section").count()
-    large = (
-        "() => { const s = document.querySelector('section.now .slide'); return s.scrollHeight > s.clientHeight + 1; }"
-    )
-    for number in range(1, count + 1):
-        assert page.locator("#place").inner_text() == f"{number} / {count}"
-        if page.evaluate(large):
-            wrong.append(f"slide {number} does not fit")
-        page.keyboard.press("ArrowRight")
+    for lesson in LESSONS:
+        page.goto((slides / f"{lesson.stem}.html").as_uri())
+        count = page.locator("section").count()
+        for number in range(1, count + 1):
+            assert page.locator("#place").inner_text() == f"{number} / {count}"
+            if not page.evaluate(_FITS):
+                wrong.append(f"{lesson.stem}: slide {number} does not fit")
+            page.keyboard.press("ArrowRight")
     page.keyboard.press("Home")
     assert not page.locator("section.now .notes").is_visible()
     page.keyboard.press("n")

@@ -97,20 +97,21 @@ def printed(notebook: Any) -> str:
 
 
 def keep_equal(notebook: Any, before: Any, differs: Sequence[Pattern]) -> None:
-    """Let cells whose outputs differ from earlier ones in nothing but ``differs`` have the earlier ones.
+    """Let a notebook whose outputs differ from earlier ones in nothing but ``differs`` have the earlier ones.
+
+    All of them or none: figures of two runs beside each other may contradict each other.
 
     Args:
         notebook: executed just now.
         before: the notebook as it was built earlier.
         differs: see :func:`patterns`.
     """
-    earlier = {cell["id"]: cell for cell in before.cells}
-    for cell in notebook.cells:
-        old = earlier.get(cell["id"])
-        if not old or old["source"] != cell["source"] or not cell.get("outputs"):
-            continue
-        if _without(cell["outputs"], differs) == _without(old["outputs"], differs):
-            cell["outputs"] = old["outputs"]
+    new, old = ([cell for cell in each.cells if cell.get("outputs")] for each in (notebook, before))
+    if [(each["id"], each["source"], _without(each["outputs"], differs)) for each in new] == [
+        (each["id"], each["source"], _without(each["outputs"], differs)) for each in old
+    ]:
+        for cell, earlier in zip(new, old, strict=True):
+            cell["outputs"] = earlier["outputs"]
 
 
 def _without(value: Any, differs: Sequence[Pattern]) -> Any:

@@ -24,6 +24,7 @@ from workbench.observe.figure import Figure
 
 _VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
+_DEF = re.compile(r"^ *def .*$", re.MULTILINE)
 Property = Callable[[Callable[..., Any]], str]
 """Takes a learner's function, and returns what is wrong with it; else \"\"."""
 BLANK = "raise NotImplementedError  # your code here"
@@ -167,9 +168,8 @@ class Task:
 
     def _source(self) -> str:
         source = textwrap.dedent(inspect.getsource(self.reference))
-        head, _, rest = source.partition("\n")
-        head = re.sub(r"^def \w+", f"def {self.short}", head)
-        return re.sub(r": Any| -> Any", "", head) + "\n" + rest  # a learner's function has no annotations
+        named = re.sub(r"^def \w+", f"def {self.short}", source)
+        return _DEF.sub(lambda found: re.sub(r": Any| -> Any", "", found[0]), named)  # a learner's has no annotations
 
     @property
     def short(self) -> str:

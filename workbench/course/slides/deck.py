@@ -1,25 +1,47 @@
-"""A lesson's cells as slides, and the slides as one page."""
+"""A deck's text as slides, and the slides as one page.
+
+A deck is ``lessons/slides/NN_name.md``, written to be lectured from: what is shown, and what is said. Its code,
+outputs, questions and texts are not copied into it but named, and come from the lesson and its executed notebooks::
+
+    ## A ring sends the least bytes that messages can       a slide; its title is a sentence
+
+    - Each rank sends 2(n − 1)/n of the array.              any Markdown
+
+    {picture drawing.ring_chunks(4)}                        what the cell with this line has drawn
+    {printed for n in (2, 4, 8, 16):}                       what the cell with this line has printed
+    {code def ring(comm}                                    the cell with this line
+    {ask 03.bytes}                                          a question with its choices
+    {answer 03.bytes}                                       the same with the fact, and why
+    {exercise 03.ring_allreduce}                            its title and what it asks for
+
+    Notes: what to say, what to do, how long.
+
+    {section The ring}                                      the lesson's text below that heading
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html import escape, unescape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from workbench.course.tasks import task
 
-_LINES_OF_CODE, _LINES_OF_OUTPUT = 14, 16
-_WORDS = 90  # of a slide's text; beside a picture half as many
-_HEADING = re.compile(r"^(?=#{2,4} )", re.MULTILINE)
-_BLOCK = re.compile(r"\n\s*\n")
-_SEEN = re.compile(r"\|| *[-*] | *\d+\. |>|!\[|```|<")
-_SENTENCE = re.compile(r"[.:?!](?=\s|$)")
-_EXERCISE = re.compile(r"# exercise: (\S+)\s*\Z")
-_TAG = re.compile(r"<[^>]*>")
+MOST_LINES, MOST_WIDTH, MOST_WORDS = 12, 100, 60
+"""Lines and characters of code or printed text on a slide, and words of its other text."""
+_SLIDE = re.compile(r"^(?=#{1,2} )", re.MULTILINE)
+_NOTES = re.compile(r"^Notes:", re.MULTILINE)
+_NAMED = re.compile(r"^\{(\w+) (.+)\}$", re.MULTILINE)
+_HEADING = re.compile(r"^(?=#{1,4} )", re.MULTILINE)
+_FENCE = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_TAG, _DRAWN = re.compile(r"<[^>]*>"), re.compile(r"<svg.*?</svg>", re.DOTALL)
+_INLINE, _ARGUMENT = re.compile(r"`([^`]+)`"), re.compile(r"^(\w+): ", re.MULTILINE)
 _TEMPLATE = Path(__file__).with_name("deck.html")
 
 
@@ -28,120 +50,204 @@ class Slide:
     """What is seen, and what is said.
 
     Attributes:
-        title: the heading that it stands below.
-        body: pieces of HTML.
-        notes: pieces of HTML: the lesson's text, and what it says to the instructor.
+        title: a sentence.
+        body: HTML.
+        notes: HTML.
+        names: what it shows, as ("ask", "03.bytes").
     """
 
     title: str
-    body: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def has_output(self) -> bool:
-        """Does it show what a cell has printed or drawn?"""
-        return any('class="output"' in piece for piece in self.body)
-
-    @property
-    def words(self) -> int:
-        """Of its text, without outputs."""
-        return sum(len(_TAG.sub(" ", piece).split()) for piece in self.body if 'class="output"' not in piece)
+    body: str = ""
+    notes: str = ""
+    names: list[tuple[str, str]] = field(default_factory=list)
 
 
-def deck(cells: list[Any], executed: list[Any]) -> list[Slide]:
-    """The slides of a lesson.
+@dataclass
+class Lesson:
+    """What a deck may name.
 
     Args:
-        cells: all cells of its source, with their tags.
-        executed: the code cells of its notebook, which have outputs; those of the source without a tag or with the tag
-            ``both``, in the same order.
-
-    Returns:
-        A slide for each heading, each exercise, and each code cell that shows something. What is for the exercises'
-        notebook alone is left out, but for the exercises themselves and what is said to the instructor.
+        texts: the Markdown cells of the lesson, and its instructor's cells.
+        code: the executed code cells of its notebooks, with outputs.
     """
-    slides, done = [Slide("")], iter(executed)
-    asked: dict[str, str] = {}  # the questions by name: a fact stands below its question
-    for cell in cells:
-        tags = set(cell.metadata.get("tags", []))
-        if cell.cell_type == "markdown" and "instructor" in tags:
-            slides[-1].notes.append(f'<div class="instructor">{_markdown(cell.source)}</div>')
-        elif found := _EXERCISE.match(cell.source):
-            slides += _exercise(found[1], slides)
-        elif "exercise" in tags or "instructor" in tags:
-            continue
-        elif cell.cell_type == "markdown":
-            for part in filter(str.strip, _HEADING.split(cell.source)):
-                _text(part, slides)
-        else:
-            _code(next(done), slides, asked)
-    return [slide for slide in slides if slide.body]
+
+    texts: list[str]
+    code: list[Any]
+
+    def section(self, heading: str) -> str:
+        """The text below a heading, up to the next one; of all headings with these words.
+
+        Raises:
+            ValueError: there is no such heading.
+        """
+        parts = [part.partition("\n") for part in self.sections()]
+        found = [text.strip() for title, _, text in parts if title.lstrip("# ").strip() == heading]
+        if not found:
+            raise ValueError(f"the lesson has no heading {heading!r}")
+        return "\n\n".join(found)
+
+    def sections(self) -> list[str]:
+        """Its text, cut before each heading."""
+        return [part for part in _pieces(_HEADING, "\n\n".join(self.texts)) if part.startswith("#")]
+
+    def cell(self, line: str) -> Any:
+        """The code cell with this line, or else with a line that begins so. What the exercises show again is one cell.
+
+        Raises:
+            ValueError: there is none, or there are two that differ.
+        """
+        cells = [(cell, [each.strip() for each in cell.source.splitlines()]) for cell in reversed(self.code)]
+        found = {cell.source: cell for cell, lines in cells if line in lines} or {
+            cell.source: cell for cell, lines in cells if any(each.startswith(line) for each in lines)
+        }
+        if len(found) != 1:
+            raise ValueError(f"{len(found)} cells of the lesson have a line that begins with {line!r}; name one")
+        return next(iter(found.values()))
+
+    def data(self, what: str, name: str) -> dict[str, Any]:
+        """What a page knows of a question (``predict``) or of its fact (``reveal``).
+
+        Raises:
+            ValueError: the notebook does not have it.
+        """
+        for cell in self.code:
+            for text in re.findall(f'data-{what}="([^"]*)"', "".join(map(_html, cell.outputs))):
+                found: dict[str, Any] = json.loads(unescape(text))
+                if found["name"] == name:
+                    return found
+        raise ValueError(f"the notebook has no {what}({name!r})")
 
 
-def _text(source: str, slides: list[Slide]) -> None:
-    """A slide of its own; text without a heading goes on where it has room, below what it explains."""
-    heading, _, said = source.partition("\n")
-    if not heading.startswith("#"):
-        heading, said = f"## {slides[-1].title}", source
-        if slides[-1].words + len(said.split()) <= _WORDS // (1 + slides[-1].has_output):
-            slides[-1].body.append(_markdown(said))
-            slides[-1].notes.append(_markdown(said))
-            return
-    blocks = [block for block in _BLOCK.split(said.strip()) if block.strip()]
-    room = _WORDS // max(1, len(blocks))
-    seen = [block if _SEEN.match(block) else _lead(block, room) for block in blocks]
-    if "<details>" in said or len(said.split()) <= _WORDS:  # a summary and its answer belong together
-        seen = [said]
-    text = _markdown("\n\n".join([heading, *seen]))
-    slides.append(Slide(heading.lstrip("# "), [text], [_markdown(said)] if said else []))
+def deck(source: str, lesson: Lesson) -> list[Slide]:
+    """The slides of a deck.
+
+    Raises:
+        ValueError: it names what the lesson does not have, or a slide shows too much; with the slide's title.
+    """
+    slides = []
+    for part in filter(str.strip, _pieces(_SLIDE, source)):
+        title, _, rest = part.partition("\n")
+        shown, _, said = _cut(_NOTES, rest)
+        slide = Slide(title.lstrip("# ").strip(), names=_NAMED.findall(shown))
+        try:
+            _refuse(shown)
+            slide.body = _markdown(_filled(f"{title}\n{shown}", lesson))
+            slide.notes = _markdown(_filled(said, lesson))
+        except ValueError as error:
+            raise ValueError(f"slide {slide.title!r}: {error}") from None
+        slides.append(slide)
+    return slides
 
 
-def _lead(block: str, words: int) -> str:
-    """A paragraph on a slide: its first sentence, which says what it is about, and more while there is room."""
-    ends = [found.end() for found in _SENTENCE.finditer(block)]
-    return block[: max((end for end in ends if len(block[:end].split()) <= words), default=ends[0] if ends else None)]
+def _pieces(before: re.Pattern[str], text: str) -> list[str]:
+    """The text, cut before each heading; a comment in a block of code is none."""
+    fenced = [found.span() for found in _FENCE.finditer(text)]
+    at = [found.start() for found in before.finditer(text)]
+    cuts = [0, *(each for each in at if not any(a < each < b for a, b in fenced)), len(text)]
+    return [text[begin:end] for begin, end in pairwise(cuts)]
 
 
-def _exercise(name: str, slides: list[Slide]) -> Iterator[Slide]:
-    one = task(name)
-    if all(slide.title != f"Exercise: {one.title}" for slide in slides):  # some are shown twice
-        text = f"## Exercise: {one.title}\n\n`{name}` in the exercises' notebook.\n\n```python\n{one.cell(False)}\n```"
-        yield Slide(f"Exercise: {one.title}", [_markdown(text)])
+def _cut(where: re.Pattern[str], text: str) -> tuple[str, str, str]:
+    found = where.search(text)
+    return (text[: found.start()], found[0], text[found.end() :]) if found else (text, "", "")
 
 
-def _code(cell: Any, slides: list[Slide], asked: dict[str, str]) -> None:
-    """Its output belongs to what was said before it; where that has an output already, to a slide of its own."""
-    shown = "".join(map(_output, cell.outputs))
-    if not shown:
-        return
-    asked.update((each["name"], each["question"]) for each in _data("predict", shown))
-    if slides[-1].has_output:
-        slides.append(Slide(slides[-1].title, [f"<h2>{escape(slides[-1].title)}</h2>"]))
-    if not cell.metadata.get("jupyter", {}).get("source_hidden") and "predict(" not in cell.source:
-        source = _markdown(f"```python\n{cell.source}\n```")
-        is_figure = "<svg" in shown or "<img" in shown
-        place = slides[-1].body if not is_figure and cell.source.count("\n") < _LINES_OF_CODE else slides[-1].notes
-        place.append(source)
-    slides[-1].body += [f"<p>{escape(asked[each['name']])}</p>" for each in _data("reveal", shown)]
-    slides[-1].body.append(f'<div class="output">{shown}</div>')
+def _refuse(shown: str) -> None:
+    for code in _FENCE.findall(shown):
+        _short(code)
+    words = len(re.sub(r"[|`*#]", " ", _NAMED.sub("", _DRAWN.sub("", _FENCE.sub("", shown)))).split())
+    if words > MOST_WORDS:
+        raise ValueError(f"{words} words are seen; more than {MOST_WORDS} are read, not listened to")
 
 
-def _data(what: str, shown: str) -> list[dict[str, str]]:
-    """What a page's script reads of the questions, or of the facts, in an output."""
-    return [json.loads(unescape(each)) for each in re.findall(f'data-{what}="([^"]*)"', shown)]
+def _short(text: str) -> str:
+    lines = text.strip().splitlines()
+    wide = max(map(len, lines), default=0)
+    if len(lines) > MOST_LINES or wide > MOST_WIDTH:
+        raise ValueError(f"{len(lines)} lines of {wide} characters; {MOST_LINES} of {MOST_WIDTH} can be read")
+    return text
 
 
-def _output(output: Any) -> str:
+def _filled(text: str, lesson: Lesson) -> str:
+    """The text with what it names."""
+    return _NAMED.sub(lambda found: f"\n{_kinds(found[1])(lesson, found[2])}\n", text)
+
+
+def _kinds(name: str) -> Callable[[Lesson, str], str]:
+    kinds: dict[str, Callable[[Lesson, str], str]] = {
+        **{"picture": _picture, "printed": _printed, "code": _code, "section": Lesson.section},
+        **{"ask": _ask, "answer": _answer, "exercise": _exercise},
+    }
+    if name not in kinds:
+        raise ValueError(f"{{{name} …}} is none of {', '.join(kinds)}")
+    return kinds[name]
+
+
+def _picture(lesson: Lesson, line: str) -> str:
+    drawn = [_drawn(output) for output in lesson.cell(line).outputs]
+    if not any(drawn):
+        raise ValueError(f"the cell with {line!r} has drawn nothing")
+    return f'<div class="picture">{"".join(drawn)}</div>'
+
+
+def _drawn(output: Any) -> str:
     data = output.get("data", {})
-    for kind in ("text/html", "image/svg+xml"):
-        if kind in data:
-            return str(data[kind])
     if "image/png" in data:
         return f'<img alt="{escape(data.get("text/plain", "figure"))}" src="data:image/png;base64,{data["image/png"]}">'
-    printed = output.get("text") or data.get("text/plain") or "\n".join(output.get("traceback", []))
-    lines = printed.rstrip("\n").split("\n")
-    cut = [*lines[:_LINES_OF_OUTPUT], f"… {len(lines) - _LINES_OF_OUTPUT} more lines"]
-    return f"<pre>{escape(chr(10).join(lines if len(lines) <= _LINES_OF_OUTPUT + 1 else cut))}</pre>" if printed else ""
+    return str(data.get("image/svg+xml") or data.get("text/html", "")).replace("\n\n", "\n")
+
+
+def _printed(lesson: Lesson, line: str) -> str:
+    outputs = lesson.cell(line).outputs
+    plain = [output.get("data", {}) for output in outputs]
+    texts = [output.get("text", "") for output in outputs]
+    texts += [data["text/plain"] for data in plain if data.keys() == {"text/plain"}]
+    texts += ["\n".join(output.get("traceback", [])) for output in outputs]
+    if not (text := "\n".join(filter(None, map(str.rstrip, texts)))):
+        raise ValueError(f"the cell with {line!r} has printed nothing")
+    return f"```text\n{_short(text)}\n```"
+
+
+def _code(lesson: Lesson, line: str) -> str:
+    return f"```python\n{_short(lesson.cell(line).source)}\n```"
+
+
+def _ask(lesson: Lesson, name: str) -> str:
+    question = lesson.data("predict", name)
+    order = "<p>Put them in order.</p>" if question["kind"] == "order" else ""
+    unit = f"<p>Your guess: … {escape(question['unit'])}</p>" if question["unit"] else ""
+    return _choices(question, "") + order + unit
+
+
+def _answer(lesson: Lesson, name: str) -> str:
+    question, fact = lesson.data("predict", name), lesson.data("reveal", name)
+    told = "" if fact["fact"] in question["options"] else f'<p class="fact">{_line(fact["fact"])}</p>'
+    shown = question | {"options": []} if question["kind"] == "order" else question
+    return _choices(shown, fact["fact"]) + told + f'<p class="why">{_line(fact["why"])}</p>'
+
+
+def _choices(question: dict[str, Any], right: str) -> str:
+    options = (f"<li{' class=right' if each == right else ''}>{_line(each)}</li>" for each in question["options"])
+    return f'<div class="question"><p>{_line(question["question"])}</p><ol>{"".join(options)}</ol></div>'
+
+
+def _line(text: str) -> str:
+    return _INLINE.sub(r"<code>\1</code>", escape(text))
+
+
+def _exercise(_: Lesson, name: str) -> str:
+    """Its title; of a function its head, and what it is to do."""
+    one = task(name)
+    head = ast.parse(one.cell(solved=False)).body[0]
+    if not isinstance(head, ast.FunctionDef):
+        return f"**{one.title}** – `{name}`"
+    said = _ARGUMENT.sub(r"- `\1`: ", ast.get_docstring(head) or "")
+    head.body, head.decorator_list = [], []
+    return f"**{one.title}** – `{name}`\n\n```python\n{ast.unparse(head)}\n```\n\n{said}"
+
+
+def _html(output: Any) -> str:
+    return str(output.get("data", {}).get("text/html", ""))
 
 
 def _markdown(text: str) -> str:
@@ -150,13 +256,31 @@ def _markdown(text: str) -> str:
     return str(markdown2html_mistune(text))
 
 
+def complaints(slides: list[Slide], most: int = 20, least: int = 12) -> Iterator[str]:
+    """What a deck lacks before one can lecture from it."""
+    if not least <= len(slides) <= most:
+        yield f"{len(slides)} slides; {least} to {most} are a lesson"
+    for slide in slides[1:]:
+        if len(slide.title.split()) < 4:
+            yield f"{slide.title!r} is no sentence"
+    for slide in slides:
+        if len(_TAG.sub(" ", slide.notes).split()) < 10:
+            yield f"{slide.title!r} has no notes"
+        if not re.search("<svg|<img|<pre|<table|<ul|<ol|<p>", slide.body):
+            yield f"{slide.title!r} shows nothing"
+    named = [name for slide in slides for name in slide.names]
+    for kind, name in named:
+        if kind == "ask" and ("answer", name) not in named[named.index((kind, name)) :]:
+            yield f"the question {name} has no answer after it"
+
+
 def page(title: str, slides: list[Slide]) -> str:
     """The slides as one HTML file, which asks for nothing else."""
     from pygments.formatters import HtmlFormatter
 
     sections = "\n".join(
-        f'<section><div class="slide"><div class="fit">{"".join(slide.body)}</div></div>'
-        f'<aside class="notes">{"".join(slide.notes)}</aside></section>'
+        f'<section><div class="slide"><div class="fit">{slide.body}</div></div>'
+        f'<aside class="notes">{slide.notes}</aside></section>'
         for slide in slides
     )
     light, dark = (HtmlFormatter(style=style).get_style_defs(".highlight") for style in ("friendly", "github-dark"))

@@ -76,7 +76,9 @@ def _by_experts(case: Case) -> list[Any]:
 
 
 def _there_and_back(case: Case, run: Run) -> Sequence[Bound]:
-    best = 2 * max(x.nbytes for x, _, _ in case.inputs)
+    to = np.array([np.bincount(choice, minlength=case.n) for _, choice, _ in case.inputs])
+    away = to - np.diag(np.diag(to))  # tokens that leave their rank: there, and from their expert back
+    best = int(max(away.sum(1) + away.sum(0))) * case.inputs[0][0][0].nbytes
     return [
         Bound.busiest(run, best, 1.5 * best + 512 * case.n, "Each token travels to its expert and back, and no further")
     ]
