@@ -62,19 +62,10 @@ def add(commands: Any) -> None:
         "what is wrong there, and what was predicted.",
     )
     board.add_argument(
-        "folders", nargs="*", type=Path, metavar="FOLDER", help="a learner's, or one with a folder for each"
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="a learner's, or one with a folder for each"
     )
     board.add_argument("--numbers", action="store_true", help="call learners by numbers, not by their folders' names")
     board.add_argument("--port", type=int, default=0, help="default: any that is free")
-    board.add_argument(
-        "--rehearse",
-        type=int,
-        default=0,
-        metavar="N",
-        help="instead: play lessons as N learners at once; how many does this machine carry, and what fails?",
-    )
-    board.add_argument("--lessons", default="00-04", help="which are rehearsed; default: 00-04")
-    board.add_argument("--minutes", type=float, default=15.0, help="how long a rehearsal may take; default: 15")
     board.set_defaults(handle=_class)
     watch = commands.add_parser(
         "watch",
@@ -150,12 +141,7 @@ def _site(args: argparse.Namespace) -> int:
 
 
 def _class(args: argparse.Namespace) -> NoReturn:
-    if not (args.folders or args.rehearse):
-        raise LaunchError("workbench class needs the learners' folders, or --rehearse N.")
-    if args.rehearse and not has("nbclient"):
-        raise LaunchError(f"`workbench class --rehearse` needs nbclient: {cure('torch,lessons,lab,mpich')}")
     words = [*map(str, args.folders), *(["--numbers"] if args.numbers else []), "--port", str(args.port)]
-    words += ["--rehearse", str(args.rehearse), "--lessons", args.lessons, "--minutes", str(args.minutes)]
     become("workbench.course.classroom.__main__", *words)
 
 

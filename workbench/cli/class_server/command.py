@@ -1,13 +1,17 @@
-"""The words of ``workbench class up`` and ``workbench class down``."""
+"""The words of ``workbench class up``, ``down`` and ``rehearse``."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from workbench.cli.class_server.place import FILE, Place
 from workbench.cli.face import Parser
 from workbench.cli.grade.results import print_lines
+from workbench.errors import LaunchError
+from workbench.launch.start.starters import free_port
 
 _FOLDER = Path("workbench-class")
 
@@ -19,18 +23,18 @@ def asked(words: Sequence[str]) -> bool:
         >>> asked(["class", "up", "--learners", "30"]), asked(["class", "/shared/course"])
         (True, False)
     """
-    return list(words[:2]) in (["class", "up"], ["class", "down"])
+    return list(words[:1]) == ["class"] and list(words[1:2]) in (["up"], ["down"], ["rehearse"])
 
 
 def run(words: Sequence[str]) -> int:
-    """One of both; the words behind ``class``."""
+    """One of them; the words behind ``class``."""
     args = parser().parse_args(words)
     code: int = args.handle(args)
     return code
 
 
 def parser() -> Parser:
-    """Of both commands."""
+    """Of these commands."""
     top = Parser(prog="workbench class")
     commands = top.add_subparsers(dest="subcommand", required=True)
     begin = commands.add_parser(
@@ -47,10 +51,7 @@ def parser() -> Parser:
     begin.add_argument("--password", default="", help="of the class; default: four words by chance")
     begin.add_argument("--cert", default="", metavar="FILE", help="certificate, for HTTPS")
     begin.add_argument("--key", default="", metavar="FILE", help="its key")
-    begin.add_argument("--memory", type=int, default=2048, metavar="MIB", help="of each learner; default: 2048")
-    begin.add_argument("--processes", type=int, default=400, metavar="N", help="of each learner; default: 400")
-    begin.add_argument("--disk", type=int, default=1024, metavar="MIB", help="of each; 0: no limit; default: 1024")
-    begin.add_argument("--cores", type=int, default=2, metavar="N", help="of each learner; default: 2")
+    _limits(begin)
     begin.add_argument("--idle", type=int, default=30, metavar="MINUTES", help="then a server ends; default: 30")
     begin.set_defaults(handle=_up)
     end = commands.add_parser(
@@ -60,24 +61,49 @@ def parser() -> Parser:
     )
     end.add_argument("folder", nargs="?", type=Path, default=_FOLDER, help=f"of the class; default: ./{_FOLDER}")
     end.set_defaults(handle=_down)
+    play = commands.add_parser(
+        "rehearse",
+        description="Plays lessons as a whole class, through a JupyterHub that is begun for it: how many learners does "
+        "this machine carry, and what fails? Nothing is left of it.",
+    )
+    play.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path("workbench-rehearsal"),
+        help="for the class; default: ./workbench-rehearsal",
+    )
+    play.add_argument("--learners", type=int, default=30, metavar="N", help="default: 30")
+    play.add_argument("--lessons", default="00,02-04", help="which are played; default: 00,02-04")
+    play.add_argument("--minutes", type=float, default=15.0, help="how long the lessons may take; default: 15")
+    play.add_argument("--hostile", action="store_true", help="every second learner attacks the class; needs root")
+    _limits(play)
+    play.set_defaults(handle=_rehearse)
     return top
 
 
-def _up(args: argparse.Namespace) -> int:
-    from workbench.cli.class_server import control, place
+def _limits(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--memory", type=int, default=2048, metavar="MIB", help="of each learner; default: 2048")
+    command.add_argument("--processes", type=int, default=400, metavar="N", help="of each learner; default: 400")
+    command.add_argument("--disk", type=int, default=1024, metavar="MIB", help="of each; 0: no limit; default: 1024")
+    command.add_argument("--cores", type=int, default=2, metavar="N", help="of each learner; default: 2")
 
-    wanted = place.Place(
+
+def _limited(place: Place, args: argparse.Namespace) -> Place:
+    return replace(place, memory_mib=args.memory, processes=args.processes, disk_mib=args.disk, cores=args.cores)
+
+
+def _up(args: argparse.Namespace) -> int:
+    from workbench.cli.class_server import control
+
+    wanted = Place(
         args.folder.resolve(),
         *(args.port, args.host, args.password),
-        memory_mib=args.memory,
-        processes=args.processes,
-        disk_mib=args.disk,
-        cores=args.cores,
         idle_min=args.idle,
         cert=args.cert and str(Path(args.cert).resolve()),
         key=args.key and str(Path(args.key).resolve()),
     )
-    print_lines(control.up(wanted, control.names(args.learners, args.names)))
+    print_lines(control.up(_limited(wanted, args), control.names(args.learners, args.names)))
     return 0
 
 
@@ -86,3 +112,15 @@ def _down(args: argparse.Namespace) -> int:
 
     print_lines(control.down(args.folder.resolve()))
     return 0
+
+
+def _rehearse(args: argparse.Namespace) -> int:
+    from workbench.cli.class_server.rehearsal import Rehearsal
+
+    if (args.folder / FILE).exists():
+        raise LaunchError(f"A class is in {args.folder}: rehearse in another folder.")
+    wanted = _limited(Place(args.folder.resolve(), free_port(), "127.0.0.1"), args)
+    played = Rehearsal(wanted, args.lessons, args.minutes, args.hostile, lambda text: print_lines([text]))
+    report = played.run(args.learners)
+    print_lines(report.lines())
+    return int(bool(report.failed or report.hangs or report.broken))

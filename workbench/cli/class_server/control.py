@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -34,6 +35,7 @@ _WORDS = (
 )
 _PLAIN = str.maketrans(dict(zip("äöüß _.", ("ae", "oe", "ue", "ss", "-", "-", "-"), strict=True)))
 _BEGIN_S, _END_S = 90.0, 30.0
+_MOST_PATH = 49  # of a home: a socket's name has 103 bytes, of which Jupyter takes 49, and .run/ 5
 
 
 def up(place: Place, names: Sequence[str]) -> list[str]:
@@ -48,6 +50,11 @@ def up(place: Place, names: Sequence[str]) -> list[str]:
     """
     if not has("jupyterlab"):
         raise LaunchError("`workbench class up` needs jupyterlab in this Python environment.")
+    longest = max((len(str(place.home(name)).encode()) for name in names), default=0)
+    if longest > _MOST_PATH:
+        raise LaunchError(
+            f"{place.folder} is too long a path for sockets below it: at most {_MOST_PATH} bytes with a learner's name."
+        )
     there = _old(place.folder)  # of a hub that was killed, or of a machine that was switched off: the class goes on
     if there is not None and there.process() is not None:
         raise LaunchError(f"A class runs in {place.folder} already, at {there.address}. End it: workbench class down.")
@@ -198,7 +205,8 @@ def _environment(place: Place) -> Path:
     """The hub's Python environment; what is installed here is seen from there, and nothing is changed here."""
     folder = place.folder / "env"  # learners read it: it is not in the hub's folder
     python, ready = folder / "bin" / "python", folder / "ready"
-    if ready.exists() and ready.read_text() == "\n".join(NEEDS):
+    made_of = "\n".join((*NEEDS, sys.executable))
+    if ready.exists() and ready.read_text() == made_of:
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     for command in (
@@ -214,21 +222,30 @@ def _environment(place: Place) -> Path:
             lab = Path(str(find_spec("jupyterlab").origin)).parents[1]  # type: ignore[union-attr]
             paths = [str(lab), str(Path(__file__).resolve().parents[3])]
             (site / "lessons.pth").write_text("\n".join(paths) + "\n")
+            kernel = folder / "share" / "jupyter" / "kernels" / "python3" / "kernel.json"
+            kernel.parent.mkdir(parents=True)  # learners' cells run in this environment, where MPI and torch are
+            argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            kernel.write_text(json.dumps({"argv": argv, "display_name": "Python 3 (ipykernel)", "language": "python"}))
     if place.apart:
-        nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
-        try:
-            done = subprocess.run([str(python), "-c", "import workbench"], capture_output=True, text=True, **nobody)
-            why = done.stderr.strip().splitlines()[-1] if done.returncode else ""
-        except OSError as error:
-            why = str(error)
-        if why:
-            raise LaunchError(
-                f"Learners, who are not root, cannot run {python.resolve()} or read what it needs: {why}\n"
-                "Install Python and the workbench where all may read, such as below /opt. Or begin the class as an "
-                "ordinary user: then learners are not kept apart."
-            )
-    write_whole(ready, "\n".join(NEEDS).encode())
+        for each in (str(python), sys.executable):
+            _everybody_can_run(each)
+    write_whole(ready, made_of.encode())
     return folder
+
+
+def _everybody_can_run(python: str) -> None:
+    nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
+    try:
+        done = subprocess.run([python, "-c", "import workbench"], capture_output=True, text=True, **nobody)
+        why = done.stderr.strip().splitlines()[-1] if done.returncode else ""
+    except OSError as error:
+        why = str(error)
+    if why:
+        raise LaunchError(
+            f"Learners, who are not root, cannot run {python} or read what it needs: {why}\n"
+            "Install Python and the workbench where all may read, such as below /opt. Or begin the class as an "
+            "ordinary user: then learners are not kept apart."
+        )
 
 
 def _begin(place: Place, environment: Path) -> None:
@@ -238,7 +255,8 @@ def _begin(place: Place, environment: Path) -> None:
         LaunchError: it does not.
     """
     log = (place.hub / "hub.log").open("ab")
-    path = f"{environment / 'bin'}:{child_environment().get('PATH', '')}"
+    here = Path(sys.executable).parent  # where mpiexec may be
+    path = f"{environment / 'bin'}:{here}:{child_environment().get('PATH', '')}"
     with log:
         hub = subprocess.Popen(
             [str(environment / "bin" / "jupyterhub"), "-f", str(Path(__file__).with_name("hub_config.py"))],

@@ -25,6 +25,12 @@ _BIN = Path(sys.executable).parent
 _SHARE = Path(str(find_spec("jupyterlab").origin)).parents[4] / "share" / "jupyter"  # type: ignore[union-attr]
 
 
+def _home(learner: str) -> dict[str, str]:
+    """The home; and a short name for the folder of sockets, for a socket's is limited to 107 bytes."""
+    home = PLACE.home(learner)
+    return {"HOME": str(home), "JUPYTER_RUNTIME_DIR": str(home / ".run")}
+
+
 class _Learners:
     """What both kinds of spawners have in common.
 
@@ -55,15 +61,14 @@ class Apart(_Learners, LocalProcessSpawner):  # type: ignore[misc]
         return begin
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
-        home = PLACE.home(self.user.name)
-        return {**env, "USER": limits.user(self.user.name), "HOME": str(home), "SHELL": "/bin/bash"}
+        return {**env, **_home(self.user.name), "USER": limits.user(self.user.name), "SHELL": "/bin/bash"}
 
 
 class Together(_Learners, SimpleLocalProcessSpawner):  # type: ignore[misc]
     """All as the instructor's own user: for a class of people who trust each other."""
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
-        return {**env, "HOME": str(PLACE.home(self.user.name))}
+        return {**env, **_home(self.user.name)}
 
 
 c = get_config()  # type: ignore[name-defined] # noqa: F821 - JupyterHub gives it
@@ -83,9 +88,14 @@ c.Spawner.args = [
     f"--LabApp.app_dir={_SHARE / 'lab'}",
     "--ServerApp.allow_root=True",
     "--ContentsManager.allow_hidden=True",
+    "--KernelManager.transport=ipc",  # what a kernel prints goes over sockets in a closed folder, not over ports
+    f"--MappingKernelManager.cull_idle_timeout={60 * PLACE.idle_min}",  # with its engines, where no page shows it
 ]
 _CONFIG = [_SHARE.parents[1] / "etc" / "jupyter", Path(__file__).parents[1] / "lab_config"]
-c.Spawner.environment = {"JUPYTER_PATH": str(_SHARE), "JUPYTER_CONFIG_PATH": ":".join(map(str, _CONFIG))}
+c.Spawner.environment = {
+    "JUPYTER_PATH": f"{_BIN.parent / 'share' / 'jupyter'}:{_SHARE}",
+    "JUPYTER_CONFIG_PATH": ":".join(map(str, _CONFIG)),
+}
 c.Spawner.default_url = "/lab"
 # The learner copies the lessons: root writes nothing where somebody else may have put a link.
 _COPY = '"$0" -m workbench.cli.main lessons "$HOME" >/dev/null; exec "$@"'

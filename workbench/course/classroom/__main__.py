@@ -1,4 +1,4 @@
-"""``workbench class``: serves the page until Ctrl-C; or rehearses the lessons."""
+"""``workbench class``: serves the page until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from workbench.cli.learn import built
 from workbench.course.classroom import board, server
 from workbench.errors import LaunchError
 
-LESSONS = "00-04"
-
 
 def main(argv: list[str] | None = None) -> int:
     """Serve the page; 1 if there is nothing to show."""
@@ -19,13 +17,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--numbers", action="store_true")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--rehearse", type=int, default=0)
-    parser.add_argument("--lessons", default=LESSONS)
-    parser.add_argument("--minutes", type=float, default=15.0)
     args = parser.parse_args(argv)
     try:
-        if args.rehearse:
-            return _rehearse(args.rehearse, args.minutes, args.lessons)
         found = board.learners(args.folders, args.numbers)
         if not any(each.folder.is_dir() for each in found):
             raise LaunchError(f"There is no learner's folder: {', '.join(map(str, args.folders))}")
@@ -41,17 +34,6 @@ def main(argv: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             return 130
     return 0
-
-
-def _rehearse(n: int, minutes: float, lessons: str) -> int:
-    """Play the lessons as n learners; 1 if something failed, 130 after Ctrl-C."""
-    from workbench.course.classroom.rehearsal import Rehearsal  # which needs nbclient
-
-    rehearsal = Rehearsal(n, minutes, lessons)
-    rehearsal.run()
-    for line in rehearsal.report():
-        print(line, flush=True)
-    return 130 if rehearsal.interrupted else int(rehearsal.failed())
 
 
 if __name__ == "__main__":

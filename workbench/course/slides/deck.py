@@ -41,7 +41,7 @@ _NAMED = re.compile(r"^\{(\w+) (.+)\}$", re.MULTILINE)
 _HEADING = re.compile(r"^(?=#{1,4} )", re.MULTILINE)
 _FENCE = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TAG, _DRAWN = re.compile(r"<[^>]*>"), re.compile(r"<svg.*?</svg>", re.DOTALL)
-_INLINE, _ARGUMENT = re.compile(r"`([^`]+)`"), re.compile(r"^(\w+): ", re.MULTILINE)
+_INLINE = re.compile(r"`([^`]+)`")
 _TEMPLATE = Path(__file__).with_name("deck.html")
 
 
@@ -241,7 +241,8 @@ def _exercise(_: Lesson, name: str) -> str:
     head = ast.parse(one.cell(solved=False)).body[0]
     if not isinstance(head, ast.FunctionDef):
         return f"**{one.title}** – `{name}`"
-    said = _ARGUMENT.sub(r"- `\1`: ", ast.get_docstring(head) or "")
+    names = "|".join(each.arg for each in head.args.args) or "-"
+    said = re.sub(rf"(?m)^((?:{names})(?:, (?:{names}))*): ", r"- `\1`: ", ast.get_docstring(head) or "")
     head.body, head.decorator_list = [], []
     return f"**{one.title}** – `{name}`\n\n```python\n{ast.unparse(head)}\n```\n\n{said}"
 
