@@ -39,6 +39,8 @@ def add(commands: Any, seconds: Callable[[str], float]) -> None:
     top.add_argument("--junit", metavar="FILE", help="write JUnit's XML, a testsuite for each notebook")
     each = "send the points to a learning platform (LTI 1.3), as this file says"
     top.add_argument("--lti", metavar="FILE.toml", help=each)
+    each = "write the points into nbgrader's gradebook of this course"
+    top.add_argument("--nbgrader", metavar="FOLDER", help=each)
     each = "seconds for one notebook (default: 300)"
     top.add_argument("--deadline", type=seconds, default=300.0, metavar="SECONDS", help=each)
     each = "seconds for one statement of a cell, and for one exercise (default: 30)"
@@ -69,7 +71,7 @@ def _whole(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Grade."""
-    from workbench.cli.grade import grade, lti  # psutil: `workbench --help` does without
+    from workbench.cli.grade import grade, gradebook, lti  # psutil: `workbench --help` does without
 
     grade.check_installed()
     grade.check_user(args.as_root)
@@ -81,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.sandbox:
         grade.check_sandbox()
     submissions = read_all(notebooks(args.files))
+    book = gradebook.Gradebook(args.nbgrader, [one.path for one in submissions]) if args.nbgrader else None
     graded: list[results.NotebookResult] = []
     for form, path in targets.items():
         write_named(path, form(graded).encode())
@@ -102,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
             "package: trust these marks only if you trust the learners. With --sandbox it "
             "cannot. See instructors/guide.md."
         )
-    unsent = list(platform.send(by_learner(graded))) if platform else []
+    unsent = [f"--nbgrader: {line}" for line in book.add(graded)] if book else []
+    unsent += [f"--lti: {line}" for line in platform.send(by_learner(graded))] if platform else []
     for line in unsent:
-        log(f"--lti: {line}")
+        log(line)
     return int(bool(unsent) or not all(notebook.complete for notebook in graded))
