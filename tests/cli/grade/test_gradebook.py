@@ -18,8 +18,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from workbench.cli import main as cli
-from workbench.cli.grade.gradebook import Gradebook
+from workbench.cli.grade import gradebook
 from workbench.errors import LaunchError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -96,13 +95,10 @@ def test_a_course_goes_round(tools: Path, tmp_path: Path) -> None:
 
 def test_without_nbgrader_or_its_gradebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what is missing, before the work; and that a notebook is nobody's."""
-    monkeypatch.setattr("workbench.common.extras.has", lambda module: False)
-    assert cli.main(["grade", "--as-root", "a.ipynb", "--nbgrader", str(tmp_path)]) == 1
-    with pytest.raises(LaunchError, match="pip install nbgrader"):
-        Gradebook(str(tmp_path), [])
-    monkeypatch.setattr("workbench.common.extras.has", lambda module: True)
-    with pytest.raises(LaunchError, match="generate_assignment"):
-        Gradebook(str(tmp_path), [])
+    for there, text in [(False, "pip install nbgrader"), (True, "generate_assignment makes it")]:
+        monkeypatch.setattr(gradebook, "has", lambda module, there=there: there)
+        with pytest.raises(LaunchError, match=text):
+            gradebook.check(str(tmp_path), [])
     (tmp_path / "gradebook.db").touch()
     with pytest.raises(LaunchError, match="LEARNER/ASSIGNMENT/NOTEBOOK"):
-        Gradebook(str(tmp_path), [str(tmp_path / "submitted" / "kim" / "03.ipynb")])
+        gradebook.check(str(tmp_path), [str(tmp_path / "submitted" / "kim" / "03.ipynb")])

@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
     if args.sandbox:
         grade.check_sandbox()
     submissions = read_all(notebooks(args.files))
-    book = gradebook.Gradebook(args.nbgrader, [one.path for one in submissions]) if args.nbgrader else None
+    if args.nbgrader:
+        gradebook.check(args.nbgrader, [one.path for one in submissions])
     graded: list[results.NotebookResult] = []
     for form, path in targets.items():
         write_named(path, form(graded).encode())
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             "package: trust these marks only if you trust the learners. With --sandbox it "
             "cannot. See instructors/guide.md."
         )
-    unsent = [f"--nbgrader: {line}" for line in book.add(graded)] if book else []
+    unsent = [f"--nbgrader: {line}" for line in gradebook.add(args.nbgrader, graded)] if args.nbgrader else []
     unsent += [f"--lti: {line}" for line in platform.send(by_learner(graded))] if platform else []
     for line in unsent:
         log(line)

@@ -7,72 +7,57 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from workbench.cli.grade.results import ExerciseState, NotebookResult
-from workbench.common.extras import need
+from workbench.common.extras import has
 from workbench.errors import LaunchError
 
 
-class Gradebook:
-    """Of a course folder.
-
-    Args:
-        course: with ``gradebook.db`` and ``submitted/LEARNER/ASSIGNMENT/``.
-        paths: the notebooks that will be graded.
+def check(course: str, paths: Sequence[str]) -> None:
+    """See to it that marks of these notebooks can be written into this course's gradebook.
 
     Raises:
         LaunchError: nbgrader or a gradebook is missing, or a notebook is elsewhere.
     """
+    if not has("nbgrader"):
+        raise LaunchError("workbench grade --nbgrader needs nbgrader, in this Python: pip install nbgrader")
+    if not Path(course, "gradebook.db").is_file():
+        raise LaunchError(f"{course} has no gradebook.db: nbgrader generate_assignment makes it there.")
+    for path in paths:
+        if len(_place(course, path)) != 3:
+            raise LaunchError(f"{path} is not {course}/submitted/LEARNER/ASSIGNMENT/NOTEBOOK, as of nbgrader collect.")
 
-    def __init__(self, course: str, paths: Sequence[str]) -> None:
-        try:
-            need("workbench grade --nbgrader", "nbgrader", install="pip install nbgrader")
-        except ModuleNotFoundError as error:
-            raise LaunchError(str(error)) from None
-        self._file = Path(course).absolute() / "gradebook.db"
-        self._submitted = self._file.with_name("submitted")
-        if not self._file.is_file():
-            raise LaunchError(
-                f"{self._file} is not there: in the course's folder, nbgrader generate_assignment makes it."
-            )
-        for path in paths:
-            self._place(path)
 
-    def _place(self, path: str) -> tuple[str, str, str]:
-        file = Path(path).absolute()
-        parts = file.relative_to(self._submitted).parts if file.is_relative_to(self._submitted) else ()
-        if len(parts) != 3:
-            raise LaunchError(
-                f"{path} is not {self._submitted}/LEARNER/ASSIGNMENT/NOTEBOOK: nbgrader collect puts it there."
-            )
-        return parts[0], parts[1], file.stem
+def _place(course: str, path: str) -> tuple[str, ...]:
+    submitted, file = Path(course).absolute() / "submitted", Path(path).absolute()
+    return file.relative_to(submitted).parts if file.is_relative_to(submitted) else ()
 
-    def add(self, notebooks: Sequence[NotebookResult]) -> Iterator[str]:
-        """Write the marks; yields a line for each that the gradebook does not take.
 
-        Args:
-            notebooks: graded. One that was graded before gets its new marks; what a person has written stays.
-        """
-        from nbgrader.api import Gradebook, MissingEntry
+def add(course: str, notebooks: Sequence[NotebookResult]) -> Iterator[str]:
+    """Write the marks; yields a line for each notebook that the gradebook does not take.
 
-        with warnings.catch_warnings(), Gradebook(f"sqlite:///{self._file}") as book:
-            warnings.simplefilter("ignore")  # SQLAlchemy's, about nbgrader's own code
-            for notebook in notebooks:
-                learner, assignment, name = self._place(notebook.path)
-                marks = {
-                    one.name: None if one.state is ExerciseState.NOT_JUDGED else one.points
-                    for one in notebook.exercises.values()
-                }
-                try:
-                    time = Path(notebook.path).with_name("timestamp.txt")
-                    when = {"timestamp": time.read_text().strip()} if time.is_file() else {}
-                    book.find_assignment(assignment)
-                    book.update_or_create_student(learner)
-                    book.update_or_create_submission(assignment, learner, **when)
-                    for exercise, points in {**marks, **dict.fromkeys(notebook.missing, 0)}.items():
-                        cell = f"{exercise.replace('.', '-')}-check"
-                        grade = book.find_grade(cell, name, assignment, learner)
-                        grade.auto_score = points
-                        grade.needs_manual_grade = points is None or grade.manual_score is not None
-                    book.db.commit()
-                except MissingEntry as error:
-                    book.db.rollback()
-                    yield f"{notebook.path}: {error}: was it released by nbgrader generate_assignment from exercises/?"
+    One that was graded before gets its new marks; points that a person has written stay.
+    """
+    from nbgrader.api import Gradebook, InvalidEntry, MissingEntry
+    from sqlalchemy.exc import SQLAlchemyError
+
+    with warnings.catch_warnings(), Gradebook(f"sqlite:///{Path(course, 'gradebook.db').absolute()}") as book:
+        warnings.simplefilter("ignore")  # SQLAlchemy's, about nbgrader's own code
+        for notebook in notebooks:
+            learner, assignment, file = _place(course, notebook.path)
+            time = Path(notebook.path).with_name("timestamp.txt")
+            when = {"timestamp": time.read_text().strip()} if time.is_file() else {}
+            points = {one.name: one.points for one in notebook.exercises.values()}
+            try:
+                book.find_assignment(assignment)
+                book.update_or_create_student(learner)
+                book.update_or_create_submission(assignment, learner, **when)
+                for exercise in (*points, *notebook.missing):
+                    cell = f"{exercise.replace('.', '-')}-check"
+                    grade = book.find_grade(cell, Path(file).stem, assignment, learner)
+                    result = notebook.exercises.get(exercise)
+                    open_ = result is not None and result.state is ExerciseState.NOT_JUDGED
+                    grade.auto_score = None if open_ else points.get(exercise, 0)
+                    grade.needs_manual_grade = open_ or grade.manual_score is not None
+                book.db.commit()
+            except (MissingEntry, InvalidEntry, SQLAlchemyError) as error:
+                book.db.rollback()
+                yield f"{notebook.path}: {error}. Was it released from exercises/ by nbgrader generate_assignment?"

@@ -1,13 +1,16 @@
-"""Who handed in what: the marks of a run by learner, for gradebooks."""
+"""Who handed in what: the marks of a run by learner, and files with a line for each learner."""
 
 from __future__ import annotations
 
+import csv
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.cli.grade.results import ExerciseState, NotebookResult
+from workbench.common.extras import cure, has
+from workbench.errors import LaunchError
 
 
 @dataclass
@@ -24,15 +27,9 @@ class Learner:
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     open: dict[str, str] = field(default_factory=dict)
 
-    def total(self, lesson: str) -> tuple[int, int]:
-        """Points and the most points in a lesson, or in ``all``.
-
-        Example:
-            >>> Learner("kim", {"03.a": (1, 1), "03.b": (0, 3), "04.a": (2, 2)}).total("03")
-            (1, 4)
-        """
-        of_it = [mark for name, mark in self.marks.items() if lesson in (name.partition(".")[0], "all")]
-        return sum(points for points, _ in of_it), sum(of for _, of in of_it)
+    def of(self, lesson: str) -> dict[str, tuple[int, int]]:
+        """The marks in a lesson, or in ``all``."""
+        return {name: mark for name, mark in self.marks.items() if lesson in (name.partition(".")[0], "all")}
 
 
 def learner_of(path: str, words: Sequence[str]) -> str:
@@ -45,41 +42,70 @@ def learner_of(path: str, words: Sequence[str]) -> str:
     file = Path(path).absolute()
     for word in (Path(word).absolute() for word in words):
         if file.is_relative_to(word) and len(parts := file.relative_to(word).parts) > 1:
-            return plain(parts[0])
-    return plain(file.parent.name)
+            return _plain(parts[0])
+    return _plain(file.parent.name)
 
 
-def plain(name: str) -> str:
+def _plain(name: str) -> str:
     """One spelling of a name: some systems write ü as two characters."""
     return unicodedata.normalize("NFC", name.strip())
 
 
 def by_learner(notebooks: Iterable[NotebookResult]) -> list[Learner]:
-    """The learners of these notebooks, by name.
-
-    Who hands in an exercise twice, or something that could not be judged, has marks that are not final.
-
-    Args:
-        notebooks: each with its learner.
-    """
+    """The learners of these notebooks. What is there twice, or could not be judged, is not final."""
     found: dict[str, Learner] = {}
-    where: dict[tuple[str, str], str] = {}
-    missing: list[tuple[Learner, str, int]] = []
-    for notebook in notebooks:
+    graded = sorted(notebooks, key=lambda one: one.learner)
+    for notebook in graded:
         learner = found.setdefault(notebook.learner, Learner(notebook.learner))
         if notebook.problem:
             learner.open["all"] = f"{notebook.path} could not be graded"
         for name, result in notebook.exercises.items():
-            why = ""
-            if first := where.get((learner.name, name)):
-                why = f"{name} is in {first} and in {notebook.path}"
-            elif result.state is ExerciseState.NOT_JUDGED:
-                why = f"{name} was not judged"
-            if why:
-                learner.open[name.partition(".")[0]] = learner.open["all"] = why
-            where[learner.name, name] = notebook.path
+            why = f"{name} is there twice, in {notebook.path}, too" if name in learner.marks else ""
+            if why or result.state is ExerciseState.NOT_JUDGED:
+                learner.open[name.partition(".")[0]] = learner.open["all"] = why or f"{name} was not judged"
             learner.marks[name] = (result.points, result.of)
-        missing += ((learner, name, of) for name, of in notebook.missing.items())
-    for learner, name, of in missing:
-        learner.marks.setdefault(name, (0, of))
-    return [found[name] for name in sorted(found)]
+    for notebook in graded:
+        for name, of in notebook.missing.items():
+            found[notebook.learner].marks.setdefault(name, (0, of))
+    return list(found.values())
+
+
+def needed(who: str, *more: str) -> None:
+    """See to it that what signs is installed.
+
+    Raises:
+        LaunchError: it is not.
+    """
+    if missing := [name for name in ("jwt", "cryptography", *more) if not has(name)]:
+        raise LaunchError(f"{who} needs {', '.join(missing)}: {cure('classroom')}")
+
+
+def rows(path: Path, *columns: str) -> list[dict[str, str]]:
+    """The lines of a CSV file with a column ``learner``.
+
+    Raises:
+        LaunchError: it has other columns.
+    """
+    try:
+        lines = list(csv.DictReader(path.read_bytes().decode("utf-8-sig").splitlines()))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise LaunchError(f"{path} is not a CSV file in UTF-8: {error}.") from None
+    for number, line in enumerate(lines or [{}], 2):
+        if missing := [name for name in ("learner", *columns) if line.get(name) is None]:
+            raise LaunchError(f"{path}, line {number}: no {missing[0]}; needed: learner, {', '.join(columns)}.")
+        line["learner"] = _plain(line["learner"].removeprefix("'"))  # as before =, see results.field_of
+    return lines
+
+
+def named(path: Path, column: str) -> dict[str, dict[str, str]]:
+    """Learner → line of a file in which each has one.
+
+    Raises:
+        LaunchError: one has two, or something is empty.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for line in rows(path, column):
+        if line["learner"] in found or not (line["learner"] and line[column].strip()):
+            raise LaunchError(f"{path}: {line['learner']!r} is there twice, or without a {column}.")
+        found[line["learner"]] = {**line, column: line[column].strip()}
+    return found

@@ -1,40 +1,28 @@
 """Points go to the gradebook of a learning platform by LTI 1.3: Assignment and Grade Services 2.0.
 
-::
-
-    token_url = "https://moodle.example.org/mod/lti/token.php"
-    client_id = "AbC123"
-    private_key = "tool.pem"      # the platform has the public one; paths begin at this file
-    learners = "learners.csv"     # columns learner and user_id
-    [line_items]                  # or: all = "…", the points of all lessons of a run
-    03 = "https://moodle.example.org/mod/lti/services.php/2/lineitems/7/lineitem?type_id=1"
-
 The tool signs who it is (RS256), gets a token for that, and posts a score for each learner and line item. A score has
-the time of the run: a platform keeps the newest, so that sending again does no harm.
+the time of the run: a platform keeps the newest, so sending again does no harm. docs/how-to/grade.md shows the file.
 """
 
 from __future__ import annotations
 
-import csv
 import http.client
-import io
 import json
+import re
 import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, NoReturn
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
-from workbench.cli.grade.learners import Learner, plain
+from workbench.cli.grade.learners import Learner, named, needed
 from workbench.cli.grade.results import clean
-from workbench.common.extras import cure, need
 from workbench.errors import LaunchError
 
 if sys.version_info >= (3, 11):
@@ -44,8 +32,9 @@ else:
 
 _SCOPE = "https://purl.imsglobal.org/spec/lti-ags/scope/score"
 _ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-_NEEDED = ("token_url", "client_id", "private_key", "learners", "line_items")
-_OPTIONAL = ("key_id", "audience")
+_NEEDED = {"token_url": str, "client_id": str, "private_key": str, "learners": str, "line_items": dict}
+_KNOWN = {**_NEEDED, "key_id": str, "audience": str}
+_SAFE = re.compile(r"https://[^/@\s]+/|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?/")
 _SILENCE_S = 20.0
 _MOST_BYTES = 1 << 16
 
@@ -59,107 +48,85 @@ class _NoRedirect(HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Platform:
-    """A platform, as its file describes it.
+    """A platform.
 
     Args:
-        token_url, client_id, audience, key_id: of the registration.
-        key: the tool's private key, PEM.
+        said: what its file says.
+        key: the tool's private RSA key, PEM.
         users: learner → the platform's number or name of the user.
-        line_items: lesson, or ``all`` → address.
     """
 
-    token_url: str
-    client_id: str
-    audience: str
-    key_id: str
+    said: dict[str, Any]
     key: bytes
     users: dict[str, str]
-    line_items: dict[str, str]
 
     def send(self, learners: Sequence[Learner]) -> Iterator[str]:
-        """Send all scores; yields a line for each that did not arrive.
-
-        Args:
-            learners: with their marks.
-        """
+        """Send all scores; yields a line for each that did not arrive."""
+        whole = sum({name: of for one in learners for name, (_, of) in one.marks.items()}.values())
         try:
             token = self._token()
         except LaunchError as error:
             yield f"nothing is sent: {error}"
             return
-        most = {name: of for learner in learners for name, (_, of) in learner.marks.items()}
         for learner in learners:
-            user = self.users.get(learner.name)
-            if user is None:
-                yield f"{learner.name} has no user_id in the file of learners: add a line"
+            if learner.name not in self.users:
+                yield f"{learner.name} has no user_id in {self.said['learners']}: add a line"
                 continue
-            for lesson, url in self.line_items.items():
-                points, of = learner.total(lesson)
-                if not of:
-                    continue
-                of = sum(most.values()) if lesson == "all" else of
+            for lesson, url in self.said["line_items"].items():
+                marks = learner.of(lesson)
+                most = whole if lesson == "all" else sum(of for _, of in marks.values())
                 try:
                     if why := learner.open.get(lesson):
                         raise LaunchError(f"{why}. Mend it, and grade again.")
-                    self._score(url, token, _score(user, learner, lesson, points, of))
+                    if most:
+                        _post_score(url, token, self.users[learner.name], marks, most)
                 except LaunchError as error:
                     yield f"{learner.name}, {lesson}: not sent: {error}"
 
     def _token(self) -> str:
         import jwt
 
-        now = int(time.time())
-        claims = {"iss": self.client_id, "sub": self.client_id, "aud": self.audience or self.token_url}
-        claims |= {"iat": now, "exp": now + 300, "jti": secrets.token_urlsafe()}  # type: ignore[dict-item]
-        headers = {"kid": self.key_id} if self.key_id else None
-        signed = jwt.encode(claims, self.key, "RS256", headers)
+        now, tool, url = int(time.time()), self.said["client_id"], self.said["token_url"]
+        claims = {"iss": tool, "sub": tool, "aud": self.said.get("audience") or url, "jti": secrets.token_urlsafe()}
+        headers = {"kid": self.said["key_id"]} if self.said.get("key_id") else None
+        signed = jwt.encode({**claims, "iat": now, "exp": now + 300}, self.key, "RS256", headers)
         form = {"grant_type": "client_credentials", "client_assertion_type": _ASSERTION, "scope": _SCOPE}
         body = urlencode({**form, "client_assertion": signed}).encode()
-        answer = _post(self.token_url, body, {"Content-Type": "application/x-www-form-urlencoded"}, signed)
+        answer = _post(url, body, {"Content-Type": "application/x-www-form-urlencoded"}, signed)
         try:
             return str(json.loads(answer)["access_token"])
         except (ValueError, TypeError, KeyError):
-            raise LaunchError(f"{self.token_url} answers without an access_token. Is it the token address?") from None
-
-    @staticmethod
-    def _score(url: str, token: str, score: dict[str, Any]) -> None:
-        parts = urlsplit(url)
-        kind = {"Content-Type": "application/vnd.ims.lis.v1.score+json", "Authorization": f"Bearer {token}"}
-        _post(urlunsplit(parts._replace(path=f"{parts.path}/scores")), json.dumps(score).encode(), kind, token)
+            raise LaunchError(f"{url} answers without an access_token. Is it the token address?") from None
 
 
-def _score(user: str, learner: Learner, lesson: str, points: int, of: int) -> dict[str, Any]:
-    rows = {name: mark for name, mark in learner.marks.items() if lesson in (name.partition(".")[0], "all")}
-    return {
+def _post_score(url: str, token: str, user: str, marks: dict[str, tuple[int, int]], most: int) -> None:
+    score = {
         "userId": user,
-        "scoreGiven": points,
-        "scoreMaximum": of,
-        "comment": ", ".join(f"{name} {given}/{most}" for name, (given, most) in rows.items()),
+        "scoreGiven": sum(points for points, _ in marks.values()),
+        "scoreMaximum": most,
+        "comment": ", ".join(f"{name} {points}/{of}" for name, (points, of) in marks.items()),
         "timestamp": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         "activityProgress": "Completed",
         "gradingProgress": "FullyGraded",
     }
+    kind = {"Content-Type": "application/vnd.ims.lis.v1.score+json", "Authorization": f"Bearer {token}"}
+    parts = urlsplit(url)
+    _post(parts._replace(path=f"{parts.path}/scores").geturl(), json.dumps(score).encode(), kind, token)
 
 
 def _post(url: str, body: bytes, headers: dict[str, str], secret: str) -> bytes:
-    """The platform's answer.
-
-    Raises:
-        LaunchError: it refuses, or does not answer.
-    """
-    proxies = [ProxyHandler({})] if urlsplit(url).scheme == "http" else []  # on loopback there is none
-    request = Request(url, body, {"Accept": "*/*", **headers})
+    proxies = [ProxyHandler({})] if url.startswith("http:") else []  # on loopback there is none
     try:
-        with build_opener(_NoRedirect, *proxies).open(request, timeout=_SILENCE_S) as answer:
+        asked = Request(url, body, headers)
+        with build_opener(_NoRedirect, *proxies).open(asked, timeout=_SILENCE_S) as answer:
             return bytes(answer.read(_MOST_BYTES))
     except HTTPError as error:
-        with error:
+        with error:  # some platforms repeat what they were sent
             text = error.read(_MOST_BYTES).decode(errors="replace").replace(secret, "…")
-        why = clean(" ".join(text.split())[:200])
-        raise LaunchError(f"{url} refuses: {error.code} {error.reason} {why}".rstrip()) from None
-    except (URLError, http.client.HTTPException, OSError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise LaunchError(f"{url} does not answer: {reason}. Is the network up? Grading again sends again.") from None
+        raise LaunchError(f"{url} refuses: {error.code} {clean(' '.join(text.split())[:200])}") from None
+    except (http.client.HTTPException, OSError) as error:
+        why = getattr(error, "reason", error)
+        raise LaunchError(f"{url} does not answer: {why}. Is the network up? Grading again sends again.") from None
 
 
 def read(path: str) -> Platform:
@@ -168,76 +135,29 @@ def read(path: str) -> Platform:
     Raises:
         LaunchError: something is wrong in it, or with a file that it names.
     """
-    try:
-        need("workbench grade --lti", "jwt", "cryptography", install=cure("classroom"))
-    except ModuleNotFoundError as error:
-        raise LaunchError(str(error)) from None
+    needed("workbench grade --lti")
+    import jwt
+
     file = Path(path)
     try:
-        found = tomllib.loads(_bytes(file).decode())
+        said = tomllib.loads(file.read_bytes().decode())
     except ValueError as error:
         raise LaunchError(f"{path} is not TOML: {error}.") from None
-    for key in _NEEDED:
-        if key not in found:
-            raise LaunchError(f"{path}: {key} is missing. It needs {', '.join(_NEEDED)}.")
-    for key, value in found.items():
-        if key not in _NEEDED + _OPTIONAL:
-            raise LaunchError(f"{path}: {key} is not a known key. The keys are: {', '.join(_NEEDED + _OPTIONAL)}.")
-        if not (isinstance(value, dict) if key == "line_items" else isinstance(value, str)):
-            raise LaunchError(f"{path}: {key} = {value!r} must be {'a table' if key == 'line_items' else 'a text'}.")
-    for url in (found["token_url"], *found["line_items"].values()):
-        _check(path, url)
-    names = {name: found.get(name, "") for name in ("token_url", "client_id", *_OPTIONAL)}
-    pem, users = _key(file.parent / found["private_key"]), _users(file.parent / found["learners"])
-    return Platform(**names, key=pem, users=users, line_items=found["line_items"])
-
-
-def _bytes(path: Path) -> bytes:
+    for key in {**_NEEDED, **said}:
+        if not isinstance(said.get(key), _KNOWN.get(key, ())):
+            raise LaunchError(
+                f"{path}: {key} = {said.get(key)!r}. It needs {', '.join(_NEEDED)}, and takes {', '.join(_KNOWN)}."
+            )
+    for url in (said["token_url"], *said["line_items"].values()):
+        if not _SAFE.match(str(url)):
+            raise LaunchError(f"{path}: {url!r} is no https address (http is for this machine alone).")
+    lines = named(file.parent / said["learners"], "user_id")
+    users = {learner: line["user_id"] for learner, line in lines.items()}
+    pem = (file.parent / said["private_key"]).read_bytes()
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise LaunchError(f"{path} cannot be read: {error.strerror}.") from None
-
-
-def _check(path: str, url: object) -> None:
-    try:
-        parts = urlsplit(str(url))
-        host = parts.hostname or ""
-        here = host == "localhost" or ((host[:1].isdigit() or ":" in host) and ip_address(host).is_loopback)
-    except ValueError:
-        parts, host, here = urlsplit(""), "", False
-    if not host or (parts.scheme != "https" and not (parts.scheme == "http" and here)):
-        raise LaunchError(f"{path}: {url!r} is no https address (http is for this machine alone).")
-
-
-def _key(path: Path) -> bytes:
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    key = _bytes(path)
-    try:
-        fits = isinstance(load_pem_private_key(key, None), RSAPrivateKey)
-    except (ValueError, TypeError):  # TypeError: it has a password
-        fits = False
-    if not fits:
-        raise LaunchError(f"{path} is not a private RSA key in PEM without a password: openssl genrsa -out {path} 2048")
-    return key
-
-
-def _users(path: Path) -> dict[str, str]:
-    def wrong(why: str) -> NoReturn:
-        raise LaunchError(f"{path}: {why}. It has a line learner,user_id, and then a line for each learner.")
-
-    users: dict[str, str] = {}
-    try:
-        lines = csv.DictReader(io.StringIO(_bytes(path).decode("utf-8-sig")))
-    except UnicodeDecodeError:
-        wrong("it is not UTF-8")
-    for line in lines:
-        name, user = plain(line.get("learner") or ""), (line.get("user_id") or "").strip()
-        if not name or not user:
-            wrong(f"line {lines.line_num} has no learner or no user_id")
-        if name in users:
-            wrong(f"{name} is in it twice")
-        users[name] = user
-    return users or wrong("it names nobody")
+        jwt.encode({}, pem, "RS256")
+    except (jwt.PyJWTError, ValueError, TypeError):  # TypeError: it has a password
+        raise LaunchError(
+            f"{said['private_key']} is no RSA key in PEM without a password: openssl genrsa 2048"
+        ) from None
+    return Platform(said, pem, users)

@@ -190,21 +190,8 @@ def as_csv(notebooks: Iterable[NotebookResult]) -> str:
         path, confined = field_of(shown(notebook.path)), f"no: {notebook.unbounded}" if notebook.unbounded else "yes"
         learner = field_of(shown(notebook.learner))
         if notebook.problem:
-            problem = field_of(" ".join(notebook.problem.split()))
-            lines.writerow(
-                [
-                    path,
-                    "",
-                    "not graded",
-                    0,
-                    0,
-                    "0.0",
-                    problem,
-                    "",
-                    confined if notebook.exercises else "not run",
-                    learner,
-                ]
-            )
+            problem, run = field_of(" ".join(notebook.problem.split())), confined if notebook.exercises else "not run"
+            lines.writerow([path, "", "not graded", 0, 0, "0.0", *(problem, "", run, learner)])
         for result in notebook.exercises.values():
             state, remark = result.state.name.lower().replace("_", " "), " ".join(result.text.split())
             seconds = f"{result.seconds:.1f}"
