@@ -22,8 +22,8 @@ from workbench.errors import LaunchError
 
 pytest.importorskip("lti1p3platform", reason="needs an LTI platform: lti1p3platform (extra dev)")
 
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from jwcrypto.jwk import JWK
 from lti1p3platform.ltiplatform import LTI1P3PlatformConfAbstract
 from lti1p3platform.registration import Registration
 from lti1p3platform.request import Request
@@ -36,22 +36,15 @@ TOOL, PLATFORM = (rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 def pem(key: Any) -> str:
     """A private key as text."""
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return key.private_bytes(*form).decode()
-
-
-def public(key: Any) -> str:
-    """Its public key."""
-    form = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return key.public_key().public_bytes(*form).decode()
+    return JWK.from_pyca(key).export_to_pem(private_key=True, password=None).decode()
 
 
 class Conf(LTI1P3PlatformConfAbstract):
     def init_platform_config(self, **_: Any) -> None:
-        jwk = {**Registration.get_jwk(public(TOOL)), "kid": "tool-1"}
+        tool, own = (JWK.from_pyca(key) for key in (TOOL, PLATFORM))
         registration = Registration().set_iss("https://platform.example").set_client_id("AbC123")
-        registration.set_platform_public_key(public(PLATFORM)).set_platform_private_key(pem(PLATFORM))
-        self._registration = registration.set_tool_key_set({"keys": [jwk]})
+        registration.set_platform_public_key(own.export_to_pem().decode()).set_platform_private_key(pem(PLATFORM))
+        self._registration = registration.set_tool_key_set({"keys": [{**tool.export_public(True), "kid": "tool-1"}]})
         self._jwt_verify_options = {"require": ["exp", "iat", "jti", "aud"], "verify_aud": False}
 
     def get_registration_by_params(self, **_: Any) -> Registration:
@@ -96,26 +89,23 @@ def platform() -> Iterator[Any]:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             url = urllib.parse.urlsplit(self.path)
             if url.path == "/moved":
-                self.send_response(302)
-                self.send_header("Location", "/token")
-                self.end_headers()
-                return
-            if url.path == "/token":
+                code, found = 302, {}
+            elif url.path == "/token":
                 try:
                     code, found = 200, conf.get_access_token(dict(urllib.parse.parse_qsl(body)))
                 except Exception as error:  # noqa: BLE001 - whatever it raises is a refusal
                     code, found = 400, {"error": f"invalid_client {type(error).__name__}", "sent": body}
             else:
                 assert url.query == "type_id=1"
-                kind = self.headers["Content-Type"]
-                assert kind == "application/vnd.ims.lis.v1.score+json"
-                asked = {"method": "POST", "headers": self.headers, "json": json.loads(body), "content_type": kind}
+                assert self.headers["Content-Type"] == "application/vnd.ims.lis.v1.score+json"
+                asked = {"method": "POST", "headers": self.headers, "json": json.loads(body)}
                 service = Service(Asked(asked), conf, "http://127.0.0.1/items")
                 service.book = book
                 name = url.path.removesuffix("/scores").rpartition("/")[2]
                 answer = service.handle_resp(service.handle_update_score, line_item_id=name)
                 code, found = answer.code, {"message": answer.message}
             self.send_response(code)
+            self.send_header("Location", "/token")
             self.end_headers()
             self.wfile.write(json.dumps(found).encode())
 
@@ -231,15 +221,11 @@ def test_a_wrong_file_is_said_before_the_work(changed: dict[str, str], text: str
         lti.read(str(path))
 
 
-def test_a_learner_twice_in_the_file_of_learners(tmp_path: Path) -> None:
-    """Is refused: whose points are they?"""
+def test_a_learner_is_a_folder_and_once_in_the_file(tmp_path: Path) -> None:
+    """Below the folder that was named, else the one of the notebook; and whose points are they, where one is twice?"""
+    assert learner_of("s/Anna  Lee/exercises/03.ipynb", ["s"]) == "Anna  Lee"
+    assert learner_of("s/ju\u0308rgen/03.ipynb", ["s/ju\u0308rgen/03.ipynb"]) == "jürgen"
     path = described(tmp_path, "http://127.0.0.1:1")
     (tmp_path / "learners.csv").write_text("learner,user_id\nkim,1\nkim,2\n")
     with pytest.raises(LaunchError, match="'kim' is there twice"):
         lti.read(str(path))
-
-
-def test_the_learner_is_the_folder() -> None:
-    """Below the folder that was named; else the one that the notebook is in."""
-    assert learner_of("s/Anna  Lee/exercises/03.ipynb", ["s"]) == "Anna  Lee"
-    assert learner_of("s/ju\u0308rgen/03.ipynb", ["s/ju\u0308rgen/03.ipynb"]) == "jürgen"

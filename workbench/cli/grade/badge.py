@@ -47,14 +47,13 @@ def add(commands: Any) -> None:
 
 def _key(args: argparse.Namespace) -> int:
     needed("workbench badge", "openbadgeslib")
-    from cryptography.hazmat.primitives import serialization as form
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from openbadgeslib.keys import KeyEd25519
+    from openbadgeslib.ob3 import did_key_from_pem
 
-    key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    pem, public = KeyEd25519().generate_keypair()
     with os.fdopen(os.open(args.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
         opened.write(pem)
-    print_lines([did_of(key)])
+    print_lines([str(did_key_from_pem(public))])
     return 0
 
 
@@ -90,42 +89,25 @@ def _give(args: argparse.Namespace) -> int:
 
 
 def passed(marks: Path, flagged: bool = False) -> dict[str, str]:
-    """Learner → why there is no badge; "" for who has passed.
-
-    Args:
-        marks: a file of ``workbench grade --csv``.
-        flagged: also those where it has ``flags``.
-
-    Raises:
-        LaunchError: it is another file, or has no capstone.
-    """
+    """Learner → why there is no badge; "" for who has passed, or has passed with flags if ``flagged``."""
     found: dict[str, str] = {}
     for row in rows(marks, "exercise", "state", "points", "of", "flags"):
         learner = row["learner"]
-        if row["exercise"] != _CAPSTONE:
-            continue
         if Path(learner).name != learner:
             raise LaunchError(f"{marks}: {learner!r} is no name of a learner's folder.")
-        full = row["state"] == "passed" and row["points"] == row["of"]
-        why = "" if full else f"{_CAPSTONE} {row['state']}"
-        if full and row["flags"] and not flagged:
-            why = f"look: {row['flags']}. Then --flagged"
-        found[learner] = f"{_CAPSTONE} is there twice" if learner in found else why
+        if row["exercise"] == _CAPSTONE:
+            full = row["state"] == "passed" and row["points"] == row["of"]
+            look = f"look: {row['flags']}. Then --flagged" if row["flags"] and not flagged else ""
+            found[learner] = (
+                f"{_CAPSTONE} is there twice" if learner in found else look if full else f"{_CAPSTONE} {row['state']}"
+            )
     if not found:
         raise LaunchError(f"{marks} has no {_CAPSTONE}: grade the notebooks of lesson 13 with --csv {marks}.")
     return found
 
 
 def signed(key: Any, issuer: str, name: str, email: str = "", days: int = 0) -> str:
-    """A badge as a VC-JWT, valid from now on.
-
-    Args:
-        key: the issuer's private Ed25519 key.
-        issuer: its name.
-        name: the learner's, or a pseudonym.
-        email: in the badge only as a hash with a salt: who knows the address can compare.
-        days: 0: it does not expire.
-    """
+    """A badge as a VC-JWT, with the e-mail as a salted hash: who knows the address can compare. 0 days: for ever."""
     from openbadgeslib.ob3 import Achievement, IdentityObject, Issuer, OB3Signer, OpenBadgeCredential
 
     did, now = did_of(key), datetime.now(timezone.utc).replace(microsecond=0)

@@ -12,11 +12,7 @@ from workbench.errors import LaunchError
 
 
 def check(course: str, paths: Sequence[str]) -> None:
-    """See to it that marks of these notebooks can be written into this course's gradebook.
-
-    Raises:
-        LaunchError: nbgrader or a gradebook is missing, or a notebook is elsewhere.
-    """
+    """Raise a LaunchError if nbgrader or the gradebook is missing, or a notebook is of no learner's."""
     if not has("nbgrader"):
         raise LaunchError("workbench grade --nbgrader needs nbgrader, in this Python: pip install nbgrader")
     if not Path(course, "gradebook.db").is_file():
@@ -32,10 +28,7 @@ def _place(course: str, path: str) -> tuple[str, ...]:
 
 
 def add(course: str, notebooks: Sequence[NotebookResult]) -> Iterator[str]:
-    """Write the marks; yields a line for each notebook that the gradebook does not take.
-
-    One that was graded before gets its new marks; points that a person has written stay.
-    """
+    """Write the marks; yields a line for each notebook that is not taken. Points that a person has written stay."""
     from nbgrader.api import Gradebook, InvalidEntry, MissingEntry
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -45,18 +38,17 @@ def add(course: str, notebooks: Sequence[NotebookResult]) -> Iterator[str]:
             learner, assignment, file = _place(course, notebook.path)
             time = Path(notebook.path).with_name("timestamp.txt")
             when = {"timestamp": time.read_text().strip()} if time.is_file() else {}
-            points = {one.name: one.points for one in notebook.exercises.values()}
+            marks = {name: one.points for name, one in notebook.exercises.items()} | dict.fromkeys(notebook.missing, 0)
+            open_ = [n for n, one in notebook.exercises.items() if one.state is ExerciseState.NOT_JUDGED]
             try:
                 book.find_assignment(assignment)
                 book.update_or_create_student(learner)
                 book.update_or_create_submission(assignment, learner, **when)
-                for exercise in (*points, *notebook.missing):
-                    cell = f"{exercise.replace('.', '-')}-check"
+                for name, points in marks.items():
+                    cell = f"{name.replace('.', '-')}-check"
                     grade = book.find_grade(cell, Path(file).stem, assignment, learner)
-                    result = notebook.exercises.get(exercise)
-                    open_ = result is not None and result.state is ExerciseState.NOT_JUDGED
-                    grade.auto_score = None if open_ else points.get(exercise, 0)
-                    grade.needs_manual_grade = open_ or grade.manual_score is not None
+                    grade.auto_score = None if name in open_ else points
+                    grade.needs_manual_grade = name in open_ or grade.manual_score is not None
                 book.db.commit()
             except (MissingEntry, InvalidEntry, SQLAlchemyError) as error:
                 book.db.rollback()

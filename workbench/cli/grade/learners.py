@@ -15,13 +15,7 @@ from workbench.errors import LaunchError
 
 @dataclass
 class Learner:
-    """One learner's marks.
-
-    Args:
-        name: of the learner's folder.
-        marks: exercise → points and the most points.
-        open: lesson → why its marks are not final; ``all`` if any is not.
-    """
+    """Marks of a learner: exercise → points and most points; open: lesson, or ``all`` → why they are not final."""
 
     name: str
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -71,21 +65,13 @@ def by_learner(notebooks: Iterable[NotebookResult]) -> list[Learner]:
 
 
 def needed(who: str, *more: str) -> None:
-    """See to it that what signs is installed.
-
-    Raises:
-        LaunchError: it is not.
-    """
+    """Raise a LaunchError if what signs is not installed."""
     if missing := [name for name in ("jwt", "cryptography", *more) if not has(name)]:
         raise LaunchError(f"{who} needs {', '.join(missing)}: {cure('classroom')}")
 
 
 def rows(path: Path, *columns: str) -> list[dict[str, str]]:
-    """The lines of a CSV file with a column ``learner``.
-
-    Raises:
-        LaunchError: it has other columns.
-    """
+    """The lines of a CSV file with ``learner`` and these columns; else a LaunchError."""
     try:
         lines = list(csv.DictReader(path.read_bytes().decode("utf-8-sig").splitlines()))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -98,11 +84,7 @@ def rows(path: Path, *columns: str) -> list[dict[str, str]]:
 
 
 def named(path: Path, column: str) -> dict[str, dict[str, str]]:
-    """Learner → line of a file in which each has one.
-
-    Raises:
-        LaunchError: one has two, or something is empty.
-    """
+    """Learner → line of a file; a LaunchError if one has two, or something is empty."""
     found: dict[str, dict[str, str]] = {}
     for line in rows(path, column):
         if line["learner"] in found or not (line["learner"] and line[column].strip()):

@@ -30,8 +30,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_SCOPE = "https://purl.imsglobal.org/spec/lti-ags/scope/score"
-_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+_FORM = {
+    "grant_type": "client_credentials",
+    "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+    "scope": "https://purl.imsglobal.org/spec/lti-ags/scope/score",
+}
 _NEEDED = {"token_url": str, "client_id": str, "private_key": str, "learners": str, "line_items": dict}
 _KNOWN = {**_NEEDED, "key_id": str, "audience": str}
 _SAFE = re.compile(r"https://[^/@\s]+/|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?/")
@@ -48,13 +51,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Platform:
-    """A platform.
-
-    Args:
-        said: what its file says.
-        key: the tool's private RSA key, PEM.
-        users: learner → the platform's number or name of the user.
-    """
+    """A platform: what its file says, the tool's private RSA key, and learner → the platform's user."""
 
     said: dict[str, Any]
     key: bytes
@@ -90,8 +87,7 @@ class Platform:
         claims = {"iss": tool, "sub": tool, "aud": self.said.get("audience") or url, "jti": secrets.token_urlsafe()}
         headers = {"kid": self.said["key_id"]} if self.said.get("key_id") else None
         signed = jwt.encode({**claims, "iat": now, "exp": now + 300}, self.key, "RS256", headers)
-        form = {"grant_type": "client_credentials", "client_assertion_type": _ASSERTION, "scope": _SCOPE}
-        body = urlencode({**form, "client_assertion": signed}).encode()
+        body = urlencode({**_FORM, "client_assertion": signed}).encode()
         answer = _post(url, body, {"Content-Type": "application/x-www-form-urlencoded"}, signed)
         try:
             return str(json.loads(answer)["access_token"])
@@ -130,11 +126,7 @@ def _post(url: str, body: bytes, headers: dict[str, str], secret: str) -> bytes:
 
 
 def read(path: str) -> Platform:
-    """The platform of a file.
-
-    Raises:
-        LaunchError: something is wrong in it, or with a file that it names.
-    """
+    """The platform of a file; a LaunchError if something is wrong in it, or in a file that it names."""
     needed("workbench grade --lti")
     import jwt
 
@@ -151,8 +143,7 @@ def read(path: str) -> Platform:
     for url in (said["token_url"], *said["line_items"].values()):
         if not _SAFE.match(str(url)):
             raise LaunchError(f"{path}: {url!r} is no https address (http is for this machine alone).")
-    lines = named(file.parent / said["learners"], "user_id")
-    users = {learner: line["user_id"] for learner, line in lines.items()}
+    users = {name: line["user_id"] for name, line in named(file.parent / said["learners"], "user_id").items()}
     pem = (file.parent / said["private_key"]).read_bytes()
     try:
         jwt.encode({}, pem, "RS256")
