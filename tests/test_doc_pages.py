@@ -89,7 +89,7 @@ EXPLAINED = {
     "TorchEstimator": "workbench.spark.torch.TorchEstimator",
     "Store": "workbench.spark.common.store.Store",
 }
-ELSEWHERE = {"conda", "export", "helm", "kubectl", "py-spy", "salloc", "srun"}
+ELSEWHERE = {"conda", "export", "helm", "kubectl", "nbgrader", "py-spy", "salloc", "srun"}
 
 
 def test_each_page_with_python_is_run_or_says_why_not() -> None:

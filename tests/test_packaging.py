@@ -47,9 +47,9 @@ CONDA_NAMES = {
     "nvidia-nccl-cu13": "nccl",
 }
 VARIANTS = ("cuda12", "cuda13", "spark", "ray")
-# On PyPI alone: Helm as a Python package, and axe-core; without them the tests of the chart and of the site's
-# accessibility are skipped.
-NOT_IN_CONDA = {"axe-playwright-python", "helm-python-sdk", "nvidia-cuda-nvrtc"}
+# On PyPI alone: Helm as a Python package, axe-core, an LTI platform and a verifier of badges; without them the tests of
+# the chart, of the site's accessibility, of scores that are sent and of badges are skipped.
+NOT_IN_CONDA = {"axe-playwright-python", "helm-python-sdk", "lti1p3platform", "nvidia-cuda-nvrtc", "openbadgeslib"}
 
 
 def marker_environment(python: str, platform: str) -> dict[str, str]:

@@ -26,10 +26,10 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_the_overview_has_every_command_once_and_fits_a_terminal() -> None:
-    """By what it is for; with examples and the exit codes; at most 29 lines of 120 characters."""
+    """By what it is for; with examples and the exit codes; at most 30 lines of 120 characters."""
     parser = cli.parser()
     lines = parser.format_help().splitlines()
-    assert len(lines) <= 29
+    assert len(lines) <= 30
     assert max(map(len, lines)) <= 120
     assert sorted(name for group in GROUPS.values() for name in group) == sorted(parser.commands())
     for name in parser.commands():

@@ -14,7 +14,7 @@ from workbench import config
 
 GROUPS = {
     "train": ("run", "convert", "env", "slurm", "k8s"),
-    "learn and teach": ("demo", "lab", "lessons", "site", "class", "grade"),
+    "learn and teach": ("demo", "lab", "lessons", "site", "class", "grade", "badge"),
     "when something is wrong": ("doctor", "watch", "report", "explain", "check-build", "version", "completion"),
 }
 

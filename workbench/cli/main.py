@@ -21,6 +21,7 @@ from workbench.cli import about, convert, flags, learn
 from workbench.cli.class_server import command as class_server
 from workbench.cli.face import HelpAll, Parser, Wide
 from workbench.cli.flag_variables import with_flags
+from workbench.cli.grade import badge
 from workbench.cli.grade import command as grade
 from workbench.cli.grade.results import print_lines
 from workbench.cli.jobs import command as k8s
@@ -81,6 +82,7 @@ def parser(all_shown: bool = False) -> Parser:
     convert.add(commands)
     learn.add(commands)
     grade.add(commands, _seconds)
+    badge.add(commands)
     doctor = commands.add_parser(
         "doctor",
         help="test what a job needs here: MPI, communication of ranks, GPUs",

@@ -133,7 +133,8 @@ def _filled(cell: Any, solved: bool, graded: set[str]) -> Any:
     if found := _EXERCISE.match(cell.source):
         one = task(found[1])
         cell.source = one.cell(solved).rstrip("\n")
-        cell.metadata["nbgrader"] = _graded(one.name, solution=True)
+        # nbgrader empties a cell with a solution, its first line, too. One with blanks is to stay as it is.
+        cell.metadata["nbgrader"] = _graded(one.name, solution=solved)
     elif (found := _CHECK.search(cell.source)) and found[1] not in graded:
         graded.add(found[1])
         one = task(found[1])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.cli.grade import reaper, results
+from workbench.cli.grade.learners import by_learner, learner_of
 from workbench.cli.grade.results import print_lines
 from workbench.cli.grade.submissions import notebooks, read_all
 from workbench.launch.as_command import write_named
@@ -36,6 +37,10 @@ def add(commands: Any, seconds: Callable[[str], float]) -> None:
     top.add_argument("files", nargs="+", metavar="FILE", help="a notebook, or a folder of notebooks")
     top.add_argument("--csv", metavar="FILE", help="write a line for each exercise, after each notebook")
     top.add_argument("--junit", metavar="FILE", help="write JUnit's XML, a testsuite for each notebook")
+    each = "send the points to a learning platform (LTI 1.3), as this file says"
+    top.add_argument("--lti", metavar="FILE.toml", help=each)
+    each = "write the points into nbgrader's gradebook of this course"
+    top.add_argument("--nbgrader", metavar="FOLDER", help=each)
     each = "seconds for one notebook (default: 300)"
     top.add_argument("--deadline", type=seconds, default=300.0, metavar="SECONDS", help=each)
     each = "seconds for one statement of a cell, and for one exercise (default: 30)"
@@ -66,17 +71,20 @@ def _whole(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Grade."""
-    from workbench.cli.grade import grade  # psutil: `workbench --help` does without
+    from workbench.cli.grade import grade, gradebook, lti  # psutil: `workbench --help` does without
 
     grade.check_installed()
     grade.check_user(args.as_root)
     files = {results.as_csv: args.csv, results.as_junit: args.junit}
     targets = {form: grade.writable(path) for form, path in files.items() if path}
+    platform = lti.read(args.lti) if args.lti else None
     limits = {"memory": int(args.memory * (1 << 30)), "processes": args.processes}
     how = grade.How(args.deadline, args.step, args.sandbox, limits)
     if args.sandbox:
         grade.check_sandbox()
     submissions = read_all(notebooks(args.files))
+    if args.nbgrader:
+        gradebook.check(args.nbgrader, [one.path for one in submissions])
     graded: list[results.NotebookResult] = []
     for form, path in targets.items():
         write_named(path, form(graded).encode())
@@ -84,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         for submission in submissions:
             graded.append(grade.Grading(submission, how).run())
+            graded[-1].learner = learner_of(submission.path, args.files)
             for form, path in targets.items():
                 write_named(path, form(graded).encode())
             print_lines([*results.table(graded[-1]), ""])
@@ -97,4 +106,8 @@ def run(args: argparse.Namespace) -> int:
             "package: trust these marks only if you trust the learners. With --sandbox it "
             "cannot. See instructors/guide.md."
         )
-    return int(not all(notebook.complete for notebook in graded))
+    unsent = [f"--nbgrader: {line}" for line in gradebook.add(args.nbgrader, graded)] if args.nbgrader else []
+    unsent += [f"--lti: {line}" for line in platform.send(by_learner(graded))] if platform else []
+    for line in unsent:
+        log(line)
+    return int(bool(unsent) or not all(notebook.complete for notebook in graded))

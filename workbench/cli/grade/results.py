@@ -19,7 +19,7 @@ _BAD = re.compile(
     "[^\t\n\x20-\x7e\xa0-\u200a\u2010-\u2027\u202f-\u205f\u2070-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U000dffff]"
 )
 _LONGEST = 2000
-_COLUMNS = ("file", "exercise", "state", "points", "of", "seconds", "remark", "flags", "confined")
+_COLUMNS = ("file", "exercise", "state", "points", "of", "seconds", "remark", "flags", "confined", "learner")
 _FORMULA = tuple("=+-@\t\r")
 _WIDTH = 110
 
@@ -77,6 +77,7 @@ class NotebookResult:
         problem: why nothing of it could be graded; "" if it could.
         unbounded: what its code was not kept from; "" if it was confined in all.
         missing: the other exercises of these lessons, which the notebook does not have, with their points.
+        learner: the folder that it was in, see :func:`~workbench.cli.grade.learners.learner_of`.
     """
 
     path: str
@@ -85,6 +86,7 @@ class NotebookResult:
     problem: str = ""
     unbounded: str = ""
     missing: dict[str, int] = field(default_factory=dict)
+    learner: str = ""
 
     @property
     def complete(self) -> bool:
@@ -186,18 +188,17 @@ def as_csv(notebooks: Iterable[NotebookResult]) -> str:
     lines.writerow(_COLUMNS)
     for notebook in notebooks:
         path, confined = field_of(shown(notebook.path)), f"no: {notebook.unbounded}" if notebook.unbounded else "yes"
+        learner = field_of(shown(notebook.learner))
         if notebook.problem:
-            problem = field_of(" ".join(notebook.problem.split()))
-            lines.writerow(
-                [path, "", "not graded", 0, 0, "0.0", problem, "", "not run" if not notebook.exercises else confined]
-            )
+            problem, run = field_of(" ".join(notebook.problem.split())), confined if notebook.exercises else "not run"
+            lines.writerow([path, "", "not graded", 0, 0, "0.0", *(problem, "", run, learner)])
         for result in notebook.exercises.values():
             state, remark = result.state.name.lower().replace("_", " "), " ".join(result.text.split())
             seconds = f"{result.seconds:.1f}"
             about = map(field_of, (remark, "; ".join(result.flags)))
-            lines.writerow([path, result.name, state, result.points, result.of, seconds, *about, confined])
+            lines.writerow([path, result.name, state, result.points, result.of, seconds, *about, confined, learner])
         for exercise, of in notebook.missing.items():
-            lines.writerow([path, exercise, "not in it", 0, of, "0.0", "", "", confined])
+            lines.writerow([path, exercise, "not in it", 0, of, "0.0", "", "", confined, learner])
     return out.getvalue()
 
 
