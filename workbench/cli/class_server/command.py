@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from workbench.cli.class_server.place import FILE, Place
+from workbench.cli.class_server.place import Place
 from workbench.cli.face import Parser
 from workbench.cli.grade.results import print_lines
-from workbench.errors import LaunchError
-from workbench.launch.start.starters import free_port
+from workbench.launch.as_command import become
 
 _FOLDER = Path("workbench-class")
 
@@ -23,11 +22,13 @@ def asked(words: Sequence[str]) -> bool:
         >>> asked(["class", "up", "--learners", "30"]), asked(["class", "/shared/course"])
         (True, False)
     """
-    return list(words[:1]) == ["class"] and list(words[1:2]) in (["up"], ["down"], ["rehearse"])
+    return list(words[:1]) == ["class"] and list(words[1:2]) in (["up"], ["down"], ["collect"], ["rehearse"])
 
 
 def run(words: Sequence[str]) -> int:
     """One of them; the words behind ``class``."""
+    if words[0] == "rehearse":
+        become("workbench.course.classroom.rehearsal", *words[1:])
     args = parser().parse_args(words)
     code: int = args.handle(args)
     return code
@@ -51,7 +52,7 @@ def parser() -> Parser:
     begin.add_argument("--password", default="", help="of the class; default: four words by chance")
     begin.add_argument("--cert", default="", metavar="FILE", help="certificate, for HTTPS")
     begin.add_argument("--key", default="", metavar="FILE", help="its key")
-    _limits(begin)
+    limits(begin)
     begin.add_argument("--idle", type=int, default=30, metavar="MINUTES", help="then a server ends; default: 30")
     begin.set_defaults(handle=_up)
     end = commands.add_parser(
@@ -61,35 +62,25 @@ def parser() -> Parser:
     )
     end.add_argument("folder", nargs="?", type=Path, default=_FOLDER, help=f"of the class; default: ./{_FOLDER}")
     end.set_defaults(handle=_down)
-    play = commands.add_parser(
-        "rehearse",
-        description="Plays lessons as a whole class, through a JupyterHub that is begun for it: how many learners does "
-        "this machine carry, and what fails? Nothing is left of it.",
+    copy = commands.add_parser(
+        "collect", description="Copies what the learners have written by now; the class goes on."
     )
-    play.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        default=Path("workbench-rehearsal"),
-        help="for the class; default: ./workbench-rehearsal",
-    )
-    play.add_argument("--learners", type=int, default=30, metavar="N", help="default: 30")
-    play.add_argument("--lessons", default="00,02-04", help="which are played; default: 00,02-04")
-    play.add_argument("--minutes", type=float, default=15.0, help="how long the lessons may take; default: 15")
-    play.add_argument("--hostile", action="store_true", help="every second learner attacks the class; needs root")
-    _limits(play)
-    play.set_defaults(handle=_rehearse)
+    copy.add_argument("folder", nargs="?", type=Path, default=_FOLDER, help=f"of the class; default: ./{_FOLDER}")
+    copy.add_argument("--into", type=Path, help="default: a folder in collected/, with the time for its name")
+    copy.set_defaults(handle=_collect)
     return top
 
 
-def _limits(command: argparse.ArgumentParser) -> None:
+def limits(command: argparse.ArgumentParser) -> None:
+    """Add the options for what a learner may use."""
     command.add_argument("--memory", type=int, default=2048, metavar="MIB", help="of each learner; default: 2048")
     command.add_argument("--processes", type=int, default=400, metavar="N", help="of each learner; default: 400")
     command.add_argument("--disk", type=int, default=1024, metavar="MIB", help="of each; 0: no limit; default: 1024")
     command.add_argument("--cores", type=int, default=2, metavar="N", help="of each learner; default: 2")
 
 
-def _limited(place: Place, args: argparse.Namespace) -> Place:
+def limited(place: Place, args: argparse.Namespace) -> Place:
+    """A class with these options."""
     return replace(place, memory_mib=args.memory, processes=args.processes, disk_mib=args.disk, cores=args.cores)
 
 
@@ -103,7 +94,7 @@ def _up(args: argparse.Namespace) -> int:
         cert=args.cert and str(Path(args.cert).resolve()),
         key=args.key and str(Path(args.key).resolve()),
     )
-    print_lines(control.up(_limited(wanted, args), control.names(args.learners, args.names)))
+    print_lines(control.up(limited(wanted, args), control.names(args.learners, args.names)))
     return 0
 
 
@@ -114,13 +105,8 @@ def _down(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rehearse(args: argparse.Namespace) -> int:
-    from workbench.cli.class_server.rehearsal import Rehearsal
+def _collect(args: argparse.Namespace) -> int:
+    from workbench.cli.class_server import control
 
-    if (args.folder / FILE).exists():
-        raise LaunchError(f"A class is in {args.folder}: rehearse in another folder.")
-    wanted = _limited(Place(args.folder.resolve(), free_port(), "127.0.0.1"), args)
-    played = Rehearsal(wanted, args.lessons, args.minutes, args.hostile, lambda text: print_lines([text]))
-    report = played.run(args.learners)
-    print_lines(report.lines())
-    return int(bool(report.failed or report.hangs or report.broken))
+    print_lines(control.collect(args.folder.resolve(), args.into))
+    return 0

@@ -11,6 +11,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import tarfile
+import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -22,6 +25,7 @@ import psutil
 
 from workbench.cli.class_server import limits
 from workbench.cli.class_server.place import Place
+from workbench.cli.grade.results import clean
 from workbench.common.extras import has
 from workbench.common.whole_file import write_whole
 from workbench.config import child_environment
@@ -34,7 +38,7 @@ _WORDS = (
     "amber birch cedar coral dune elm fern fjord grove heron iris jade larch maple olive otter pine reed stone tide"
 )
 _PLAIN = str.maketrans(dict(zip("äöüß _.", ("ae", "oe", "ue", "ss", "-", "-", "-"), strict=True)))
-_BEGIN_S, _END_S = 90.0, 30.0
+_BEGIN_S, _END_S, _COLLECT_S = 90.0, 30.0, 120.0
 _MOST_PATH = 49  # of a home: a socket's name has 103 bytes, of which Jupyter takes 49, and .run/ 5
 
 
@@ -112,13 +116,14 @@ def down(folder: Path) -> list[str]:
     place = Place.read(folder)
     _end(place)
     collected = folder / "collected"
-    told, count = [], 0
+    told, left_out, count = [], list[str](), 0
     for learner in place.learners:
         if place.apart:
             limits.end(learner)
         try:
-            count += _collect(place.home(learner), collected / learner)
+            files, missing = _collect(place, learner, collected / learner)
             limits.remove(place, learner)
+            count, left_out = count + files, left_out + missing
         except (OSError, LaunchError) as error:
             told.append(f"{learner}: {error}; the work is still in {place.home(learner)}.")
     if told:
@@ -126,7 +131,30 @@ def down(folder: Path) -> list[str]:
     for part in (place.hub, folder / "env", folder / "learners"):
         shutil.rmtree(part, ignore_errors=True)
     (folder / "class.json").unlink()
-    return [f"{count} files of {len(place.learners)} learners are in {collected}. Nothing else is left of the class."]
+    return [
+        *left_out,
+        f"{count} files of {len(place.learners)} learners are in {collected}. Nothing else is left of the class.",
+    ]
+
+
+def collect(folder: Path, target: Path | None = None) -> list[str]:
+    """Copy the work of a class that goes on; what to tell.
+
+    Raises:
+        LaunchError: there is no class, or the work of somebody cannot be read; that of the others is there.
+    """
+    place, told, failed, count = Place.read(folder), list[str](), list[str](), 0
+    target = target or folder / "collected" / time.strftime("%Y-%m-%d-%H%M%S")
+    for learner in place.learners:
+        try:
+            files, missing = _collect(place, learner, target / learner)
+            count, told = count + files, told + missing
+        except (OSError, LaunchError) as error:
+            failed.append(f"{learner}: {error}")
+    told.append(f"{count} files of {len(place.learners)} learners are in {target}.")
+    if failed:
+        raise LaunchError("\n".join([*failed, *told]))
+    return told
 
 
 def names(number: int, file: Path | None) -> list[str]:
@@ -315,19 +343,31 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) < 4 else f"{names[0]} … {names[-1]}"
 
 
-def _collect(home: Path, target: Path) -> int:
-    """Copy what a learner may have written: plain files, and no links out of the folder. Returns how many."""
+def _collect(place: Place, learner: str, target: Path) -> tuple[int, list[str]]:
+    """Copy what a learner has written; how many files, and what was left out.
+
+    A process with the learner's rights reads, for root would follow where a link leads meanwhile. What it sends is
+    the learner's, too: names that leave the folder are refused, and there is an end to bytes and seconds.
+    """
+    most = 2 * (place.disk_mib or 1024) << 20
+    rights = limits.rights(learner) if place.apart else {}
+    words = [sys.executable, "-m", "workbench.cli.class_server.hand_over", str(place.home(learner)), str(most)]
     count = 0
-    for path in sorted(home.rglob("*")):
-        name = path.relative_to(home)
-        if (
-            path.is_symlink()
-            or not path.is_file()
-            or any(part in (".cache", ".ipython", ".local") for part in name.parts)
-        ):
-            continue
-        to = target / name
-        to.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, to, follow_symlinks=False)
-        count += 1
-    return count
+    with tempfile.TemporaryFile("w+") as said:
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, cwd="/", **rights) as reader:
+            late = threading.Timer(_COLLECT_S, reader.kill)
+            late.start()
+            try:
+                with tarfile.open(fileobj=reader.stdout, mode="r|") as archive:
+                    for each in archive:
+                        most -= each.size
+                        if each.isfile() and most >= 0:
+                            archive.extract(each, target, set_attrs=False, filter="data")
+                            count += 1
+            except tarfile.TarError as error:
+                raise LaunchError(f"its files cannot be read to their end ({error})") from None
+            finally:
+                late.cancel()
+                reader.kill()
+        said.seek(0)
+        return count, [f"{learner}: {clean(line)} was left out" for line in said.read(4096).splitlines()]

@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -60,6 +61,12 @@ def make(place: Place, learner: str) -> None:
     for path, value in _groups(place, learner):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(str(value))
+
+
+def rights(learner: str) -> dict[str, Any]:
+    """For ``subprocess``: a process as the learner's user."""
+    found = pwd.getpwnam(user(learner))
+    return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
 
 
 def taken(learners: Iterable[str]) -> str:

@@ -26,13 +26,17 @@ from statistics import median
 import nbformat
 import psutil
 
-from workbench.cli.class_server import control, hostile
-from workbench.cli.class_server.learner import Learner
-from workbench.cli.class_server.place import Place
+from workbench.cli.class_server import command, control
+from workbench.cli.class_server.place import FILE, Place
+from workbench.cli.face import Parser
+from workbench.cli.grade.results import print_lines
 from workbench.cli.learn import built
 from workbench.common.text import count
+from workbench.course.classroom import hostile
+from workbench.course.classroom.learner import Learner
 from workbench.course.tasks import task
 from workbench.errors import LaunchError
+from workbench.launch.start.starters import free_port
 
 GOAL_S, ALL_BEGIN_S = 10.0, 10.0
 _LEARNER_BYTES = 600 << 20  # with engines that have imported torch
@@ -305,3 +309,27 @@ def solved(notebook: Path) -> list[tuple[str, bool]]:
             source = task(found[1]).cell(True) if found else cell.source
             cells.append((source, "raises-exception" in cell.metadata.get("tags", [])))
     return cells
+
+
+def main(words: Sequence[str]) -> int:
+    """The command; 1 if something failed, hung, or was broken."""
+    parser = Parser(
+        prog="workbench class rehearse",
+        description="Plays lessons as a whole class, through a JupyterHub that is begun for it: how many learners does "
+        "this machine carry, and what fails? Nothing is left of it.",
+    )
+    where = Path("workbench-rehearsal")
+    parser.add_argument("folder", nargs="?", type=Path, default=where, help=f"for the class; default: ./{where}")
+    parser.add_argument("--learners", type=int, default=30, metavar="N", help="default: 30")
+    parser.add_argument("--lessons", default="00,02-04", help="which are played; default: 00,02-04")
+    parser.add_argument("--minutes", type=float, default=15.0, help="how long the lessons may take; default: 15")
+    parser.add_argument("--hostile", action="store_true", help="every second learner attacks the class; needs root")
+    command.limits(parser)
+    args = parser.parse_args(words)
+    if (args.folder / FILE).exists():
+        raise LaunchError(f"A class is in {args.folder}: rehearse in another folder.")
+    place = command.limited(Place(args.folder.resolve(), free_port(), "127.0.0.1"), args)
+    played = Rehearsal(place, args.lessons, args.minutes, args.hostile, lambda text: print_lines([text]))
+    report = played.run(args.learners)
+    print_lines(report.lines())
+    return int(bool(report.failed or report.hangs or report.broken))
