@@ -18,6 +18,7 @@ K = 12
 HARD = np.linspace(-1.6, 1.6, K)[[3, 0, 6, 1, 8, 4, 10, 2, 7, 5, 11, 9]]
 SHARP = np.array([1.2, 2.0, 0.5, 1.6, 2.4, 0.9, 1.3, 0.6, 1.9, 2.2, 1.0, 1.5])
 EXERCISES = {"02.tree_broadcast": 300, "03.ring_allreduce": 1200, "04.sgd_step": 500, "06.overlap": 700}
+PREDICTIONS = {"02.rounds": 0.7, "03.bytes": 0.5, "04.uneven": 0.3}
 FILE = Path(__file__).parents[2] / "instructors" / "simulated_class.csv"
 
 
@@ -47,22 +48,19 @@ def rows(before: Any, after: Any, seed: int) -> list[tuple[str, ...]]:
         who = f"simulated-{learner:03}"
         for form, test in zip(("before", "after"), both, strict=True):
             for item, right in zip(all_items(), test, strict=True):
-                wrong = [x for i, x in enumerate(LETTERS) if i != item.right]
-                letter = LETTERS[item.right] if right else random.choice(wrong, p=[0.6, 0.3, 0.1])
+                wrong = random.choice([x for x in LETTERS if x != LETTERS[item.right]], p=[0.6, 0.3, 0.1])
+                answer = (LETTERS[item.right] if right else wrong, f"{right:.0f}")
                 left = form == "after" and learner == len(before) - 1
-                answer = ("", "") if left else (letter, f"{right:.0f}")
-                found.append((who, form, f"{form}.{item.number}", *answer, ""))
+                found.append((who, form, f"{form}.{item.number}", *(("", "") if left else answer), ""))
         for name, typical in EXERCISES.items():
-            passed = bool(random.random() < 0.9)
-            seconds = f"{typical * random.lognormal(0, 0.5):.0f}" if passed else ""
-            found.append((who, "exercise", name, "passed" if passed else "tried", f"{passed:d}", seconds))
-        for name, share in (("02.rounds", 0.7), ("03.bytes", 0.5), ("04.uneven", 0.3)):
-            found.append((who, "prediction", name, "", f"{random.random() < share:d}", ""))
+            outcome = ("passed", "1", f"{typical * random.lognormal(0, 0.5):.0f}")
+            found.append((who, "exercise", name, *(outcome if random.random() < 0.9 else ("tried", "0", ""))))
+        found += [(who, "prediction", each, "", f"{random.random() < p:d}", "") for each, p in PREDICTIONS.items()]
     return found
 
 
 def write(path: Path, data: list[tuple[str, ...]]) -> None:
-    """As ``python -m workbench.course.evidence`` writes them."""
+    """As the command writes them."""
     path.write_text("".join(f"{','.join(row)}\n" for row in [COLUMNS, *data]), encoding="utf-8")
 
 

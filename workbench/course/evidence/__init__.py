@@ -3,9 +3,7 @@
 ::
 
     from workbench.course.evidence import after, before
-    before()                  # in a notebook, before the first lesson; before(6) asks the six of the track Use
-    after()                   # after the last lesson
-
+    before()                  # in a notebook, before the first lesson; after() after the last one
     python -m workbench.course.evidence FOLDER … --key KEY --out data.csv     # then instructors/analysis.ipynb
 
 Answers are kept as predictions are. Nothing tells what is right. Only who has said yes, and no nowhere, is exported.

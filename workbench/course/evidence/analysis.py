@@ -1,4 +1,4 @@
-"""What the data of a class say: gain, items, times. Pure functions; ``instructors/analysis.ipynb`` shows them.
+"""What the data of a class say: gain and items. Pure functions; ``instructors/analysis.ipynb`` shows them.
 
 Too few learners: below ``FEWEST`` with both tests there is no interval, because a bootstrap over so few is too narrow.
 Below ``ENOUGH`` an item's discrimination says little: that of an item without any is within ±2/√n, 0.37 of 30.

@@ -46,7 +46,7 @@ def pseudonym(key: bytes, name: str) -> str:
 
 
 def collect(folders: Sequence[Path], key: bytes) -> tuple[list[Row], list[str]]:
-    """The rows of all who have agreed, and what cannot be used: it is said and counted.
+    """The rows of all who have agreed, and what cannot be used: it is said and counted. A WorkbenchError for no folder.
 
     One name in several folders is one learner: the test before may lie in another folder than the test after. Where
     answers differ, the first file counts. Whose file is damaged is left out, for it may hold a "no".
@@ -54,9 +54,6 @@ def collect(folders: Sequence[Path], key: bytes) -> tuple[list[Row], list[str]]:
     Args:
         folders: of learners, or of classes, as for ``workbench class``.
         key: of the pseudonyms.
-
-    Raises:
-        WorkbenchError: there is no such folder.
     """
     people, rows, said = defaultdict[str, list[board.Learner]](list), list[Row](), list[str]()
     if missing := [f"{each}" for each in folders if not each.is_dir()]:
