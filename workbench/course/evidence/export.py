@@ -49,11 +49,8 @@ def collect(folders: Sequence[Path], key: bytes) -> tuple[list[Row], list[str]]:
     """The rows of all who have agreed, and what cannot be used: it is said and counted. A WorkbenchError for no folder.
 
     One name in several folders is one learner: the test before may lie in another folder than the test after. Where
-    answers differ, the first file counts. Whose file is damaged is left out, for it may hold a "no".
-
-    Args:
-        folders: of learners, or of classes, as for ``workbench class``.
-        key: of the pseudonyms.
+    answers differ, the first file counts. Whose file is damaged is left out, for it may hold a "no". Folders are those
+    of learners or classes, as for ``workbench class``.
     """
     people, rows, said = defaultdict[str, list[board.Learner]](list), list[Row](), list[str]()
     if missing := [f"{each}" for each in folders if not each.is_dir()]:
