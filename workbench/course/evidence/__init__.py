@@ -15,8 +15,6 @@ from workbench.common.notebook import running_shell
 from workbench.course.evidence.items import FORMS, all_items
 from workbench.course.predictions import ask
 
-__all__ = ["CONSENT", "YES", "after", "before"]
-
 CONSENT, YES = "consent", "yes"
 _ASKED = (
     "May your answers to these questions, your predictions, and whether and how fast you pass exercises be analysed by "

@@ -23,8 +23,8 @@ from workbench.course.tasks import names
 from workbench.errors import WorkbenchError
 
 COLUMNS = ("learner", "kind", "name", "answer", "right", "seconds")
-"""``kind`` is ``before``, ``after``, ``exercise`` or ``prediction``; ``right`` is 1, 0, or empty where open."""
 Row = tuple[str, ...]
+"""``kind`` is ``before``, ``after``, ``exercise`` or ``prediction``; ``right`` is 1, 0, or empty where open."""
 
 
 def made_key(path: Path) -> bytes:
@@ -71,8 +71,7 @@ def collect(folders: Sequence[Path], key: bytes) -> tuple[list[Row], list[str]]:
             found, problems = _rows(files)
             rows += [(pseudonym(key, name), *each) for each in found]
             said += [f"{name}: {each}" for each in problems]
-    inside = len(people) - sum(left.values())
-    counted = ", ".join(f"{n} {why}" for why, n in left.items())
+    inside, counted = len(people) - sum(left.values()), ", ".join(f"{n} {why}" for why, n in left.items())
     return rows, [*said, f"{count(len(people), 'learner')}: {inside} in the data; left out: {counted}"]
 
 
@@ -102,5 +101,5 @@ def _exercises(files: list[dict[str, Any]]) -> Iterator[Row]:
         if tried := [each[name] for each in found if name in each and each[name].attempts > 0]:
             best = max(tried, key=lambda each: (each.passed, each.attempts))
             known = best.passed and 0 < best.spent < 1e6  # files of older versions do not have it
-            state = "passed" if best.passed else "tried"
-            yield "exercise", name, state, str(int(best.passed)), f"{best.spent:.0f}" if known else ""
+            marks = ("passed", "1") if best.passed else ("tried", "0")
+            yield "exercise", name, *marks, f"{best.spent:.0f}" if known else ""
