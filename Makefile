@@ -86,6 +86,7 @@ lab: for-lab ## JupyterLab on the notebooks, for this machine and you alone
 
 lessons: for-tests ## build notebooks/, exercises/ and solutions/ from lessons/
 	@.venv/bin/python -m workbench.course.build $(ARGS)
+	@.venv/bin/python .ci/items.py
 
 site: for-tests ## static pages from the built lessons, in build/site (ARGS=--instructors: with the solutions; --few: three lessons, for a look)
 	@.venv/bin/python -m workbench.course.site $(ARGS)

@@ -77,6 +77,7 @@ TF_DATA = PYTHON["data"].pop()  # run below
 ONLY_READ = {
     "convert": "needs Lightning and HuggingFace's packages; tests/lightning and tests/programs run them",
     "gpus": "needs a GPU; tests/gpu does it",
+    "learn": "asks a learner; tests/course/evidence answers",
     "hosts": "needs other hosts; tests/launch/hosts has some",
     "predict": "measures for seconds on an idle machine; tests/calibration does it",
     "ray": "needs Ray; tests/on_ray does it",

@@ -46,6 +46,7 @@ _MARKS = {True: "✓", False: "✗", None: "–"}
 _LEVELS = 3
 _NAMED = re.compile(r"""^@exercise\(["']([\w.]+)["']\)""", re.MULTILINE)
 _LONGEST = 2000  # letters of a verdict that are kept
+IDLE_S = 600.0  # who has not checked an exercise for longer has done something else
 
 
 @dataclass
@@ -63,6 +64,8 @@ class ExerciseProgress:
         verdict: what the last check found wrong.
         told: the hint about it that was read.
         began: when it was first checked, in seconds since 1970; 0 if never.
+        last: when it was checked last.
+        spent: seconds from the first run of its cell to the check that it passed first, of a pause at most ``IDLE_S``.
     """
 
     attempts: int = 0
@@ -75,6 +78,8 @@ class ExerciseProgress:
     verdict: str = ""
     told: str = ""
     began: float = 0.0
+    last: float = 0.0
+    spent: float = 0.0
 
     def done(self, name: str) -> bool:
         """Is there nothing left to do? A card's cause is to be named, too."""
@@ -89,12 +94,13 @@ class ProgressBoard:
     unread: set[str] = field(default_factory=set)  # the newest cell of these has a SyntaxError
     entries: dict[str, ExerciseProgress] = field(default_factory=dict)
     path: Path | None = None
+    opened: dict[str, float] = field(default_factory=dict)  # when this kernel first ran the exercise's cell
 
     def entry(self, name: str) -> ExerciseProgress:
         """The entry of an exercise; the file is read at the first call."""
         if self.path is None:
             self.path = progress_file.FILE.resolve()
-            self.entries = _read(self.path)
+            self.entries = entries(progress_file.read(self.path))
         return self.entries.setdefault(name, ExerciseProgress())
 
     def save(self, name: str) -> None:
@@ -104,10 +110,9 @@ class ProgressBoard:
             progress_file.update(self.path, lambda contents: contents.update({name: entry}))
 
 
-def _read(path: Path) -> dict[str, ExerciseProgress]:
-    """The entries in a file; what is no entry is left out."""
-    found = progress_file.read(path)
-    found.pop(progress_file.PREDICTIONS, None)
+def entries(contents: dict[str, Any]) -> dict[str, ExerciseProgress]:
+    """The exercises in the contents of a progress file; what is no entry is left out."""
+    found = {name: value for name, value in contents.items() if name != progress_file.PREDICTIONS}
     return {name: _entry(value) for name, value in found.items() if isinstance(value, dict)}
 
 
@@ -136,6 +141,7 @@ def exercise(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         BOARD.functions[name] = function
+        BOARD.opened.setdefault(name, time.time())
         BOARD.unread.discard(name)
         return _not_done(name, function) if is_blank(function) else function
 
@@ -241,10 +247,13 @@ def check(name: str) -> Figure | None:
         if stage.error is not None:
             picture = drawing.wait_for(stage.error)
     if not is_blank(function):
+        now = time.time()
         entry.attempts += 1
-        entry.began = entry.began or time.time()
-        entry.passed, entry.verdict = passed, verdict
-        entry.at = entry.at or (time.time() if passed else 0.0)
+        entry.began = entry.began or now
+        if not entry.at:
+            entry.spent += min(max(now - (entry.last or BOARD.opened.get(name, now)), 0.0), IDLE_S)
+        entry.last, entry.passed, entry.verdict = now, passed, verdict
+        entry.at = entry.at or (now if passed else 0.0)
         BOARD.save(name)
     return picture
 

@@ -90,7 +90,7 @@ def test_a_guess_is_kept_for_the_next_kernel(monkeypatch: pytest.MonkeyPatch) ->
     exercise.BOARD.save("02.shift_right")
     monkeypatch.setattr(ask, "BOOK", Book())
     assert exercise.ProgressBoard().entry("02.shift_right").passed
-    assert set(exercise._read(progress_file.FILE)) == {"02.shift_right"}
+    assert set(exercise.entries(progress_file.read(progress_file.FILE))) == {"02.shift_right"}
     predict("03.bytes", "How many?", choices=CHOICES)
     kept = ask.BOOK.guess("03.bytes")
     assert (kept.first, kept.last, kept.told, kept.right) == ("2 MB", "12 MB", True, True)

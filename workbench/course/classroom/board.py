@@ -56,17 +56,20 @@ class Learner:
     _known: dict[Path, tuple[int, int, dict[str, Any]]] = field(default_factory=dict)
 
     def read(self) -> None:
-        self.problem = ""
-        if time.monotonic() > self._looked_at + _LOOK_AGAIN_S:
-            self._files, self._looked_at = list(self._search()), time.monotonic()
-        contents = [self._contents(each) for each in self._files]
         self.entries, self.guesses = {}, {}
-        for found in contents:
+        for found in self.contents():
             guesses = found.get(PREDICTIONS)
             self.guesses |= {n: g["last"] for n, g in _objects(guesses) if g.get("last") is not None}
             for name, entry in _objects(found):
                 if name != PREDICTIONS and _tries(entry) >= _tries(self.entries.get(name, {})):
                     self.entries[name] = entry
+
+    def contents(self) -> list[dict[str, Any]]:
+        """What is in each progress file now."""
+        self.problem = ""
+        if time.monotonic() > self._looked_at + _LOOK_AGAIN_S:
+            self._files, self._looked_at = list(self._search()), time.monotonic()
+        return [self._contents(each) for each in self._files]
 
     def _search(self) -> Iterator[Path]:
         """The progress files in the folder and not far below it."""

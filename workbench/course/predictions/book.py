@@ -95,7 +95,12 @@ class Book:
 
 def read(path: Path) -> dict[str, Guess]:
     """The guesses in a file; what is none is left out."""
-    section = progress_file.read(path).get(progress_file.PREDICTIONS)
+    return guesses(progress_file.read(path))
+
+
+def guesses(contents: dict[str, Any]) -> dict[str, Guess]:
+    """The guesses in the contents of a progress file."""
+    section = contents.get(progress_file.PREDICTIONS)
     found = section.items() if isinstance(section, dict) else ()
     return {name: _guess(value) for name, value in found if isinstance(value, dict)}
 

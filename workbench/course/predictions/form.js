@@ -85,8 +85,8 @@ const wbForm = (() => {
       else answered(answer);
     };
     const { rows, read } = kinds[asked.kind]({ asked, stored, send, say });
-    const title = make("legend", {}, make("strong", {}, "Predict: "), asked.question);
-    const button = make("button", { type: "submit", ...KEYS }, "Store my guess");
+    const title = make("legend", {}, make("strong", {}, `${asked.title ?? "Predict"}: `), asked.question);
+    const button = make("button", { type: "submit", ...KEYS }, asked.title ? "Store my answer" : "Store my guess");
     const fields = make("fieldset", {}, title, ...rows, button);
     const root = make("form", { class: "wbq", "data-name": asked.name }, fields, status);
     root.addEventListener("submit", (event) => {

@@ -41,11 +41,11 @@ def asked(question: Question, how: str = "") -> Shown:
     items = "".join(f"<li>{escape(option)}</li>" for option in question.options)
     unit = f"<p>A number of {escape(question.unit)}.</p>" if question.unit else ""
     list_ = f"<ol>{items}</ol>" if items else unit
-    inside = f"<p><strong>Predict:</strong> {escape(question.text)}</p>{list_}" + (
+    inside = f"<p><strong>{escape(question.title)}:</strong> {escape(question.text)}</p>{list_}" + (
         f"<p>{escape(how)}</p>" if how else ""
     )
     numbered = [f"  {i}. {option}" for i, option in enumerate(question.options, 1)]
-    text = "\n".join([f"Predict {question.name}: {question.text}", *numbered, *([how] if how else [])])
+    text = "\n".join([f"{question.title} {question.name}: {question.text}", *numbered, *([how] if how else [])])
     return Shown(_division("predict", as_data(question), inside), text)
 
 
@@ -98,6 +98,7 @@ def as_data(question: Question) -> dict[str, Any]:
     """The question as data, for a form."""
     data: dict[str, Any] = {"name": question.name, "question": question.text, "kind": question.kind}
     data |= {"options": list(question.options), "unit": question.unit}
+    data |= {} if question.title == "Predict" else {"title": question.title}
     return data | ({"tolerance": question.tolerance} if question.kind == "number" else {})
 
 

@@ -37,6 +37,11 @@ class Question:
     unit: str = ""
     tolerance: float = 0.1
 
+    @property
+    def title(self) -> str:
+        """A lesson's question asks for a prediction; others are those of :mod:`workbench.course.evidence`."""
+        return "Predict" if self.name[:1].isdigit() else "Question"
+
     def accept(self, value: object) -> Answer:
         """An answer as it is kept.
 
