@@ -50,8 +50,11 @@ def parser() -> Parser:
     begin.add_argument("--host", default="", help="the address to listen on; default: this machine's in its network")
     begin.add_argument("--port", type=int, default=8000, help="default: 8000")
     begin.add_argument("--password", default="", help="of the class; default: four words by chance")
+    begin.add_argument("--tokens", action="store_true", help="a token for each learner instead, in tokens.csv")
     begin.add_argument("--cert", default="", metavar="FILE", help="certificate, for HTTPS")
     begin.add_argument("--key", default="", metavar="FILE", help="its key")
+    each = "each server is a job of Slurm's; OPTIONS for sbatch: '--partition=gpu --time=4:00:00'"
+    begin.add_argument("--slurm", nargs="?", const="", metavar="OPTIONS", help=each)
     limits(begin)
     begin.add_argument("--idle", type=int, default=30, metavar="MINUTES", help="then a server ends; default: 30")
     begin.set_defaults(handle=_up)
@@ -93,8 +96,9 @@ def _up(args: argparse.Namespace) -> int:
         idle_min=args.idle,
         cert=args.cert and str(Path(args.cert).resolve()),
         key=args.key and str(Path(args.key).resolve()),
+        slurm=args.slurm,
     )
-    print_lines(control.up(limited(wanted, args), control.names(args.learners, args.names)))
+    print_lines(control.up(limited(wanted, args), control.names(args.learners, args.names), args.tokens))
     return 0
 
 

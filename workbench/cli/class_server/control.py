@@ -42,37 +42,39 @@ _BEGIN_S, _END_S, _COLLECT_S = 90.0, 30.0, 120.0
 _MOST_PATH = 49  # of a home: a socket's name has 103 bytes, of which Jupyter takes 49, and .run/ 5
 
 
-def up(place: Place, names: Sequence[str]) -> list[str]:
+def up(place: Place, names: Sequence[str], tokens: bool = False) -> list[str]:
     """Begin a class; what to tell, line by line.
 
     Args:
         place: what is wanted; ``names`` come into it.
         names: of the learners.
+        tokens: has each a token of its own, in place of the class's password?
 
     Raises:
         LaunchError: something is in the way; nothing has been begun then.
     """
     if not has("jupyterlab"):
         raise LaunchError("`workbench class up` needs jupyterlab in this Python environment.")
-    longest = max((len(str(place.home(name)).encode()) for name in names), default=0)
-    if longest > _MOST_PATH:
-        raise LaunchError(
-            f"{place.folder} is too long a path for sockets below it: at most {_MOST_PATH} bytes with a learner's name."
-        )
+    if place.slurm is not None and not shutil.which("sbatch"):
+        raise LaunchError("--slurm: there is no sbatch on PATH.")
     there = _old(place.folder)  # of a hub that was killed, or of a machine that was switched off: the class goes on
     if there is not None and there.process() is not None:
         raise LaunchError(f"A class runs in {place.folder} already, at {there.address}. End it: workbench class down.")
     before = there.learners if there is not None else []
     new = [name for name in (_checked(names) if names or not before else []) if name not in before]
-    place.learners, place.apart = [*before, *new], os.geteuid() == 0
+    place.learners, place.apart = [*before, *new], os.geteuid() == 0 and place.slurm is None
+    longest = max(len(str(place.home(name)).encode()) for name in place.learners)
+    if longest > _MOST_PATH:
+        raise LaunchError(
+            f"{place.folder} is too long a path for sockets below it: at most {_MOST_PATH} bytes with a learner's name."
+        )
     place.host = place.host or addresses()[0]
     if place.password and len(place.password) < 8:
         raise LaunchError("The password of a class has at least 8 characters.")
-    place.password = (
-        place.password
-        or (there.password if there else "")
-        or "-".join(secrets.choice(_WORDS.split()) for _ in range(4))
-    )
+    place.password = place.password or (there.password if there else "") or _secret()
+    if tokens or (there is not None and there.tokens):
+        known = there.tokens if there is not None else {}
+        place.tokens = {name: known.get(name) or _secret() for name in place.learners}
     for file in filter(None, (place.cert, place.key)):
         if not Path(file).is_file():
             raise LaunchError(f"{file} is not there. --cert and --key are files with a certificate and its key.")
@@ -91,13 +93,18 @@ def up(place: Place, names: Sequence[str]) -> list[str]:
     environment = _environment(place)
     place.inner = there.inner if there is not None else [free_port(), free_port()]
     place.write()
+    if place.tokens:
+        lines = "".join(f"{name},{token}\n" for name, token in place.tokens.items())
+        place.tokens_file.touch(mode=0o600)
+        write_whole(place.tokens_file, lines.encode())
     _ready(place, new)
     _begin(place, environment)
     carried = psutil.virtual_memory().available // (600 << 20)
     few = f"This machine has memory for about {carried}." if carried < len(place.learners) else ""
     return [
         f"A class for {len(place.learners)} at {place.address}",
-        f"names: {_listed(place.learners)}; password: {place.password}",
+        f"names: {_listed(place.learners)}; "
+        + (f"each has a token, in {place.tokens_file}" if place.tokens else f"password: {place.password}"),
         *_code(place, environment),
         limits.kept(place),
         *filter(
@@ -128,6 +135,7 @@ def down(folder: Path) -> list[str]:
             told.append(f"{learner}: {error}; the work is still in {place.home(learner)}.")
     if told:
         raise LaunchError("\n".join([*told, "Nothing else was taken away. Try again: workbench class down."]))
+    place.tokens_file.unlink(missing_ok=True)
     for part in (place.hub, folder / "env", folder / "learners"):
         shutil.rmtree(part, ignore_errors=True)
     (folder / "class.json").unlink()
@@ -169,6 +177,11 @@ def names(number: int, file: Path | None) -> list[str]:
         return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise LaunchError(f"{file} cannot be read: {error}.") from None
+
+
+def _secret() -> str:
+    """Words and digits that can be read out: one of a billion."""
+    return "-".join([*(secrets.choice(_WORDS.split()) for _ in range(4)), f"{secrets.randbelow(10_000):04}"])
 
 
 def _checked(names: Sequence[str]) -> list[str]:
@@ -233,13 +246,14 @@ def _environment(place: Place) -> Path:
     """The hub's Python environment; what is installed here is seen from there, and nothing is changed here."""
     folder = place.folder / "env"  # learners read it: it is not in the hub's folder
     python, ready = folder / "bin" / "python", folder / "ready"
-    made_of = "\n".join((*NEEDS, sys.executable))
+    needs = (*NEEDS, *(["batchspawner==1.3.0"] if place.slurm is not None else []))
+    made_of = "\n".join((*needs, sys.executable))
     if ready.exists() and ready.read_text() == made_of:
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     for command in (
         [sys.executable, "-m", "venv", str(folder)],
-        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *NEEDS],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *needs],
     ):
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         if done.returncode:
@@ -321,6 +335,8 @@ def _end(place: Place) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(family, timeout=_END_S)
+    if place.slurm is not None:
+        subprocess.run(["scancel", f"--name={place.job}"], capture_output=True, timeout=_END_S)
 
 
 def _unverified(place: Place) -> ssl.SSLContext | None:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import compare_digest
 from typing import Any
 
+from jupyterhub.auth import Authenticator
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 from jupyterhub.utils import wait_for_server
 
@@ -71,18 +74,56 @@ class Together(_Learners, SimpleLocalProcessSpawner):  # type: ignore[misc]
         return {**env, **_home(self.user.name)}
 
 
+class Tokens(Authenticator):  # type: ignore[misc]
+    """A token for each learner."""
+
+    async def authenticate(self, handler: Any, data: dict[str, str]) -> str | None:
+        token = PLACE.tokens.get(data["username"], "")
+        return data["username"] if token and compare_digest(token.encode(), data["password"].encode()) else None
+
+
+def _in_jobs() -> type:
+    from batchspawner import SlurmSpawner
+
+    class InJobs(SlurmSpawner):  # type: ignore[misc]
+        """Each server a job, of the user who has begun the class."""
+
+        exec_prefix = ""
+        batch_script = (
+            "#!/bin/bash\n"
+            f"#SBATCH --job-name={PLACE.job} --mem={PLACE.memory_mib}M --cpus-per-task={PLACE.cores}\n"
+            f"#SBATCH {PLACE.slurm}\n"
+            "#SBATCH --output={{homedir}}/.server.log --chdir={{homedir}} --export={{keepvars}}\n"
+            "exec {{cmd}}\n"
+        )
+
+        def get_req_subvars(self) -> dict[str, str]:
+            self.req_homedir = str(PLACE.home(self.user.name))  # the learner is no user of the system
+            return dict(super().get_req_subvars())
+
+        def user_env(self, env: dict[str, str]) -> dict[str, str]:
+            return {**env, **_home(self.user.name)}
+
+        def cmd_formatted_for_batch(self) -> str:
+            shell, server = self.cmd[:4], self.cmd[4:]  # the second is Python's, and is told its port there
+            return shlex.join([*shell, str(_BIN / self.batchspawner_singleuser_cmd), *server, *self.get_args()])
+
+    return InJobs
+
+
 c = get_config()  # type: ignore[name-defined] # noqa: F821 - JupyterHub gives it
 scheme = "https" if PLACE.cert else "http"
 c.JupyterHub.bind_url = f"{scheme}://{PLACE.host}:{PLACE.port}"
 c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = PLACE.cert, PLACE.key
-c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{PLACE.inner[0]}"
+_INSIDE = "127.0.0.1" if PLACE.slurm is None else PLACE.host  # where servers find the hub
+c.JupyterHub.hub_bind_url = f"http://{_INSIDE}:{PLACE.inner[0]}"
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{PLACE.inner[1]}"
 c.JupyterHub.db_url = f"sqlite:///{PLACE.hub / 'hub.sqlite'}"
 c.JupyterHub.cookie_secret_file = str(PLACE.hub / "cookie_secret")
-c.JupyterHub.authenticator_class = "shared-password"
+c.JupyterHub.authenticator_class = Tokens if PLACE.tokens else "shared-password"
 c.SharedPasswordAuthenticator.user_password = PLACE.password
 c.Authenticator.allowed_users = set(PLACE.learners)
-c.JupyterHub.spawner_class = Apart if PLACE.apart else Together
+c.JupyterHub.spawner_class = _in_jobs() if PLACE.slurm is not None else Apart if PLACE.apart else Together
 c.Spawner.start_timeout = c.Spawner.http_timeout = 600  # who comes last waits for all others
 c.Spawner.args = [
     f"--LabApp.app_dir={_SHARE / 'lab'}",

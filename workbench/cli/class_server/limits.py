@@ -126,6 +126,9 @@ def enter(place: Place, learner: str) -> None:
 
 def kept(place: Place) -> str:
     """What the limits are, and which of them hold here, in words."""
+    if place.slurm is not None:
+        job = f"a job of Slurm's with {place.memory_mib} MiB and {place.cores} cores"
+        return f"Each has {job}. All run as you: they can read each other's work."
     if not place.apart:
         return "No limits, and all learners are you: they can read each other's work. Root can give each a user."
     memory = f"{place.memory_mib} MiB of memory"

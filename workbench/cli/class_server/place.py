@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 import psutil
@@ -28,6 +29,8 @@ class Place:
         memory_mib, processes, disk_mib, cores: of each learner, at most.
         idle_min: after so long without anything done, a learner's server ends.
         cert, key: for HTTPS; files.
+        tokens: by learner, in place of the password; {} without.
+        slurm: options of sbatch, where each learner's server is a job of Slurm's; None on this machine.
         inner: ports of the hub and of the proxy's own door, on loopback: servers find the hub there when it is begun
             again.
         pid, begun: of the hub, and when it began: another process may have the number later.
@@ -46,6 +49,8 @@ class Place:
     idle_min: int = 30
     cert: str = ""
     key: str = ""
+    tokens: dict[str, str] = field(default_factory=dict)
+    slurm: str | None = None
     inner: list[int] = field(default_factory=list)
     pid: int = 0
     begun: float = 0.0
@@ -73,6 +78,16 @@ class Place:
     def hub(self) -> Path:
         """The hub's own files; nobody else may enter."""
         return self.folder / ".hub"
+
+    @property
+    def tokens_file(self) -> Path:
+        """For the instructor, to hand out."""
+        return self.folder / "tokens.csv"
+
+    @property
+    def job(self) -> str:
+        """The name of Slurm's jobs: no other class has it."""
+        return f"workbench-{sha256(str(self.folder).encode()).hexdigest()[:12]}"
 
     @property
     def address(self) -> str:
