@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import re
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from learners_python import learners_python
 
-import workbench
 from workbench.cli.class_server import command, control, limits
 from workbench.cli.class_server.place import Place
+from workbench.course.classroom.learner import Learner
 from workbench.errors import LaunchError
 
 PASSWORD = "grove-stone-pine"
-SYSTEM = "/usr/bin/python3"  # which everybody may run; that of a root's home nobody else may
-ROOT = Path(workbench.__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-from class_server import Learner  # noqa: E402 - what a browser asks for
-
-sys.path.pop(0)
 
 
 def free_port() -> int:
@@ -94,9 +87,9 @@ def test_the_class_is_remembered_for_its_owner_alone(tmp_path: Path) -> None:
         control.down(tmp_path / "nowhere")
 
 
-def test_only_up_and_down_are_words_of_the_command() -> None:
+def test_what_a_class_is_begun_with_are_words_of_the_command() -> None:
     """A folder may be called otherwise."""
-    assert command.asked(["class", "down", "x"])
+    assert all(command.asked(["class", word, "x"]) for word in ("up", "down", "collect", "rehearse"))
     assert not command.asked(["class", "./up"])
     assert command.parser().parse_args(["up", "/srv/monday"]).folder == Path("/srv/monday")
 
@@ -130,21 +123,14 @@ def workbench_class(python: Path, *words: str) -> str:
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The system's Python, which sees what is installed here."""
-    version = subprocess.run([SYSTEM, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True)
-    if getpass.getuser() != "root" or version.stdout.split() != [str(each) for each in sys.version_info[:2]]:
-        pytest.skip("needs root, and a Python of the system of the same version")
-    folder = tmp_path_factory.mktemp("python")
-    subprocess.run([SYSTEM, "-m", "venv", "--without-pip", str(folder)], check=True)
-    site = next((folder / "lib").glob("python*/site-packages"))
-    (site / "here.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n{ROOT}\n")
-    return folder / "bin" / "python"
+    """A Python of their own, for all tests of the class."""
+    return learners_python(tmp_path_factory.mktemp("python"))
 
 
 @pytest.fixture(scope="module")
 def running(python: Path) -> Iterator[Place]:
     """A class of two, in a folder that learners can reach."""
-    folder = Path(f"/tmp/workbench-class-test-{os.getpid()}")
+    folder = Path(f"/tmp/wb-class-{os.getpid()}")
     words = ("--learners", "2", "--host", "127.0.0.1", "--port", str(free_port()), "--password", PASSWORD)
     told = workbench_class(python, "up", str(folder), *words, "--memory", "1500", "--disk", "200", "--processes", "150")
     assert "A class for 2 at http://127.0.0.1:" in told
@@ -167,6 +153,7 @@ def test_a_class_of_two_is_kept_apart_and_leaves_nothing(running: Place, python:
         for each in people:
             stack.enter_context(contextlib.closing(each))
         kept_apart(running, *people)
+        hands_over(running, python, people[0])
         goes_on(running, python, people[1])
 
     told = workbench_class(python, "down", str(running.folder))
@@ -198,6 +185,21 @@ def kept_apart(running: Place, ada: Learner, alan: Learner, stranger: Learner) -
     assert ada.run(FORKS) == "refused: True"
     assert ada.run("x = bytearray(3 << 30)") == "the kernel has died"
     assert alan.run("print(6 * 7)") == "42"
+
+
+def hands_over(running: Place, python: Path, ada: Learner) -> None:
+    """What is collected is what was written: no link is followed, no pipe waited for, no hole taken for bytes."""
+    ada.kernel()
+    ada.run("import os; os.symlink('/etc/shadow', 'marks.txt'); os.mkfifo('pipe'); os.symlink('/etc', 'etc')")
+    ada.run("open('Übung 1.txt', 'w').write('done'); file = open('hole', 'w'); file.truncate(1 << 42); file.close()")
+    target = running.folder / "handed-in"
+    told = workbench_class(python, "collect", str(running.folder), "--into", str(target))
+    name = running.learners[0]
+    assert f"{name}: 'hole' (4398046511104 bytes) was left out" in told
+    assert (target / name / "Übung 1.txt").read_text() == "done"
+    assert not {"marks.txt", "pipe", "etc", "hole"} & {each.name for each in (target / name).iterdir()}
+    ada.run("os.remove('hole')")
+    subprocess.run(["rm", "-r", str(target)], check=True)
 
 
 def goes_on(running: Place, python: Path, alan: Learner) -> None:

@@ -25,7 +25,7 @@ for name in ("ada", "alan"):
     learner.lab()
     learner.kernel()
     learner.run("open('mine.txt', 'w').write('42')")
-    print(learner.run("import os, platform; print(os.environ['SLURM_JOB_ID'] != '', os.cpu_count() > 0, platform.node())"))
+    print(learner.run("import os, platform; print('SLURM_JOB_ID' in os.environ, platform.node())"))
     learner.close()
 """
 
@@ -52,7 +52,7 @@ def test_servers_are_jobs_that_end_with_the_class(slurm: Hosts, folder: Path) ->
     assert f"A class for 2 at http://{slurm.addresses[0]}:8123/" in up.stdout, up.stderr
     assert "Each has a job of Slurm's with 1500 MiB and 3 cores" in up.stdout
     signed_in = slurm.run(0, sys.executable, "-c", SIGNED_IN, Place.read(folder).address, PASSWORD, timeout_s=200)
-    assert sorted(signed_in.stdout.splitlines()) == ["True True wb1", "True True wb2"], signed_in.stderr
+    assert sorted(signed_in.stdout.splitlines()) == ["True wb1", "True wb2"], signed_in.stderr
     jobs = slurm.run(0, "squeue", "-h", "-o", "%j %N %C").stdout.split("\n")
     assert sorted(jobs[:-1]) == [f"{Place.read(folder).job} wb{i} 3" for i in (1, 2)]
 

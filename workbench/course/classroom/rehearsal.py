@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -158,6 +159,9 @@ class Rehearsal:
                 self._play(there)
         finally:
             control.down(self._place.folder)
+            shutil.rmtree(self._place.folder / "collected")
+            with suppress(OSError):
+                self._place.folder.rmdir()
         return self.report
 
     def _sign_in(self, learners: list[Learner]) -> list[Learner]:
