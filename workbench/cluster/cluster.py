@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +14,7 @@ from workbench import config
 from workbench.cluster import cells, places
 from workbench.cluster import engine_commands as engines
 from workbench.cluster.answers import first_answers
+from workbench.cluster.engines_here import Here
 from workbench.cluster.engines_on_hosts import EnginesOnHosts, OnHosts
 from workbench.cluster.recovery import InPlaceRecovery, unknown
 from workbench.cluster.sent_cells import SentCells
@@ -25,6 +26,7 @@ from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Gpu
+from workbench.launch.start.in_turn import in_turn
 from workbench.machine import has_ended, why_stopped
 
 _ASK_S = 0.2
@@ -189,7 +191,8 @@ class Cluster:
     def _start_or_stop(self, timeout_s: float) -> None:
         try:
             try:
-                self._start(timeout_s)
+                with self._in_turn(timeout_s):
+                    self._start(timeout_s)
             finally:
                 self._now("")
         except Exception as error:
@@ -201,6 +204,12 @@ class Cluster:
         except BaseException:  # Ctrl-C, or the notebook's stop button
             self.down()
             raise
+
+    def _in_turn(self, timeout_s: float) -> AbstractContextManager[None]:
+        """On this machine: many users may start engines at the same moment, as in a class."""
+        if not isinstance(self._place, Here):
+            return nullcontext()
+        return in_turn(2 * timeout_s, lambda: self._now("others on this machine start engines: then these start"))
 
     def _explain(self, error: Exception, report: str, timeout_s: float) -> None:
         kind = "MPI engine" if self.mpi else "engine"

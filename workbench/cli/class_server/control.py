@@ -18,7 +18,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import psutil
@@ -377,9 +377,13 @@ def _collect(place: Place, learner: str, target: Path) -> tuple[int, list[str]]:
                 with tarfile.open(fileobj=reader.stdout, mode="r|") as archive:
                     for each in archive:
                         most -= each.size
-                        if each.isfile() and most >= 0:
-                            archive.extract(each, target, set_attrs=False, filter="data")
-                            count += 1
+                        name, file = PurePosixPath(each.name), archive.extractfile(each) if each.isfile() else None
+                        if file is None or most < 0 or name.is_absolute() or ".." in name.parts:
+                            continue
+                        (target / name).parent.mkdir(parents=True, exist_ok=True)
+                        with file, (target / name).open("wb") as copy:
+                            shutil.copyfileobj(file, copy)
+                        count += 1
             except tarfile.TarError as error:
                 raise LaunchError(f"its files cannot be read to their end ({error})") from None
             finally:

@@ -334,6 +334,8 @@ def main(words: Sequence[str]) -> int:
         raise LaunchError(f"A class is in {args.folder}: rehearse in another folder.")
     place = command.limited(Place(args.folder.resolve(), free_port(), "127.0.0.1"), args)
     played = Rehearsal(place, args.lessons, args.minutes, args.hostile, lambda text: print_lines([text]))
-    report = played.run(args.learners)
-    print_lines(report.lines())
+    try:
+        report = played.run(args.learners)
+    finally:
+        print_lines(played.report.lines())
     return int(bool(report.failed or report.hangs or report.broken))
