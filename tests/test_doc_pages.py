@@ -203,7 +203,8 @@ def test_a_model_predicts_the_same_without_the_workbench(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text(train + on_ranks + "print(made.tolist(), flush=True)\n")
     words = [str(Path(sys.executable).with_name("workbench")), "run", "-np", "2", sys.executable, "train.py"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    without = "import sys\nsys.modules['workbench'] = None\n"
+    without = "import os, sys\nsys.modules['workbench'] = None\n"
+    without += "os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n"  # nor is its entry point where it is not installed
     answers = run(tmp_path, without + alone + "print(made.tolist())\n").strip()
     found = [eval(line.partition(":")[2]) for line in done.stdout.splitlines()]
     assert len(found) == 2, done.stderr

@@ -63,11 +63,6 @@ def up(place: Place, names: Sequence[str], tokens: bool = False) -> list[str]:
     before = there.learners if there is not None else []
     new = [name for name in (_checked(names) if names or not before else []) if name not in before]
     place.learners, place.apart = [*before, *new], os.geteuid() == 0 and place.slurm is None
-    longest = max(len(str(place.home(name)).encode()) for name in place.learners)
-    if longest > _MOST_PATH:
-        raise LaunchError(
-            f"{place.folder} is too long a path for sockets below it: at most {_MOST_PATH} bytes with a learner's name."
-        )
     place.host = place.host or addresses()[0]
     if place.password and len(place.password) < 8:
         raise LaunchError("The password of a class has at least 8 characters.")
@@ -87,6 +82,11 @@ def up(place: Place, names: Sequence[str], tokens: bool = False) -> list[str]:
     if there is not None:
         _end(there)  # what a hub that was killed has left
     _free(place)
+    longest = max(len(str(place.home(name)).encode()) for name in place.learners)
+    if longest > _MOST_PATH:
+        raise LaunchError(
+            f"{place.folder} is too long a path for sockets below it: at most {_MOST_PATH} bytes with a learner's name."
+        )
     place.folder.mkdir(parents=True, exist_ok=True)
     place.folder.chmod(0o711)  # learners reach their own folders, and list no others
     place.hub.mkdir(mode=0o700, exist_ok=True)

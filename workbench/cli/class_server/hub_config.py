@@ -117,6 +117,8 @@ c.JupyterHub.bind_url = f"{scheme}://{PLACE.host}:{PLACE.port}"
 c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = PLACE.cert, PLACE.key
 _INSIDE = "127.0.0.1" if PLACE.slurm is None else PLACE.host  # where servers find the hub
 c.JupyterHub.hub_bind_url = f"http://{_INSIDE}:{PLACE.inner[0]}"
+# Else it breaks a request off after 20 s, also the one by which a learner's page hears that the server is there.
+c.ConfigurableHTTPProxy.command = ["configurable-http-proxy", "--proxy-timeout=3600000"]
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{PLACE.inner[1]}"
 c.JupyterHub.db_url = f"sqlite:///{PLACE.hub / 'hub.sqlite'}"
 c.JupyterHub.cookie_secret_file = str(PLACE.hub / "cookie_secret")
@@ -138,6 +140,7 @@ c.Spawner.environment = {
     "JUPYTER_CONFIG_PATH": ":".join(map(str, _CONFIG)),
 }
 c.Spawner.default_url = "/lab"
+c.JupyterHub.implicit_spawn_seconds = 1  # a link to a notebook starts the learner's server
 # The learner copies the lessons: root writes nothing where somebody else may have put a link.
 _COPY = '"$0" -m workbench.cli.main lessons "$HOME" >/dev/null; exec "$@"'
 c.Spawner.cmd = ["bash", "-c", _COPY, sys.executable, str(_BIN / "jupyterhub-singleuser")]

@@ -67,8 +67,7 @@ for folder in ("/dev/shm", "/tmp"):
     for at, _, names in os.walk(folder):
         for path in (pathlib.Path(at, name) for name in names):
             with contextlib.suppress(OSError):
-                if path.stat().st_uid in theirs - {0} and path.is_file():
-                    path.read_bytes()
+                if path.stat().st_uid in theirs - {0} and path.is_file() and path.read_bytes():
                     seen.append(str(path))
 tell("nobody else can be read", seen)
 """,

@@ -296,7 +296,7 @@ def chosen(lessons: str) -> Iterator[Path]:
         first, _, last = part.strip().partition("-")
         some = [each.name for each in found if first <= each.name[:2] <= (last or first)]
         if not some:
-            raise LaunchError(f"--lessons {lessons}: there are {found[0].stem[:2]}-{found[-1].stem[:2]}.")
+            raise LaunchError(f"--lessons {part}: there are {found[0].stem[:2]}-{found[-1].stem[:2]}.")
         for name in some:
             yield Path("notebooks", name)
             if (built() / "exercises" / name).exists():
