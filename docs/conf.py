@@ -7,7 +7,7 @@ from typing import Any
 
 project = "workbench"
 html_title = "workbench"
-copyright = "the workbench project, Apache 2.0"
+copyright = "the workbench project. Texts: CC BY 4.0, code: Apache 2.0"
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",

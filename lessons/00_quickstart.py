@@ -21,9 +21,9 @@
 # - name the six steps that turn a serial script into a data-parallel one,
 # - measure speed-up and efficiency, and prove that the result is that of the serial run.
 #
-# **Needs:** two cores, no GPU. **Takes** 25 minutes to read and try, less than a minute to run. **Before:** for the
-# whole course you should know Python with numpy, and how PyTorch trains a network: model, loss, backward pass,
-# optimizer step. MPI, networks and GPUs are explained where they are needed.
+# **Needs:** two cores, no GPU. **Alone:** 25 minutes to read and try, less than a minute to run. **Led:** 35 minutes.
+# **Before:** for the whole course you should know Python with numpy, and how PyTorch trains a network: model, loss,
+# backward pass, optimizer step. MPI, networks and GPUs are explained where they are needed.
 
 # %% [markdown]
 # ## Start the engines

@@ -22,8 +22,8 @@
 # - break it in three ways on purpose, read the error, and go on in the next cell,
 # - end a cell that hangs, and replace a rank that has died.
 #
-# **Needs:** no GPU; four ranks share the cores that you have. **Takes** 15 minutes to read and try, half a minute to
-# run. **Before:** lesson 00.
+# **Needs:** no GPU; four ranks share the cores that you have. **Alone:** 15 minutes to read and try, half a minute to
+# run. **Led:** 30 minutes. **Before:** lesson 00.
 
 # %% [markdown]
 # ## Do you remember?

@@ -22,7 +22,7 @@
 # - count their messages, rounds and bytes, and say which algorithm is better,
 # - read which rank waits for which when a program hangs, and explain when that happens.
 #
-# **Needs:** a laptop, no GPU. **Takes** 25 minutes to read, 15 to do. **Before:** lesson 01.
+# **Needs:** a laptop, no GPU. **Alone:** 25 minutes to read, 15 to do. **Led:** 45 minutes. **Before:** lesson 01.
 
 # %% [markdown]
 # ## Do you remember?
@@ -421,7 +421,7 @@ check("02.shift_right")
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 25 minutes, 15 of them for the exercises. Play the broadcast with eight people and a coin
+# **Instructor.** Led: 45 minutes, 15 of them for the exercises. Play the broadcast with eight people and a coin
 # first, once as a star, once as a tree; count the rounds aloud. Common wrong answers: rank 0 taken for the root (use
 # *places*, counted from the root); sends to `(rank + step) % n` without asking whether there is such a place, which
 # only shows where n is no power of two; the root's value not returned on the root. For the ring, most find `sendrecv`;

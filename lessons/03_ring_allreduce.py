@@ -22,7 +22,7 @@
 # - derive how many bytes each rank sends, and how that grows with the number of ranks,
 # - write it yourself, and run the same function in a simulator and on real MPI ranks.
 #
-# **Needs:** a laptop, no GPU. **Takes** 15 minutes to read, 20 to do. **Before:** lesson 02.
+# **Needs:** a laptop, no GPU. **Alone:** 15 minutes to read, 20 to do. **Led:** 45 minutes. **Before:** lesson 02.
 
 # %% [markdown]
 # ## Do you remember?
@@ -257,7 +257,7 @@ check("03.ring_allreduce")
 show("03.ring_allreduce")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 25 minutes, 20 of them for the exercises. Let them draw the four ranks' chunks on paper for
+# **Instructor.** Led: 45 minutes, 20 of them for the exercises. Let them draw the four ranks' chunks on paper for
 # two steps before they write a line. Common wrong answers: the second half sends chunk `rank - step` again (right would
 # be `rank + 1 - step`); adding instead of replacing in the second half; `x` itself is changed. Those who are done
 # early: how many bytes does `comm.allreduce` send, and why does its score not pass?

@@ -22,8 +22,8 @@
 # - say how many bytes a parameter server's link carries, and compare that with a ring,
 # - explain what makes a gradient stale, measure staleness, and say how it changes the training.
 #
-# **Needs:** a laptop, no GPU; four ranks share the cores that you have. **Takes** 40 minutes to read, 15 to do.
-# **Before:** lesson 03.
+# **Needs:** a laptop, no GPU; four ranks share the cores that you have. **Alone:** 40 minutes to read, 15 to do.
+# **Led:** 55 minutes. **Before:** lesson 03.
 
 # %% [markdown]
 # ## Do you remember?
@@ -564,7 +564,7 @@ check("04.sgd_step")
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 30 minutes, 15 of them for the exercises. Ask before the first exercise: three ranks have 5,
+# **Instructor.** Led: 55 minutes, 20 of them for the exercises. Ask before the first exercise: three ranks have 5,
 # 5 and 2 samples; is the average of the three averages the average of the twelve? Common wrong answers: dividing by
 # `comm.size`; dividing by the rank's own count; `if count == 0: return` in front of the allreduce, so that the others
 # wait for ever; in `sgd_step`, adding the rank's own gradient first and then the others' in the order in which they

@@ -22,7 +22,7 @@
 # - say why one sample too many can stop a training, and name three cures,
 # - average a metric over ranks that have seen different numbers of samples.
 #
-# **Needs:** a laptop, no GPU. **Takes** 20 minutes to read, 12 to do. **Before:** lesson 04.
+# **Needs:** a laptop, no GPU. **Alone:** 20 minutes to read, 12 to do. **Led:** 40 minutes. **Before:** lesson 04.
 
 # %% [markdown]
 # ## Do you remember?
@@ -340,7 +340,7 @@ check("05.weighted_mean")
 show("05.weighted_mean")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 20 minutes, 12 of them for the exercises. Ask before the picture of the two seeds: how many
+# **Instructor.** Led: 40 minutes, 12 of them for the exercises. Ask before the picture of the two seeds: how many
 # of 24 samples does an epoch miss if each rank draws its own eight? About (2/3)³ of them, 7. Common wrong answers: the
 # rank in the seed; `seed + epoch`, so that epoch 1 of seed 0 is epoch 0 of seed 1; shuffling only the rank's own part;
 # padding with `order[: n - samples % n]`, which adds n samples where n divides their number, and too few where there

@@ -22,7 +22,7 @@
 # - hide messages behind the backward pass, and say how much time that can save,
 # - put `zero_grad`, `backward`, `synchronize`, clipping and `step` in a right order.
 #
-# **Needs:** two cores, no GPU. **Takes** 35 minutes to read, 13 to do. **Before:** lesson 04.
+# **Needs:** two cores, no GPU. **Alone:** 35 minutes to read, 13 to do. **Led:** 50 minutes. **Before:** lesson 04.
 
 # %% [markdown]
 # ## Do you remember?
@@ -557,7 +557,7 @@ print(f"largest difference of a weight to the serial run: {(together - alone).ab
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 25 minutes, 13 of them for the exercises. Ask first: which layer's gradient is ready first,
+# **Instructor.** Led: 50 minutes, 13 of them for the exercises. Ask first: which layer's gradient is ready first,
 # and whose cannot be hidden? Common wrong answers in *overlap*: waiting in the loop, which is no overlap at all;
 # `isend` in the loop, but `recv` only after it: a large message is sent when its receiver is ready, so nothing is sent
 # before; sending before `compute`, which would send a gradient that does not exist yet. In the order: clipping before

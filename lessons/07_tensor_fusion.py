@@ -22,7 +22,7 @@
 # - find the best threshold for given numbers, and say why it is the best,
 # - say what the response cache saves.
 #
-# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 15 to do. **Before:** lesson 06.
+# **Needs:** two cores, no GPU. **Alone:** 30 minutes to read, 15 to do. **Led:** 45 minutes. **Before:** lesson 06.
 
 # %% [markdown]
 # ## Do you remember?
@@ -469,7 +469,7 @@ for latency in (0, 1, 2, 4, 8, 16):
     print(f"α = {latency:2}: threshold {chosen:3}, {len(buckets):2} buckets, ends at {end:.1f}")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 25 minutes, 15 of them for the exercises. Let them guess first: 48 arrays of 80 bytes, how
+# **Instructor.** Led: 45 minutes, 15 of them for the exercises. Let them guess first: 48 arrays of 80 bytes, how
 # much faster if packed? 40 times. And 48 of 800 kB? Hardly at all. Common wrong answers in *plan_buckets*: the last
 # bucket is forgotten; an empty one in front; `<` for `<=`; the tensor that crosses the limit still goes in. In
 # *best_threshold*: α/β, where latency and transfer cost the same: a first guess, and no more; only single sizes are

@@ -22,7 +22,8 @@
 # - predict both from two figures of the links, two of the model, and T(n) = G/n + C(n),
 # - find how much a step must compute before N ranks are faster than one.
 #
-# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 13 to do. **Before:** lessons 03 and 06.
+# **Needs:** two cores, no GPU. **Alone:** 30 minutes to read, 13 to do. **Led:** 50 minutes. **Before:** lessons 03 and
+# 06.
 
 # %% [markdown]
 # ## Do you remember?
@@ -424,7 +425,7 @@ engines.down()
 check("08.ring_time")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 25 minutes, 13 of them for the exercises. Before the stopwatches are run, let them vote which
+# **Instructor.** Led: 50 minutes, 13 of them for the exercises. Before the stopwatches are run, let them vote which
 # one is right. Before two ranks are timed, let all learners write down an efficiency; the one who is closest to the
 # measured value explains why. Common wrong answers: the whole array in each step of the ring; rank 0's seconds only;
 # the quotient of two medians or of the best rounds, where the busy moment of one side is compared with a quiet one of

@@ -22,7 +22,7 @@
 # - scale the learning rate with the global batch, and say why,
 # - recognise a run that diverges because the first steps are too large, and prevent that by warm-up.
 #
-# **Needs:** a laptop, no GPU. **Takes** 25 minutes to read, 10 to do. **Before:** lesson 04.
+# **Needs:** a laptop, no GPU. **Alone:** 25 minutes to read, 10 to do. **Led:** 40 minutes. **Before:** lesson 04.
 
 # %% [markdown]
 # ## Do you remember?
@@ -362,7 +362,7 @@ def schedule():
 figures.curves({"learning rate": schedule()}, "step", "learning rate", "Warm-up and staircase")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 20 minutes, 10 of them for the exercises. Let them guess the row of batch 256 from that of
+# **Instructor.** Led: 40 minutes, 12 of them for the exercises. Let them guess the row of batch 256 from that of
 # batch 32 before the table is shown. The best rates of single runs vary: from batch 32 to 256 they grow 2, 4 and 8
 # times with seeds 0, 1 and 2. Common wrong answers: the warm-up starts at 0 instead of at base; it grows once per
 # epoch, so that each epoch begins with a jump; epochs are counted from the end of the warm-up; division by zero without

@@ -22,7 +22,8 @@
 # - say for each step what goes wrong without it, and in which behaviour you see that,
 # - judge a script by what its ranks do, not by what it looks like.
 #
-# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 20 to do. **Before:** lessons 04 to 06.
+# **Needs:** two cores, no GPU. **Alone:** 25 minutes to read, 20 to do. **Led:** 65 minutes. **Before:** lessons 04 to
+# 06.
 
 # %% [markdown]
 # ## Do you remember?
@@ -344,7 +345,7 @@ print(make_model(seed=0))
 check("10.convert")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 35 minutes, 20 of them for the exercises. Walk through the steps at the screen first, with
+# **Instructor.** Led: 65 minutes, 20 of them for the exercises. Walk through the steps at the screen first, with
 # the question before each diff: "what do the ranks do wrong now?" Common wrong answers: `rank()` instead of
 # `local_rank()` for the GPU; `set_epoch` left out; the batch left as it was; the accuracy of a rank's own shard, or the
 # mean of the accuracies; the evaluation inside `if hvd.rank() == 0`, with the allreduce in it (the check names the rank

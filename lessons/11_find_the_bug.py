@@ -21,8 +21,8 @@
 # - find mistakes that raise no error with `who_has`, `fingerprint` and `timeline`,
 # - find the cause of a symptom, for twelve real mistakes, and repair it.
 #
-# **Needs:** no GPU; four ranks share the cores that you have. **Takes** 20 minutes to read, 20 to do, in pairs: one
-# reads what is printed, the other says what it means. **Before:** lessons 01 to 06.
+# **Needs:** no GPU; four ranks share the cores that you have. **Alone:** 20 minutes to read, 20 to do. **Led:** 50
+# minutes, in pairs: one reads what is printed, the other says what it means. **Before:** lessons 01 to 06.
 
 # %% [markdown]
 # ## Do you remember?
@@ -284,7 +284,7 @@ from workbench.course.cards import cause
 from workbench.course.exercise import check, exercise, hint, progress, show, solution
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 30 minutes, 20 of them for the exercises. In pairs; about two minutes for a card. Nobody
+# **Instructor.** Led: 50 minutes, 20 of them for the exercises. In pairs; about two minutes for a card. Nobody
 # needs all twelve: cards 1 to 4 hang and come with a report, 5 raises an error, 6 to 10 are the silent ones, 11 and 12
 # are for those who know MPI. Two pairs that are stuck may swap cards. Ask each pair for its cause *before* it touches
 # the program: who repairs first mostly guesses (a `barrier` here, a `try` there), and the checks are made so that a

@@ -23,9 +23,8 @@
 # - count the bytes that an allreduce sends between nodes, and say why two levels are used,
 # - say what NCCL does and what MPI does.
 #
-# **Needs:** a laptop, no GPU: nodes, GPUs and links are simulated; two hosts are used if you have them. **Takes** 30
-# minutes to read, 10 to do.
-# **Before:** lesson 03.
+# **Needs:** a laptop, no GPU: nodes, GPUs and links are simulated; two hosts are used if you have them. **Alone:** 30
+# minutes to read, 10 to do. **Led:** 55 minutes. **Before:** lesson 03.
 
 # %% [markdown]
 # ## Do you remember?
@@ -363,7 +362,7 @@ print(gpu_figures())
 check("12.local_ranks")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 20 minutes, 10 of them for the exercises. Half of them are for the second exercise. Ask
+# **Instructor.** Led: 55 minutes, 15 of them for the exercises. Half of them are for the second exercise. Ask
 # first: on 2 × 2 ranks, which GPU does `set_device(rank)` ask for on the second node? Common wrong answers: `rank %
 # local_size` (wrong when ranks are placed in turns), and the node's number for the cross rank (wrong on uneven nodes:
 # with hosts a, a, b rank 1 is the only one with local rank 1, so its cross size is 1). In the second exercise: a flat

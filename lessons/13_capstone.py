@@ -22,7 +22,8 @@
 # - convert a model that you have not seen here, and prove each of the three,
 # - write a report that a person and a program can read.
 #
-# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 30 to do. **Before:** lessons 08 and 10.
+# **Needs:** two cores, no GPU. **Alone:** 25 minutes to read, 30 to do. **Led:** 55 minutes. **Before:** lessons 08 and
+# 10.
 
 # %% [markdown]
 # ## Do you remember?
@@ -379,7 +380,7 @@ print(next(line for line in lines if "capstone" in line))
 progress()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 45 minutes, 30 of them for the exercises. The light that stays red longest is "those of one
+# **Instructor.** Led: 55 minutes, 30 of them for the exercises. The light that stays red longest is "those of one
 # process": the mean of the ranks' means is not the mean of all where the parts differ by one sample. Let them work out
 # 33 and 32 samples on paper. Other wrong answers: `uneven="drop"` or `"pad"` (the light names a sample); a batch per
 # rank; the accuracy of a rank's own shard; `broadcast_parameters` after the optimizer was used. Collect

@@ -22,7 +22,7 @@
 # - do it in a framework without support, with two verbs.
 #
 # **Needs:** two cores, no GPU; PyTorch, TensorFlow, Keras and JAX with optax: `make setup EXTRAS=+tensorflow,jax`.
-# **Takes** 20 minutes to read, 10 to do. **Before:** lesson 10.
+# **Alone:** 20 minutes to read, 10 to do. **Led:** 40 minutes. **Before:** lesson 10.
 
 # %% [markdown]
 # ## Do you remember?
@@ -354,7 +354,7 @@ from workbench.course.exercise import check, exercise, hint, solution
 check("14.six_steps")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 20 minutes, 10 of them for the exercises. First the table and the four cells, side by side,
+# **Instructor.** Led: 40 minutes, 10 of them for the exercises. First the table and the four cells, side by side,
 # with the question "which of these lines would you have to change for another framework?" Common wrong answers:
 # `rank()` for the GPU; every rank takes the first samples of each step; each rank trains with a batch as large as that
 # of all; `op=hvd.Sum`.

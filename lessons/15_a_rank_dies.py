@@ -21,8 +21,8 @@
 # - compare the cost of three answers: restart from disk, shrink to the survivors, keep copies at a neighbour,
 # - give the shards of dead ranks to the survivors, so that every sample counts once and the weights have the same bits.
 #
-# **Needs:** two cores, no GPU: ranks die in the simulator, and real ones at the end. **Takes** 40 minutes to read, 20
-# to do. **Before:** lessons 03 and 05.
+# **Needs:** two cores, no GPU: ranks die in the simulator, and real ones at the end. **Alone:** 40 minutes to read, 20
+# to do. **Led:** 65 minutes. **Before:** lessons 03 and 05.
 
 # %% [markdown]
 # ## Do you remember?
@@ -532,7 +532,7 @@ cluster.down()
 check("15.commit_every")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 15 minutes, 8 of them for the exercises. Let all learners guess first how often 16,384 GPUs
+# **Instructor.** Led: 30 minutes, 8 of them for the exercises. Let all learners guess first how often 16,384 GPUs
 # should commit; guesses are in hours, the answer is 19 minutes. Common wrong answers: the MTBF of one rank instead of
 # the job's; the whole interval as the loss of a failure, so that the 2 is missing; seconds for steps; the restart
 # counted with each commit.
@@ -551,7 +551,7 @@ check("15.commit_every")
 check("15.reshard")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 20 minutes, 12 of them for the exercises. Do it with people first: four of them hold eight
+# **Instructor.** Led: 35 minutes, 12 of them for the exercises. Do it with people first: four of them hold eight
 # cards, one leaves the room, and nobody may speak. Do all write down the same new holders? Common wrong answers: all
 # shards distributed from the beginning (right, but all state moves); the neighbour of the dead takes everything; ties
 # decided by the order of a dict, which differs from rank to rank; 0 … n − 2 as the numbers of the living ranks. For

@@ -23,8 +23,8 @@
 # - see in a step's picture where the ranks wait,
 # - prove a bound that no schedule beats, and write a schedule that is close to it.
 #
-# **Needs:** two cores, no GPU: the 512 are simulated. **Takes** 45 minutes to read, 45 to do. **Before:** lessons 07
-# and 08.
+# **Needs:** two cores, no GPU: the 512 are simulated. **Alone:** 45 minutes to read, 45 to do. **Led:** 90 minutes.
+# **Before:** lessons 07 and 08.
 
 # %% [markdown]
 # ## Do you remember?
@@ -633,7 +633,7 @@ print(f"{step_time(layers, reduce_s) * 1e3:.0f} ms; alone {vgg.step_s * 1e3:.0f}
 check("16.lower_bound")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 60 minutes, 45 of them for the exercises. Half of them are for the contest. Ask first: how
+# **Instructor.** Led: 90 minutes, 45 of them for the exercises. Half of them are for the contest. Ask first: how
 # many bytes leave a server for VGG-16, and how long is that on the line? Then: why can bandwidth not explain the 90 %?
 # Common wrong answers. *fit_link*: the mean of the repetitions; the whole array in each step; n − 1 steps for 2(n − 1).
 # *step_time*: two messages at once on the network; a latency for a layer without gradients. *lower_bound*:

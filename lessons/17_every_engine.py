@@ -24,7 +24,7 @@
 # - say what a lost rank costs on each of them.
 #
 # **Needs:** two cores, no GPU, no cluster and no network: you read the descriptions, and do the same work on this
-# machine. **Takes** 20 minutes to read, 25 to do. **Before:** lessons 12 and 15.
+# machine. **Alone:** 20 minutes to read, 25 to do. **Led:** 60 minutes. **Before:** lessons 12 and 15.
 
 # %% [markdown]
 # ## Do you remember?
@@ -303,7 +303,7 @@ for name, text in four().items():
 check("17.table")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 10 minutes, 5 of them for the exercises. In pairs, each pair with two of the four
+# **Instructor.** Led: 15 minutes, 5 of them for the exercises. In pairs, each pair with two of the four
 # descriptions on paper. Then on the board: which processes end when the launcher is killed? (ssh, Slurm, MPIJob: all
 # ranks, because the agents end with it. JobSet: there is no launcher.) Common wrong answers: ssh in Slurm;
 # slotsPerWorker of an elastic job; that the operator replaces ranks. It replaces pods, and only the launcher knows what
@@ -322,7 +322,7 @@ check("17.table")
 check("17.who_am_i")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 15 minutes, 8 of them for the exercises. `workbench/config/launchers.py` is the real one.
+# **Instructor.** Led: 15 minutes, 8 of them for the exercises. `workbench/config/launchers.py` is the real one.
 # Common wrong answers: Slurm first, so that all ranks of torchrun on a node are the same rank; SLURM_NTASKS, which
 # belongs to the job and not to the step; SLURM_PROCID=0 in a batch script, which is no rank; text for numbers, so that
 # rank "10" < "2".
@@ -340,7 +340,7 @@ check("17.who_am_i")
 check("17.discover")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 15 minutes, 7 of them for the exercises. Ask why a deleted pod must be left out at once,
+# **Instructor.** Led: 15 minutes, 7 of them for the exercises. Ask why a deleted pod must be left out at once,
 # although it still runs: it has 30 s to leave at a commit, and a new rank there would be lost with it. Common wrong
 # answers: all three mistakes of the old program; names sorted as text.
 
@@ -356,7 +356,7 @@ check("17.discover")
 check("17.recovery")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 10 minutes, 5 of them for the exercises. Then put in the numbers of lesson 15: 16,384 ranks,
+# **Instructor.** Led: 15 minutes, 5 of them for the exercises. Then put in the numbers of lesson 15: 16,384 ranks,
 # a failure every three hours, five minutes to restart all. Common wrong answers: an elastic job that reads its
 # checkpoint; the step during which it failed is forgotten; an elastic job of one rank with a survivor.
 

@@ -23,7 +23,8 @@
 # - write a step that updates only the part that a rank owns, and a forward pass that gathers one layer at a time,
 # - train with `sharded="gradients"` and `sharded="parameters"`, and measure what they save.
 #
-# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 25 to do. **Before:** lessons 03 and 06.
+# **Needs:** two cores, no GPU. **Alone:** 30 minutes to read, 25 to do. **Led:** 55 minutes. **Before:** lessons 03 and
+# 06.
 
 # %% [markdown]
 # ## Do you remember?
@@ -465,7 +466,7 @@ check("18.gather_parameters")
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 45 minutes, 25 of them for the exercises. Draw the three arrays (parameters, gradients,
+# **Instructor.** Led: 55 minutes, 25 of them for the exercises. Draw the three arrays (parameters, gradients,
 # state) as bars on four ranks and cut them, one by one; ask at each cut who needs what when. Common wrong answers:
 # *owners* cuts each parameter by itself (so small ones leave ranks without work), or gives the rest to the last rank;
 # *reduce_scatter_step* ends with chunk r + 1, as in lesson 03, and updates the wrong part with the right shape: only

@@ -23,7 +23,8 @@
 # - send a gradient as two thin factors (PowerSGD), and say what happens to the part that is left out,
 # - predict whether compression will pay on a given network.
 #
-# **Needs:** two cores, no GPU. **Takes** 40 minutes to read, 35 to do. **Before:** lessons 04 and 06.
+# **Needs:** two cores, no GPU. **Alone:** 40 minutes to read, 35 to do. **Led:** 75 minutes. **Before:** lessons 04 and
+# 06.
 
 # %% [markdown]
 # ## Do you remember?
@@ -558,7 +559,7 @@ check("19.powersgd")
 engines.down()
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 45 minutes, 35 of them for the exercises. Ask before the first exercise: what must the ranks
+# **Instructor.** Led: 75 minutes, 35 of them for the exercises. Ask before the first exercise: what must the ranks
 # do if the number of steps is no multiple of H? Common wrong answers: no average at the end; the count from 0, so that
 # the first average comes after one step; the sum and not the average. In the outer step: w − start, which climbs; plain
 # momentum, which is the result of Nesterov's step with the *old* velocity. In PowerSGD: np.linalg.qr before the

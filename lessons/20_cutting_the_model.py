@@ -23,7 +23,8 @@
 # - draw a pipeline's step, and compute its bubble and the activations that each stage keeps,
 # - say which cut belongs inside a machine, and which between machines.
 #
-# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 40 to do. **Before:** lessons 03 and 06.
+# **Needs:** two cores, no GPU. **Alone:** 30 minutes to read, 40 to do. **Led:** 70 minutes. **Before:** lessons 03 and
+# 06.
 
 # %% [markdown]
 # ## Do you remember?
@@ -463,7 +464,7 @@ check("20.row_split")
 check("20.two_layers")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 50 minutes, 40 of them for the exercises. Let them draw the four matrices of `20.two_layers`
+# **Instructor.** Led: 70 minutes, 40 of them for the exercises. Let them draw the four matrices of `20.two_layers`
 # with the ranks' parts before they write. Common wrong answers: the bias is added on each rank and summed; dy is summed
 # as well, since "gradients are always averaged"; dW is divided by n. For `20.one_f_one_b` bring the grid of 4 stages on
 # paper, and let them fill in the last stage first: its backwards determine all others. `show` draws their schedule,

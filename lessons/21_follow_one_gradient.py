@@ -24,7 +24,8 @@
 # - read the recorder's events: when each stop was reached, which rank was last, and how long the others waited,
 # - say which work a step skips after all names are known.
 #
-# **Needs:** two cores, no GPU. **Takes** 65 minutes to read, 45 to do. **Before:** lessons 03, 06 and 07.
+# **Needs:** two cores, no GPU. **Alone:** 65 minutes to read, 45 to do. **Led:** 90 minutes. **Before:** lessons 03, 06
+# and 07.
 
 # %% [markdown]
 # ## Do you remember?
@@ -707,7 +708,7 @@ check("21.order")
 check("21.late")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 55 minutes, 45 of them for the exercises. The first two exercises take 20, with
+# **Instructor.** Led: 90 minutes, 45 of them for the exercises. The first two exercises take 20, with
 # `examples/nano.py` open. Then open `workbench/core/engine.py`, too: its docstring lists the
 # steps. Let them find the line in which backward waits (only the hook's own lines). Common wrong answers: a name is not
 # forgotten when it is ready; the waiting ranks are named instead of the missing ones; the answers are looked for on the

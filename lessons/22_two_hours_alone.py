@@ -23,9 +23,10 @@
 # - find the six steps in a script, in TensorFlow and in PyTorch,
 # - send a job to Slurm, and say what the number of GPUs changes in a result.
 #
-# **Needs:** two cores, no GPU, TensorFlow and PyTorch. **Takes** 45 minutes to read and try, 75 to do. **Before:**
-# nothing. The parts are in the order of the slides; the minutes beside them make two hours. They include the three
-# exercises: *Find the six steps* belongs to section 5, *How much faster is it?* to 3, and *The batch script* to 6.
+# **Needs:** two cores, no GPU, TensorFlow and PyTorch. **Alone:** 45 minutes to read and try, 75 to do. **Led:** 120
+# minutes. **Before:** nothing. The parts are in the order of the slides; the minutes beside them make two hours. They
+# include the three exercises: *Find the six steps* belongs to section 5, *How much faster is it?* to 3, and *The batch
+# script* to 6.
 #
 # A *rank* is one of the processes that train together. Ranks have numbers from 0; how many there are is the *size*.
 
@@ -417,11 +418,11 @@ check("22.batch_script")
 # then `!sbatch job.sbatch`.
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** The plan of the slides, with the minutes in the headings. For a class, walk through sections 1 to 3
-# together, so that everybody's machine is known to work, and let pairs do the rest. Common mistakes: mpirun of another
-# MPI (both blocks say `MPI_size = 1`); `python` of another environment in a batch script; the speed-up of the first
-# epoch. Section 7 is for a discussion: let the pairs write down their answers before the cells are run. Who is done
-# early runs `six_steps.show` on a script of their own.
+# **Instructor.** Led: 120 minutes, 75 of them for the exercises. The plan of the slides, with the minutes in the
+# headings. For a class, walk through sections 1 to 3 together, so that everybody's machine is known to work, and let
+# pairs do the rest. Common mistakes: mpirun of another MPI (both blocks say `MPI_size = 1`); `python` of another
+# environment in a batch script; the speed-up of the first epoch. Section 7 is for a discussion: let the pairs write
+# down their answers before the cells are run. Who is done early runs `six_steps.show` on a script of their own.
 
 # %% [markdown]
 # ## Keypoints

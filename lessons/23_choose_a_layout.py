@@ -22,8 +22,8 @@
 # - choose the fastest layout that fits, and say which network would change your choice,
 # - run a step on a grid of ranks, and prove that it is the step of one process.
 #
-# **Needs:** two cores, no GPU; four ranks share the cores that you have. **Takes** 15 minutes to read, 60 to do.
-# **Before:** lessons 12, 18 and 20.
+# **Needs:** two cores, no GPU; four ranks share the cores that you have. **Alone:** 15 minutes to read, 60 to do.
+# **Led:** 75 minutes. **Before:** lessons 12, 18 and 20.
 
 # %% [markdown]
 # ## Do you remember?
@@ -223,7 +223,7 @@ check("23.bytes_per_gpu")
 check("23.choose")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 75 minutes, 60 of them for the exercises. In pairs. Let each pair defend its layout for one
+# **Instructor.** Led: 75 minutes, 60 of them for the exercises. In pairs. Let each pair defend its layout for one
 # job before they run `check`: which part of the step would grow with half of the hosts, and which with a slower
 # network? Common wrong answers: fits() is not asked; tensor is always a whole host; one sample per micro-batch. In
 # `23.grid_step` let them write the four ranks in a square first: rows share samples, columns share weights.

@@ -23,7 +23,8 @@
 # - exchange memory for computing with checkpoints, and large batches for more micro-batches,
 # - train it with DDP on ranks, to the last digit as one process does.
 #
-# **Needs:** two cores, no GPU. **Takes** 35 minutes to read, 35 to do. **Before:** lessons 06 and 18.
+# **Needs:** two cores, no GPU. **Alone:** 35 minutes to read, 35 to do. **Led:** 75 minutes. **Before:** lessons 06 and
+# 18.
 
 # %% [markdown]
 # ## Do you remember?
@@ -438,7 +439,7 @@ check("24.attention")
 check("24.train")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 60 minutes, 35 of them for the exercises. `24.attention` takes longest: let them write the
+# **Instructor.** Led: 75 minutes, 40 of them for the exercises. `24.attention` takes longest: let them write the
 # 3 × 3 matrix of scores on paper, and cross out what a token must not see. In `24.loss_scale` nearly everybody looks at
 # the own gradient first; ask what the weights of both ranks are after that step. In `24.accumulate` the mean of means
 # is right for equal micro-batches: ask what the last batch of an epoch looks like. Those who are done early: why does

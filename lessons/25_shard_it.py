@@ -23,7 +23,8 @@
 # - decide whether weights stay after forward, and how many layers are gathered ahead,
 # - save on four ranks, and go on with two, to the same weights.
 #
-# **Needs:** two cores, no GPU. **Takes** 35 minutes to read, 30 to do. **Before:** lessons 18 and 24.
+# **Needs:** two cores, no GPU. **Alone:** 35 minutes to read, 30 to do. **Led:** 65 minutes. **Before:** lessons 18 and
+# 24.
 
 # %% [markdown]
 # ## Do you remember?
@@ -390,7 +391,7 @@ show("25.layer_step")
 check("25.layer_step")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 55 minutes, 30 of them for the exercises. Let one group be
+# **Instructor.** Led: 65 minutes, 35 of them for the exercises. Let one group be
 # the layers and another the clock, and play forward with cards: gathered, used, freed. In `25.layer_step` most forget
 # to divide, or gather the gradient whole. `25.forward_s` is hard for many: let them draw two rows, network and
 # processor, for three layers first. Those who are done early: what does a group of two blocks change in bytes, in

@@ -23,7 +23,8 @@
 # - say what sequence parallelism saves, though it sends as much,
 # - pass keys and values round a ring, and give all ranks as much to do.
 #
-# **Needs:** two cores, no GPU. **Takes** 40 minutes to read, 35 to do. **Before:** lessons 20, 24 and 25.
+# **Needs:** two cores, no GPU. **Alone:** 40 minutes to read, 35 to do. **Led:** 80 minutes. **Before:** lessons 20, 24
+# and 25.
 
 # %% [markdown]
 # ## Do you remember?
@@ -420,7 +421,7 @@ show("26.sequence_parallel")
 check("26.sequence_parallel")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 60 minutes, 35 of them for the exercises.
+# **Instructor.** Led: 80 minutes, 45 of them for the exercises.
 # `26.ring_attention` is the hardest of the course: let them write it for one rank first, with the keys in two halves,
 # and compare with `24.attention`. Then the only new question is whose keys these are. In `26.vocabulary_loss` many
 # subtract their own largest score. Those who are done early: which steps of the ring need no computing at all on rank

@@ -23,7 +23,8 @@
 # - send tokens to experts on other ranks and back, with a gradient,
 # - choose a capacity, and say why the balance of experts is a sum over all ranks.
 #
-# **Needs:** two cores, no GPU. **Takes** 30 minutes to read, 30 to do. **Before:** lessons 20, 24 and 26.
+# **Needs:** two cores, no GPU. **Alone:** 30 minutes to read, 30 to do. **Led:** 65 minutes. **Before:** lessons 20, 24
+# and 26.
 
 # %% [markdown]
 # ## Do you remember?
@@ -347,7 +348,7 @@ show("27.to_experts")
 check("27.to_experts")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 55 minutes, 30 of them for the exercises. Play
+# **Instructor.** Led: 65 minutes, 30 of them for the exercises. Play
 # `27.to_experts` with people: each table is a rank and an expert, cards are tokens; the usual mistake, results in the
 # order of the experts, is seen at once. For the tied weight ask before you run it who will be wrong. Those who are done
 # early: with two experts for each token, what travels twice, and what could travel once?

@@ -22,7 +22,8 @@
 # - find the rank that the others wait for, and what it costs,
 # - write a run's bill, and defend the layout of a model of 7 billion parameters.
 #
-# **Needs:** two cores, no GPU. **Takes** 40 minutes to read, 25 to do. **Before:** lessons 16, 23 and 24.
+# **Needs:** two cores, no GPU. **Alone:** 40 minutes to read, 25 to do. **Led:** 65 minutes. **Before:** lessons 16, 23
+# and 24.
 
 # %% [markdown]
 # ## Do you remember?
@@ -494,7 +495,7 @@ check("28.mfu")
 check("28.product_s")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** In class 50 minutes, 25 of them for the exercises. Let them guess
+# **Instructor.** Led: 65 minutes, 25 of them for the exercises. Let them guess
 # the MFU of the small model before it is measured, and ask what it would be on two threads. In section 4 show the trace
 # of rank 0 first, and let them blame the network. `28.lost`: most divide by the computing time. Section 7 is for pairs:
 # one proposes, the other one asks for parts.

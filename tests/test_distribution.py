@@ -270,16 +270,24 @@ def test_one_name_and_one_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     releases = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert {workbench.__version__, str(citation["version"]), *releases[:1]} == {PROJECT["version"]}
-    assert citation["license"] == PROJECT["license"]
+    assert PROJECT["license"] == f"{citation['license']} AND CC-BY-4.0"
     assert PROJECT["name"] == canonicalize_name(PROJECT["name"]) != "workbench"
 
 
 def test_what_others_made_has_its_licence(built: Path) -> None:
-    """NOTICE names each data file and each bundle that we ship, and is in the wheel."""
+    """NOTICE names each data file and each bundle that we ship; it and both licences are in the wheel and the sdist."""
     files = [path for folder in ("workbench", "docs") for path in (ROOT / folder).rglob("*")]
     theirs = [path for path in files if path.suffix in (".gz", ".LICENSE")]
     assert len(theirs) >= 3
     notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
     assert [path for path in theirs if path.relative_to(ROOT).as_posix() not in notice] == []
-    with zipfile.ZipFile(built / f"{FILE_NAME}-py3-none-any.whl") as wheel:
-        assert wheel.read(f"{FILE_NAME}.dist-info/licenses/NOTICE").decode() == notice
+    with (
+        zipfile.ZipFile(built / f"{FILE_NAME}-py3-none-any.whl") as wheel,
+        tarfile.open(built / f"{FILE_NAME}.tar.gz") as sdist,
+    ):
+        for name in ("LICENSE", "LICENSE-TEXTS", "NOTICE"):
+            content = (ROOT / name).read_bytes()
+            assert wheel.read(f"{FILE_NAME}.dist-info/licenses/{name}") == content
+            packed = sdist.extractfile(f"{FILE_NAME}/{name}")
+            assert packed is not None
+            assert packed.read() == content

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BADGES = {"python": ("Python", "3.10–3.13", "#0a6cbd"), "licence": ("licence", "Apache 2.0", "#2c7a3d")}
+BADGES = {"python": ("Python", "3.10–3.13", "#0a6cbd"), "licence": ("licence", "Apache 2.0, CC BY 4.0", "#2c7a3d")}
 WIDE = 6.6  # pixels a letter
 
 

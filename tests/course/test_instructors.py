@@ -76,3 +76,50 @@ def test_exercises_and_predictions_that_are_named_exist() -> None:
     """By their names, such as `03.ring_allreduce`."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "instructors").glob("*.md")]
     assert set(re.findall(r"`(\d\d\.[a-z]\w*)`", "\n".join(texts))) <= {*names(), *NAMES}
+
+
+HEADS = {
+    path.stem[:2]: re.sub(r"\s*\n# ?", " ", path.read_text(encoding="utf-8"))
+    for path in sorted((ROOT / "lessons").glob("[0-9]*.py"))
+}
+LED = {number: int(re.findall(r"\*\*Led:\*\* (\d+) minutes", text)[0]) for number, text in HEADS.items()}
+NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+NUMBERS |= {"twelve": 12, "fifteen": 15, "twenty": 20, "twenty-five": 25}
+
+
+def test_a_lesson_s_led_minutes_are_its_cells() -> None:
+    """What the head says is the sum of what the instructor's cells say, where there are any: 00 and 01 have none."""
+    cells = {n: [*map(int, re.findall(r"\*\*Instructor\.\*\* Led: (\d+)", text))] for n, text in HEADS.items()}
+    assert {n for n, minutes in cells.items() if not minutes} == {"00", "01"}
+    assert {n: sum(minutes) for n, minutes in cells.items() if minutes} == {n: LED[n] for n in cells if cells[n]}
+    assert [n for n, text in HEADS.items() if text.count("**Instructor.**") != len(cells[n])] == []
+
+
+def test_a_deck_fits_into_the_led_minutes() -> None:
+    """The first minutes that the notes of each slide name, and one for a slide without."""
+    for path in (ROOT / "lessons" / "slides").glob("*.md"):
+        notes = re.findall(r"^Notes:(.*?)(?:\n\n|\Z)", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        named = [re.search(rf"\b({'|'.join(NUMBERS)})\s+minutes?\b", each.lower()) for each in notes]
+        needed = sum(NUMBERS[each[1]] if each else 1 for each in named)
+        assert needed <= LED[path.stem[:2]], (path.name, needed)
+
+
+def test_the_plans_say_the_led_minutes() -> None:
+    """The day's rows begin where the one before ends, and name a lesson's led minutes; so do both other plans."""
+    guide = (ROOT / "instructors" / "guide.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+):(\d\d) \| (?:(\d+) of (\d+) )?\|[^|]*\| (?:(\d\d) )?\|", guide, re.MULTILINE)
+    starts = [60 * int(hour) + int(minute) for hour, minute, *_ in rows]
+    assert (starts[0], starts[-1]) == (9 * 60, 17 * 60)
+    for (*_, taken, led, lesson), begin, end in zip(rows, starts, starts[1:], strict=False):
+        assert not lesson or int(taken) == end - begin <= int(led) == LED[lesson], lesson
+    day = [each[4] for each in rows if each[4]]
+    says = f"take {sum(LED[n] for n in day)} minutes, led in full; it has {sum(int(each[2] or 0) for each in rows)}"
+    assert says in guide
+    others = dict(re.findall(r"^\| (\d\d) [^|]+\| (\d+) \|", guide, re.MULTILINE))
+    assert {n: int(led) for n, led in others.items()} == {n: LED[n] for n in LED if n not in day}
+    plans = (ROOT / "instructors" / "plans.md").read_text(encoding="utf-8")
+    for plan in plans.split("\n## "):
+        if title := re.match(r"(?:Lesson (\d\d): .*|The practical session), (\d+) minutes led\n", plan):
+            ends = re.findall(r"^\| \d+ – (\d+) \|", plan, re.MULTILINE)
+            assert int(title[2]) == int(ends[-1]) == LED[title[1] or "22"], title[0]
+    assert plans.count(" minutes led\n") == 4

@@ -14,7 +14,7 @@ from nbformat import v4
 from workbench.cli.main import parser
 from workbench.config import Settings
 from workbench.course.browser.pictures import Pictures
-from workbench.course.build import KINDS, ROOT, read
+from workbench.course.build import KINDS, LICENCES, ROOT, read
 from workbench.course.links import Lesson, course, navigation
 from workbench.course.site import command_line, notebooks, stage, texts
 from workbench.course.site.__main__ import main
@@ -50,7 +50,7 @@ def test_the_last_cell_is_the_links(tmp_path: Path) -> None:
     """Of every kind of notebook, marked so that the site makes its own; and they are once on the page."""
     for kind in KINDS:
         built = read(ROOT / "lessons" / "03_ring_allreduce.py", kind)
-        assert built.cells[-1].source == navigation(COURSE, "03_ring_allreduce", kind)
+        assert built.cells[-1].source == f"{navigation(COURSE, '03_ring_allreduce', kind)}\n\n{LICENCES}"
         page = notebooks.page(built, COURSE, "03_ring_allreduce", kind, {f"{kind}/03_ring_allreduce"})
         assert sum("04_parallel_sgd.ipynb" in cell.source for cell in page.cells) == 1
 

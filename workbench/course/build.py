@@ -45,6 +45,7 @@ BOUNDS = ROOT / "lessons" / "bounds.cfg"
 _BUSY_PERCENT, _LOOK_S = 10.0, 2.0
 _NO_CACHE = shutil.ignore_patterns("__pycache__")
 KINDS = ("notebooks", "exercises", "solutions")
+LICENCES = "Texts: the workbench project, [CC BY 4.0](https://creativecommons.org/licenses/by/4.0/). Code: Apache 2.0."
 _EXAMPLES = ROOT / "examples"
 SESSION = ("test_horovod", "tensorflow_horovod_basic", "tensorflow_horovod", "pytorch_horovod", "resnet")
 """The examples that lesson 22 starts; they lie beside its notebook."""
@@ -119,7 +120,7 @@ def _head(notebook: Any) -> Any:
 def _links(lesson: Path, kind: str) -> Any:
     """The last cell: to the lessons before and after, to the exercises and back."""
     text = navigation(course(lesson.parent), lesson.stem, kind)
-    return nbformat.v4.new_markdown_cell(text, metadata={"workbench": {"links": True}})
+    return nbformat.v4.new_markdown_cell(f"{text}\n\n{LICENCES}", metadata={"workbench": {"links": True}})
 
 
 def _filled(cell: Any, solved: bool, graded: set[str]) -> Any:

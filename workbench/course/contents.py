@@ -1,4 +1,4 @@
-"""The table of contents that the side bar in JupyterLab reads: lessons with their minutes, and their exercises.
+"""The table of contents that the side bar in JupyterLab reads: lessons, their minutes alone, and their exercises.
 
 ``make lessons`` writes it into the extension.
 """
@@ -16,7 +16,7 @@ from workbench.course.tasks import names, task
 FILE = Path(__file__).parents[1] / "labextensions" / "data-parallel-workbench" / "static" / "course.json"
 TWO_HOURS = ("01", "02", "03", "04", "11")
 """The lessons whose exercises a class does in two hours, as README.md says; of 11 four cards."""
-_MINUTES = re.compile(r"\*\*Takes\*\* (?:about )?(\d+) minutes to read(?: and try)?,? ?(\d+)?")
+_MINUTES = re.compile(r"\*\*Alone:\*\* (\d+) minutes to read(?: and try)?,? ?(\d+)?")
 
 
 def contents(lessons: Path) -> dict[str, Any]:
@@ -56,9 +56,9 @@ def _exercise(name: str) -> dict[str, Any]:
 
 
 def _minutes(lesson: Path) -> int:
-    """To read, and to do."""
+    """Alone: to read, and to do."""
     text = re.sub(r"\s*\n# ?", " ", lesson.read_text(encoding="utf-8"))
     found = _MINUTES.search(text)
     if found is None:
-        raise ValueError(f"{lesson.name} does not say in its head how many minutes it takes: '**Takes** 10 minutes …'")
+        raise ValueError(f"{lesson.name} does not say in its head how long it takes: '**Alone:** 10 minutes to read'")
     return int(found[1]) + int(found[2] or 0)

@@ -115,7 +115,7 @@ function withoutOutputs(content) {
 
 /** One lesson: its title opens it, and below are its exercises. `update` writes what has changed into the same nodes. */
 function row(course, lesson, actions) {
-  const minutes = element("span", { className: "wb-minutes", textContent: `${lesson.minutes} min` });
+  const minutes = element("span", { className: "wb-minutes", textContent: `${lesson.minutes} min`, title: "for one who reads and works alone" });
   const title = button(name(lesson), () => actions.open("notebooks", lesson), "wb-title");
   const exercises = lesson.exercises.map(exercise => {
     const mark = element("span", { className: "wb-mark" });
@@ -228,9 +228,9 @@ function welcomePage(course, actions) {
     element(
       "ul",
       {},
-      element("li", {}, "A first look: ", open(first, name(first)), `, ${first.minutes} minutes.`),
+      element("li", {}, "A first look: ", open(first, name(first)), `, ${first.minutes} minutes alone.`),
       element("li", {}, "Two hours in a class: the exercises of lessons ", ...numbers(course.twoHours), "; of the last one, four cards."),
-      element("li", {}, `All ${course.lessons.length} lessons: ${hours} hours. They are in the side bar, with your progress.`)
+      element("li", {}, `All ${course.lessons.length} lessons: ${hours} hours alone. They are in the side bar, with your progress.`)
     ),
     heading("Your copies"),
     paragraph(
