@@ -80,11 +80,12 @@ def folder() -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.timeout(500)
-def test_a_class_of_three_plays_a_lesson_beside_an_attacker(folder: Path, tmp_path: Path) -> None:
+def test_a_class_of_three_plays_a_lesson_beside_an_attacker(folder: Path) -> None:
     """With engines: nothing fails, nothing hangs, every attack is held, and the class is gone."""
     words = ("--learners", "3", "--lessons", "02", "--minutes", "5", "--hostile", "--disk", "100", "--memory", "1500")
-    command = [str(learners_python(tmp_path)), "-m", "workbench.cli.main", "class", "rehearse", str(folder), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with learners_python() as python:
+        command = [str(python), "-m", "workbench.cli.main", "class", "rehearse", str(folder), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search("first verdict, 3 at once: median .* s, nine of ten .* s", done.stdout)
     assert "lessons 02: 2 learners at once" in done.stdout

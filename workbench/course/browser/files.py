@@ -23,7 +23,8 @@ _PACKAGE = ROOT / "workbench"
 _SUFFIXES = (".py", ".css", ".gz", ".html", ".js", ".json", ".svg", ".txt")
 # What needs processes, frameworks or a network, and builds or grades.
 _LEFT_OUT = (
-    *("as_horovod/", "calibration/", "cluster/", "convert/", "course/grading/", "course/site/", "executors/", "jax/"),
+    *("as_horovod/", "calibration/", "cli/class_server/", "cluster/", "convert/", "course/classroom/"),
+    *("course/grading/", "course/site/", "course/slides/", "executors/", "jax/"),
     *("keras/", "labextensions/", "mxnet/", "ray/", "spark/", "tensorflow/", "tf/", "torch/"),
     "data/shakespeare.txt.gz",  # for models of torch
 )
