@@ -221,3 +221,12 @@ def test_ctrl_c_ends_a_notebook_with_its_exit_code(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 130
     assert "Interrupt" not in done.stderr
+
+
+def test_every_solution_passes_in_its_notebook() -> None:
+    """Where a learner would run it: with the notebook's imports, not with those of the task's file."""
+    import nbformat
+
+    for path in sorted((ROOT / "solutions").glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            assert "✗" not in str(cell.get("outputs", "")), f"{path.name}: {cell.source[:60]}"

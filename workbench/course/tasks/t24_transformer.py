@@ -158,7 +158,7 @@ def segments(layers: Any, inside: Any, between: Any) -> Any:
 
     ### BEGIN SOLUTION
     def peak(length: int) -> Any:
-        return math.ceil(layers / length) * between + length * inside
+        return -(-layers // length) * between + length * inside
 
     best = min(range(1, layers + 1), key=peak)
     return best, peak(best)
