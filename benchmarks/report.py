@@ -77,6 +77,17 @@ def markdown(kind: str, machine: Mapping[str, Any], results: Sequence[Result]) -
     return "\n".join([*lines, *(["", *runtime(idle)] if idle else []), ""])
 
 
+def speeds(machine: Mapping[str, Any]) -> list[str]:
+    """What bounds a collective there; of older results it is not known."""
+    if "copy_gb_s" not in machine:
+        return []
+    copies, flag, wake = (machine[name] for name in ("copy_gb_s", "flag_us", "wake_us"))
+    return [
+        f"One core copies {copies:g} GB/s; a flag in shared memory takes {flag:g} µs to another process, a wake-up "
+        f"{wake:g} µs."
+    ]
+
+
 def about(machine: Mapping[str, Any]) -> list[str]:
     """The machine, and a warning where others were busy on it."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
@@ -86,6 +97,7 @@ def about(machine: Mapping[str, Any]) -> list[str]:
     return [
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}. {versions}; "
         f"{machine['mpi']}. {machine['date']}.",
+        *speeds(machine),
         "",
         f"Load average (1/5/15 min) before {before}, after {after}. Other processes took {others:g} % of the machine's "
         f"CPU time.{warning}",

@@ -235,4 +235,6 @@ def test_a_short_run_has_all_peers(jobs: Runner, tmp_path: Path) -> None:
     }
     assert "Where a peer wins over" in text
     assert everything["machine"]["cores"] >= 1
+    assert everything["machine"]["copy_gb_s"] > 0.1
+    assert 0 < everything["machine"]["flag_us"] < 1000
     assert picture.lstrip().startswith("<?xml")
