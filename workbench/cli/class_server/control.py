@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -122,6 +122,8 @@ def down(folder: Path) -> list[str]:
     """
     place = Place.read(folder)
     _end(place)
+    if not place.apart:
+        _kill([*_servers(place)])
     collected = folder / "collected"
     told, left_out, count = [], list[str](), 0
     for learner in place.learners:
@@ -330,13 +332,24 @@ def _end(place: Place) -> None:
         family = [hub, *hub.children(recursive=True)]
         hub.terminate()
         family = psutil.wait_procs(family, timeout=_END_S)[1]
-    family += [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(place.hub)]
-    for process in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(family, timeout=_END_S)
+    _kill([*family, *(each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(place.hub))])
     if place.slurm is not None:
         subprocess.run(["scancel", f"--name={place.job}"], capture_output=True, timeout=_END_S)
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=_END_S)
+
+
+def _servers(place: Place) -> Iterator[psutil.Process]:
+    """What a hub that was killed has left of learners who are no users of their own: servers, kernels, engines."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if f":{place.inner[0]}/" in process.environ().get("JUPYTERHUB_API_URL", ""):
+                yield process
 
 
 def _unverified(place: Place) -> ssl.SSLContext | None:
