@@ -32,7 +32,8 @@ def free_port() -> int:
 
 def test_names_are_those_that_a_system_takes() -> None:
     """Umlauts are written out, spaces are hyphens; two that become one are refused, with both."""
-    assert control._checked(["Jürgen Groß", "ada", "O'Neil.B"]) == ["juergen-gross", "ada", "oneil-b"]
+    given = ["Jürgen Groß", "ada", "O'Neil.B", "Ju\u0308rgen", "José", "Søren Łukasz"]
+    assert list(control._checked(given)) == ["juergen-gross", "ada", "oneil-b", "juergen", "jose", "soren-lukasz"]
     with pytest.raises(LaunchError, match="'Ada' and 'ada' would both sign in as ada"):
         control._checked(["Ada", "ada"])
     with pytest.raises(LaunchError, match="'…' has no letter or digit"):
@@ -57,24 +58,55 @@ def test_names_from_a_file(tmp_path: Path) -> None:
         ({"password": "short"}, "at least 8 characters"),
         ({"cert": "/nowhere.pem"}, "/nowhere.pem is not there"),
         ({"cert": __file__}, "HTTPS needs both"),
+        ({"port": 70_000}, "--port 70000: a port is a number from 1 to 65535"),
     ],
 )
 def test_what_is_refused_begins_nothing(wanted: dict[str, Any], told: str, tmp_path: Path) -> None:
     """And the folder is not made."""
-    place = Place(tmp_path / "class", free_port(), "127.0.0.1", **wanted)
+    place = Place(tmp_path / "class", **{"port": free_port(), "host": "127.0.0.1", **wanted})
     with pytest.raises(LaunchError, match=re.escape(told)):
         control.up(place, ["ada"])
     assert not place.folder.exists()
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_named() -> None:
     """With the address, and what to do."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"127\.0\.0\.1:{port} cannot be used.*--port"):
-            control.up(Place(tmp_path / "class", port, "127.0.0.1"), ["ada"])
+            control.up(Place(Path(f"/tmp/wb-none-{port}"), port, "127.0.0.1"), ["ada"])
+
+
+def test_a_folder_with_other_things_is_not_taken(tmp_path: Path) -> None:
+    """What is in it stays; what an earlier class has collected is no hindrance."""
+    (tmp_path / "collected").mkdir()
+    (tmp_path / "learners").mkdir()
+    with pytest.raises(LaunchError, match="is not empty, and has no class in it"):
+        control.up(Place(tmp_path, free_port(), "127.0.0.1"), ["ada"])
+    assert sorted(os.listdir(tmp_path)) == ["collected", "learners"]
+
+
+def test_what_cannot_be_collected_is_named_and_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that cannot be written, a link; and a reader that does not end is not waited for."""
+    place = Place(tmp_path, learners=["ada", "alan"])
+    for name in place.learners:
+        (place.home(name) / ".config").mkdir(parents=True)
+        (place.home(name) / ".config" / "no-work").write_text("")
+        (place.home(name) / "answer.txt").write_text(name)
+    (place.home("ada") / "link").symlink_to("/etc/passwd")
+    place.write()
+    told = control.collect(tmp_path, tmp_path / "handed-in")
+    assert told == [
+        "ada: 'link' (Too many levels of symbolic links) was left out",
+        f"2 files of 2 learners are in {tmp_path / 'handed-in'}.",
+    ]
+    monkeypatch.setattr(control, "_COLLECT_S", 0.0)
+    with pytest.raises(LaunchError, match="alan: its files were not read within 0 s"):
+        control.collect(tmp_path, tmp_path / "again")
 
 
 def test_the_class_is_remembered_for_its_owner_alone(tmp_path: Path) -> None:
@@ -161,8 +193,10 @@ def test_a_class_of_two_is_kept_apart_and_leaves_nothing(running: Place, python:
 
     told = workbench_class(python, "down", str(running.folder))
     assert "files of 2 learners" in told
-    assert (running.folder / "collected" / running.learners[1] / "mine.txt").read_text() == "42"
+    (collected,) = (running.folder / "collected").iterdir()
+    assert (collected / running.learners[1] / "mine.txt").read_text() == "42"
     assert os.listdir(running.folder) == ["collected"]
+    assert (running.folder / "collected").stat().st_mode & 0o077 == 0
     assert not limits.taken(running.learners)
     assert str(running.folder) not in Path("/proc/mounts").read_text()
 
@@ -213,7 +247,7 @@ def goes_on(running: Place, python: Path, alan: Learner) -> None:
     alan.socket.close()
     hub.kill()
     psutil.wait_procs([hub])
-    told = workbench_class(python, "up", str(running.folder), "--host", "127.0.0.1", "--port", str(running.port))
+    told = workbench_class(python, "up", str(running.folder), "--disk", "0", "--password", "is-not-looked-at")
     assert f"A class for 2 at {running.address}" in told
     assert PASSWORD in told
     alan.lab()

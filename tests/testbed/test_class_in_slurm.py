@@ -42,9 +42,9 @@ def folder(slurm: Hosts) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_servers_are_jobs_that_end_with_the_class(slurm: Hosts, folder: Path) -> None:
+def test_servers_are_jobs_that_end_with_the_class(slurm: Hosts, folder: Path, tmp_path: Path) -> None:
     """Two learners sign in through the first host; their work is collected, and no job is left, nor after a kill."""
-    names = folder / "names"
+    names = tmp_path / "names"
     names.write_text("ada\nalan\n")
     where = ("--names", str(names), "--host", slurm.addresses[0], "--port", "8123", "--password", PASSWORD)
     words = (*where, "--memory", "1500", "--slurm=--time=10:00 --partition=main", "--cores", "3")
@@ -61,5 +61,6 @@ def test_servers_are_jobs_that_end_with_the_class(slurm: Hosts, folder: Path) ->
     hub.kill()
     down = slurm.run(0, sys.executable, *CLASS, "down", str(folder))
     assert "files of 2 learners are in" in down.stdout, down.stderr
-    assert [(folder / "collected" / name / "mine.txt").read_text() for name in ("ada", "alan")] == ["42", "42"]
+    (collected,) = (folder / "collected").iterdir()
+    assert [(collected / name / "mine.txt").read_text() for name in ("ada", "alan")] == ["42", "42"]
     assert slurm.run(0, "squeue", "-h", "-t", "PENDING,RUNNING").stdout == ""

@@ -209,7 +209,7 @@ class Cluster:
         """On this machine: many users may start engines at the same moment, as in a class."""
         if not isinstance(self._place, Here):
             return nullcontext()
-        return in_turn(2 * timeout_s, lambda: self._now("others on this machine start engines: then these start"))
+        return in_turn(timeout_s, lambda: self._now("others on this machine start engines: then these start"))
 
     def _explain(self, error: Exception, report: str, timeout_s: float) -> None:
         kind = "MPI engine" if self.mpi else "engine"

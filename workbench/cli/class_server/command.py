@@ -48,7 +48,7 @@ def parser() -> Parser:
     begin.add_argument("--learners", type=int, default=0, metavar="N", help="they are called learner01 …")
     begin.add_argument("--names", type=Path, metavar="FILE", help="instead: a name in each line")
     begin.add_argument("--host", default="", help="the address to listen on; default: this machine's in its network")
-    begin.add_argument("--port", type=int, default=8000, help="default: 8000")
+    begin.add_argument("--port", type=int, default=0, help="default: 8000")
     begin.add_argument("--password", default="", help="of the class; default: four words by chance")
     begin.add_argument("--tokens", action="store_true", help="a token for each learner instead, in tokens.csv")
     begin.add_argument("--cert", default="", metavar="FILE", help="certificate, for HTTPS")

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import secrets
+import select
+import shlex
 import shutil
 import socket
 import ssl
@@ -13,13 +15,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from errno import EISDIR, ENAMETOOLONG, ENOTDIR
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
+from unicodedata import normalize
 
 import psutil
 
@@ -37,39 +41,96 @@ NEEDS = ("jupyterhub==6.1.1", "configurable-http-proxy==0.4.0", "jupyterhub-idle
 _WORDS = (
     "amber birch cedar coral dune elm fern fjord grove heron iris jade larch maple olive otter pine reed stone tide"
 )
-_PLAIN = str.maketrans(dict(zip("äöüß _.", ("ae", "oe", "ue", "ss", "-", "-", "-"), strict=True)))
-_BEGIN_S, _END_S, _COLLECT_S = 90.0, 30.0, 120.0
+_PLAIN = str.maketrans(dict(zip("äöüßøł _.", ("ae", "oe", "ue", "ss", "o", "l", "-", "-", "-"), strict=True)))
+_BEGIN_S, _END_S, _COLLECT_S, _MOST_FILES = 90.0, 30.0, 120.0, 20_000
 _MOST_PATH = 49  # of a home: a socket's name has 103 bytes, of which Jupyter takes 49, and .run/ 5
 
 
 def up(place: Place, names: Sequence[str], tokens: bool = False) -> list[str]:
-    """Begin a class; what to tell, line by line.
+    """Begin a class, or go on with one whose hub has ended; what to tell, line by line.
+
+    A class that goes on does so as it was begun: of what is wanted only new learners, host and port count.
 
     Args:
         place: what is wanted; ``names`` come into it.
         names: of the learners.
-        tokens: has each a token of its own, in place of the class's password?
+        tokens: has each a token of its own, in place of the class's password? So it is in any case where learners are
+            kept apart and no password was chosen.
 
     Raises:
         LaunchError: something is in the way; nothing has been begun then.
     """
     if not has("jupyterlab"):
         raise LaunchError("`workbench class up` needs jupyterlab in this Python environment.")
+    there = _old(place.folder)
+    called = _checked(names) if names or there is None else {}
+    new = [name for name in called if there is None or name not in there.learners]
+    chosen = bool(place.password)
+    place = _as_begun(there, place, new) if there is not None else _wanted(place)
+    place.learners += new
+    if bool(there.tokens) if there is not None else tokens or (place.apart and not chosen):
+        place.tokens = {name: place.tokens.get(name) or _secret() for name in place.learners}
+    _refuse(place, new)
+    if there is not None:
+        if (running := there.process()) is not None:
+            running.kill()  # not ended in order: so the learners' servers go on
+            running.wait(_END_S)
+        _end(there)  # what the hub has left
+    _free(place)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    place.folder.chmod(0o711)  # learners reach their own folders, and list no others
+    place.hub.mkdir(mode=0o700, exist_ok=True)
+    place.write()
+    environment = _environment(place)
+    if place.tokens:
+        lines = "".join(f"{name},{token}\n" for name, token in place.tokens.items())
+        place.tokens_file.touch(mode=0o600)
+        write_whole(place.tokens_file, lines.encode())
+    _ready(place, new)
+    _begin(place, environment)
+    return [
+        f"A class for {len(place.learners)} at {place.address}",
+        *(f"{given} signs in as {plain}" for plain, given in called.items() if plain != given),
+        f"names: {_listed(place.learners)}; "
+        + (f"each has a token, in {place.tokens_file}" if place.tokens else f"password: {place.password}"),
+        *_code(place, environment),
+        limits.kept(place),
+        *_warnings(place),
+        f"workbench class down {shlex.quote(str(place.folder))} ends it, and collects the work.",
+    ]
+
+
+def _wanted(place: Place) -> Place:
+    """A new class, with what was not said."""
+    folder, ours = place.folder, {"collected"}
+    if (folder / "env" / "ready").exists():
+        ours.add("env")  # of an earlier class
+    if folder.exists() and {each.name for each in folder.iterdir()} - ours:
+        raise LaunchError(f"{folder} is not empty, and has no class in it: name a new folder.")
+    return replace(
+        place,
+        apart=os.geteuid() == 0 and place.slurm is None,
+        host=place.host or addresses()[0],
+        port=place.port or 8000,
+        password=place.password or _secret(),
+        inner=[free_port(), free_port()],
+    )
+
+
+def _as_begun(there: Place, wanted: Place, new: Sequence[str]) -> Place:
+    """The class of before, at the address that is wanted now."""
+    if there.process() is not None and not new:
+        raise LaunchError(f"A class runs in {there.folder}, at {there.address}. End it: workbench class down.")
+    if there.apart != (os.geteuid() == 0 and there.slurm is None):
+        raise LaunchError(f"Root began this class, or {there.folder} is another user's: go on as who began it.")
+    return replace(there, host=wanted.host or there.host, port=wanted.port or there.port)
+
+
+def _refuse(place: Place, new: Sequence[str]) -> None:
     if place.slurm is not None and not shutil.which("sbatch"):
         raise LaunchError("--slurm: there is no sbatch on PATH.")
-    there = _old(place.folder)  # of a hub that was killed, or of a machine that was switched off: the class goes on
-    if there is not None and there.process() is not None:
-        raise LaunchError(f"A class runs in {place.folder} already, at {there.address}. End it: workbench class down.")
-    before = there.learners if there is not None else []
-    new = [name for name in (_checked(names) if names or not before else []) if name not in before]
-    place.learners, place.apart = [*before, *new], os.geteuid() == 0 and place.slurm is None
-    place.host = place.host or addresses()[0]
-    if place.password and len(place.password) < 8:
+    if not place.tokens and len(place.password) < 8:
         raise LaunchError("The password of a class has at least 8 characters.")
-    place.password = place.password or (there.password if there else "") or _secret()
-    if tokens or (there is not None and there.tokens):
-        known = there.tokens if there is not None else {}
-        place.tokens = {name: known.get(name) or _secret() for name in place.learners}
     for file in filter(None, (place.cert, place.key)):
         if not Path(file).is_file():
             raise LaunchError(f"{file} is not there. --cert and --key are files with a certificate and its key.")
@@ -79,39 +140,21 @@ def up(place: Place, names: Sequence[str], tokens: bool = False) -> list[str]:
         raise LaunchError(
             f"This machine has a user {limits.user(name)}, of another class: end that one first, or take --names."
         )
-    if there is not None:
-        _end(there)  # what a hub that was killed has left
-    _free(place)
-    longest = max(len(str(place.home(name)).encode()) for name in place.learners)
-    if longest > _MOST_PATH:
-        raise LaunchError(
-            f"{place.folder} is too long a path for sockets below it: at most {_MOST_PATH} bytes with a learner's name."
-        )
-    place.folder.mkdir(parents=True, exist_ok=True)
-    place.folder.chmod(0o711)  # learners reach their own folders, and list no others
-    place.hub.mkdir(mode=0o700, exist_ok=True)
-    environment = _environment(place)
-    place.inner = there.inner if there is not None else [free_port(), free_port()]
-    place.write()
-    if place.tokens:
-        lines = "".join(f"{name},{token}\n" for name, token in place.tokens.items())
-        place.tokens_file.touch(mode=0o600)
-        write_whole(place.tokens_file, lines.encode())
-    _ready(place, new)
-    _begin(place, environment)
+    if not 0 < place.port < 65536:
+        raise LaunchError(f"--port {place.port}: a port is a number from 1 to 65535.")
+    if max(len(str(place.home(name)).encode()) for name in place.learners) > _MOST_PATH:
+        most = f"at most {_MOST_PATH} bytes with a learner's name"
+        raise LaunchError(f"{place.folder} is too long a path for sockets below it: {most}.")
+
+
+def _warnings(place: Place) -> Iterator[str]:
     carried = psutil.virtual_memory().available // (600 << 20)
-    few = f"This machine has memory for about {carried}." if carried < len(place.learners) else ""
-    return [
-        f"A class for {len(place.learners)} at {place.address}",
-        f"names: {_listed(place.learners)}; "
-        + (f"each has a token, in {place.tokens_file}" if place.tokens else f"password: {place.password}"),
-        *_code(place, environment),
-        limits.kept(place),
-        *filter(
-            None, [few, "" if place.cert else "Without --cert and --key all of it goes unencrypted over the network."]
-        ),
-        f"workbench class down {place.folder} ends it, and collects the work.",
-    ]
+    if carried < len(place.learners):
+        yield f"This machine has memory for about {carried}."
+    if place.apart and not place.tokens:
+        yield "With one password for all, a learner can sign in as another one. Leave it out: then each has a token."
+    if not place.cert:
+        yield "Without --cert and --key all of it goes unencrypted over the network."
 
 
 def down(folder: Path) -> list[str]:
@@ -124,27 +167,19 @@ def down(folder: Path) -> list[str]:
     _end(place)
     if not place.apart:
         _kill([*_servers(place)])
-    collected = folder / "collected"
-    told, left_out, count = [], list[str](), 0
-    for learner in place.learners:
-        if place.apart:
-            limits.end(learner)
-        try:
-            files, missing = _collect(place, learner, collected / learner)
-            limits.remove(place, learner)
-            count, left_out = count + files, left_out + missing
-        except (OSError, LaunchError) as error:
-            told.append(f"{learner}: {error}; the work is still in {place.home(learner)}.")
-    if told:
-        raise LaunchError("\n".join([*told, "Nothing else was taken away. Try again: workbench class down."]))
+    for learner in place.learners if place.apart else ():
+        limits.end(learner)
+    failed, told = _collected(place, folder / "collected" / time.strftime("%Y-%m-%d-%H%M%S"), limits.remove)
+    if failed:
+        again = "Their work is still in the class, nothing else. Try again: workbench class down."
+        raise LaunchError("\n".join([*failed, *told, again]))
     place.tokens_file.unlink(missing_ok=True)
-    for part in (place.hub, folder / "env", folder / "learners"):
+    for part in (place.hub, folder / "env"):
         shutil.rmtree(part, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (folder / "learners").rmdir()
     (folder / "class.json").unlink()
-    return [
-        *left_out,
-        f"{count} files of {len(place.learners)} learners are in {collected}. Nothing else is left of the class.",
-    ]
+    return [*told, "Nothing else is left of the class."]
 
 
 def collect(folder: Path, target: Path | None = None) -> list[str]:
@@ -153,18 +188,31 @@ def collect(folder: Path, target: Path | None = None) -> list[str]:
     Raises:
         LaunchError: there is no class, or the work of somebody cannot be read; that of the others is there.
     """
-    place, told, failed, count = Place.read(folder), list[str](), list[str](), 0
     target = target or folder / "collected" / time.strftime("%Y-%m-%d-%H%M%S")
-    for learner in place.learners:
-        try:
-            files, missing = _collect(place, learner, target / learner)
-            count, told = count + files, told + missing
-        except (OSError, LaunchError) as error:
-            failed.append(f"{learner}: {error}")
-    told.append(f"{count} files of {len(place.learners)} learners are in {target}.")
+    failed, told = _collected(Place.read(folder), target, lambda place, learner: None)
     if failed:
         raise LaunchError("\n".join([*failed, *told]))
     return told
+
+
+def _collected(place: Place, target: Path, then: Callable[[Place, str], None]) -> tuple[list[str], list[str]]:
+    """Collect from all, whatever happens with one of them; whose work was not collected, and what to tell."""
+    failed, told, count, all_ = list[str](), list[str](), 0, list(place.learners)
+    target.mkdir(parents=True, exist_ok=True)
+    for each in {target, place.folder / "collected"} if target.parent.name == "collected" else {target}:
+        each.chmod(0o700)  # nobody else's to read
+    for learner in all_:
+        try:
+            files, missing = _collect(place, learner, target / learner)
+            then(place, learner)
+            count, told = count + files, told + missing
+        except (OSError, LaunchError) as error:
+            failed.append(f"{learner}: {error}")
+            continue
+        if then is limits.remove:
+            place.learners.remove(learner)
+            place.write()
+    return failed, [*told, f"{count} files of {len(all_) - len(failed)} learners are in {target}."]
 
 
 def names(number: int, file: Path | None) -> list[str]:
@@ -178,7 +226,7 @@ def names(number: int, file: Path | None) -> list[str]:
     try:
         return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise LaunchError(f"{file} cannot be read: {error}.") from None
+        raise LaunchError(f"{file} cannot be read: {error}. Names are in UTF-8, one in a line.") from None
 
 
 def _secret() -> str:
@@ -186,15 +234,15 @@ def _secret() -> str:
     return "-".join([*(secrets.choice(_WORDS.split()) for _ in range(4)), f"{secrets.randbelow(10_000):04}"])
 
 
-def _checked(names: Sequence[str]) -> list[str]:
-    """What JupyterHub and the system take: small letters, digits and hyphens; umlauts are written out.
+def _checked(names: Sequence[str]) -> dict[str, str]:
+    """What JupyterHub and the system take, and how it was given: small letters, digits and hyphens.
 
     Raises:
         LaunchError: a name is there twice, or nothing is left of it.
     """
     found: dict[str, str] = {}
     for name in names:
-        plain = name.lower().translate(_PLAIN)
+        plain = normalize("NFKD", normalize("NFC", name).lower().translate(_PLAIN))  # umlauts are written out
         plain = "".join(each for each in plain if each.isascii() and (each.isalnum() or each == "-")).strip("-")[:24]
         if not plain:
             raise LaunchError(f"{name!r} has no letter or digit for a name to sign in with.")
@@ -205,7 +253,7 @@ def _checked(names: Sequence[str]) -> list[str]:
         found[plain] = name
     if not found:
         raise LaunchError("A class needs a learner at least: --learners 30, or --names FILE.")
-    return list(found)
+    return found
 
 
 def _old(folder: Path) -> Place | None:
@@ -298,7 +346,7 @@ def _begin(place: Place, environment: Path) -> None:
     Raises:
         LaunchError: it does not.
     """
-    log = (place.hub / "hub.log").open("ab")
+    log = open(place.hub / "hub.log", "ab", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
     here = Path(sys.executable).parent  # where mpiexec may be
     path = f"{environment / 'bin'}:{here}:{child_environment().get('PATH', '')}"
     with log:
@@ -311,12 +359,16 @@ def _begin(place: Place, environment: Path) -> None:
             stderr=log,
             start_new_session=True,
         )
+    with contextlib.suppress(OSError):  # where memory ends, the system does not choose the hub, if we may say so
+        Path(f"/proc/{hub.pid}/oom_score_adj").write_text("-900")
     place.pid, place.begun = hub.pid, psutil.Process(hub.pid).create_time()
     place.write()
     until = time.monotonic() + _BEGIN_S
+    secured = urllib.request.HTTPSHandler(context=_unverified(place))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), secured)  # this machine asks itself
     while time.monotonic() < until and hub.poll() is None:
         try:
-            with urllib.request.urlopen(f"{place.address}hub/health", timeout=2, context=_unverified(place)):
+            with opener.open(f"{place.address}hub/health", timeout=2):
                 return
         except OSError:
             time.sleep(0.2)
@@ -332,7 +384,12 @@ def _end(place: Place) -> None:
         family = [hub, *hub.children(recursive=True)]
         hub.terminate()
         family = psutil.wait_procs(family, timeout=_END_S)[1]
-    _kill([*family, *(each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(place.hub))])
+    family += [
+        each
+        for each in psutil.process_iter(["cwd", "cmdline"])
+        if each.info["cwd"] == str(place.hub) and str(place.folder / "env") in " ".join(each.info["cmdline"] or ())
+    ]
+    _kill(family)
     if place.slurm is not None:
         subprocess.run(["scancel", f"--name={place.job}"], capture_output=True, timeout=_END_S)
 
@@ -381,26 +438,45 @@ def _collect(place: Place, learner: str, target: Path) -> tuple[int, list[str]]:
     most = 2 * (place.disk_mib or 1024) << 20
     rights = limits.rights(learner) if place.apart else {}
     words = [sys.executable, "-m", "workbench.cli.class_server.hand_over", str(place.home(learner)), str(most)]
-    count = 0
-    with tempfile.TemporaryFile("w+") as said:
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, cwd="/", **rights) as reader:
-            late = threading.Timer(_COLLECT_S, reader.kill)
-            late.start()
-            try:
-                with tarfile.open(fileobj=reader.stdout, mode="r|") as archive:
-                    for each in archive:
-                        most -= each.size
-                        name, file = PurePosixPath(each.name), archive.extractfile(each) if each.isfile() else None
-                        if file is None or most < 0 or name.is_absolute() or ".." in name.parts:
-                            continue
+    left_out, count, until = list[str](), 0, time.monotonic() + _COLLECT_S
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as said,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said, cwd="/", **rights) as reader,
+    ):
+        assert reader.stdout is not None
+        try:
+            with tarfile.open(fileobj=_Patient(reader.stdout, until), mode="r|") as archive:  # type: ignore[call-overload]
+                for each in archive:
+                    most -= each.size
+                    name, file = PurePosixPath(each.name), archive.extractfile(each) if each.isfile() else None
+                    if file is None or most < 0 or name.is_absolute() or ".." in name.parts:
+                        continue
+                    if (count := count + 1) > _MOST_FILES:
+                        raise LaunchError(f"more than {_MOST_FILES} files")
+                    try:
                         (target / name).parent.mkdir(parents=True, exist_ok=True)
                         with file, (target / name).open("wb") as copy:
                             shutil.copyfileobj(file, copy)
-                        count += 1
-            except tarfile.TarError as error:
-                raise LaunchError(f"its files cannot be read to their end ({error})") from None
-            finally:
-                late.cancel()
-                reader.kill()
+                    except (OSError, ValueError) as error:
+                        if isinstance(error, OSError) and error.errno not in (ENAMETOOLONG, ENOTDIR, EISDIR):
+                            raise
+                        left_out.append(f"{each.name[:80]!a} ({error})")
+        except tarfile.TarError as error:
+            raise LaunchError(f"its files cannot be read to their end ({error})") from None
+        finally:
+            reader.kill()
         said.seek(0)
-        return count, [f"{learner}: {clean(line)} was left out" for line in said.read(4096).splitlines()]
+        left_out += said.read(4096).splitlines()
+    return count, [f"{learner}: {clean(line)} was left out" for line in left_out]
+
+
+class _Patient:
+    """A pipe that is read until some time, and not for ever."""
+
+    def __init__(self, pipe: IO[bytes], until: float) -> None:
+        self._pipe, self._until = pipe, until
+
+    def read(self, size: int) -> bytes:
+        if not select.select([self._pipe], [], [], max(0.0, self._until - time.monotonic()))[0]:
+            raise LaunchError(f"its files were not read within {_COLLECT_S:.0f} s")
+        return os.read(self._pipe.fileno(), size)

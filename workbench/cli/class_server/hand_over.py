@@ -10,7 +10,6 @@ import os
 import stat
 import sys
 import tarfile
-from contextlib import suppress
 from typing import BinaryIO
 
 SKIPPED = (".cache", ".ipython", ".local", ".run", ".config", ".jupyter", "lost+found")
@@ -30,20 +29,22 @@ def main(folder: str, most: int) -> None:
     """Write the archive."""
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
         for at, folders, names in os.walk(folder):
-            folders[:] = sorted(each for each in folders if each not in SKIPPED)
+            folders[:] = sorted(each for each in folders if at != folder or each not in SKIPPED)
             for name in sorted(names):
                 path = os.path.join(at, name)
-                with suppress(OSError), open(path, "rb", opener=_plain) as file:
-                    about = os.fstat(file.fileno())
-                    if not stat.S_ISREG(about.st_mode):
-                        continue
-                    if about.st_size > most:
-                        print(f"{os.path.relpath(path, folder)!a} ({about.st_size} bytes)", file=sys.stderr)
-                        continue
-                    most -= about.st_size
-                    entry = tarfile.TarInfo(os.path.relpath(path, folder))
-                    entry.size, entry.mtime = about.st_size, int(about.st_mtime)
-                    archive.addfile(entry, _AsLong(file))  # type: ignore[arg-type]
+                name = os.path.relpath(path, folder)
+                try:
+                    with open(path, "rb", opener=_plain) as file:
+                        about = os.fstat(file.fileno())
+                        if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+                            print(f"{name!a} ({about.st_size} bytes)", file=sys.stderr)
+                            continue
+                        most -= about.st_size
+                        entry = tarfile.TarInfo(name)
+                        entry.size, entry.mtime = about.st_size, int(about.st_mtime)
+                        archive.addfile(entry, _AsLong(file))  # type: ignore[arg-type]
+                except OSError as error:
+                    print(f"{name!a} ({error.strerror})", file=sys.stderr)
 
 
 def _plain(path: str, flags: int) -> int:

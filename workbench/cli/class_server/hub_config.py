@@ -14,6 +14,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import compare_digest
+from subprocess import DEVNULL
 from typing import Any
 
 from jupyterhub.auth import Authenticator
@@ -78,7 +79,7 @@ class Tokens(Authenticator):  # type: ignore[misc]
     """A token for each learner."""
 
     async def authenticate(self, handler: Any, data: dict[str, str]) -> str | None:
-        token = PLACE.tokens.get(data["username"], "")
+        token = PLACE.tokens.get(data["username"].lower(), "")
         return data["username"] if token and compare_digest(token.encode(), data["password"].encode()) else None
 
 
@@ -142,7 +143,9 @@ c.Spawner.environment = {
 c.Spawner.default_url = "/lab"
 c.JupyterHub.implicit_spawn_seconds = 1  # a link to a notebook starts the learner's server
 # The learner copies the lessons: root writes nothing where somebody else may have put a link.
-_COPY = '"$0" -m workbench.cli.main lessons "$HOME" >/dev/null; exec "$@"'
+# Its output goes to its own disk: who had the hub's log could fill the machine's, and write in it.
+_COPY = 'exec >"$HOME/.server.log" 2>&1; "$0" -m workbench.cli.main lessons "$HOME"; exec "$@"'
+c.LocalProcessSpawner.popen_kwargs = {"stdout": DEVNULL, "stderr": DEVNULL}
 c.Spawner.cmd = ["bash", "-c", _COPY, sys.executable, str(_BIN / "jupyterhub-singleuser")]
 c.JupyterHub.services = [
     {

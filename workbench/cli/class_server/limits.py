@@ -90,6 +90,8 @@ def remove(place: Place, learner: str) -> None:
         for each in (path, path.parent):  # the class's own with its last learner's
             with contextlib.suppress(OSError):
                 each.rmdir()
+    with contextlib.suppress(KeyError, LaunchError):  # what it has left elsewhere; the next user has its number
+        _do("find", "/tmp", "/var/tmp", "/dev/shm", "-xdev", "-user", user(learner), "-delete")
     with contextlib.suppress(KeyError):
         if pwd.getpwnam(user(learner)).pw_gecos.startswith(_MARK):  # never somebody else's user
             _do("userdel", user(learner))
@@ -115,6 +117,8 @@ def end(learner: str) -> None:
 def enter(place: Place, learner: str) -> None:
     """In the process that becomes the learner's server, before it gives up being root."""
     groups = list(_groups(place, learner))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("0")  # the hub's is lower
     for path in {path.parent for path, _ in groups}:
         (path / "cgroup.procs").write_text(str(os.getpid()))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -156,8 +160,13 @@ def _groups(place: Place, learner: str) -> list[tuple[Path, int | str]]:
 
 def _version() -> int:
     """Of the control groups that can be written; 0: none."""
-    if os.access(_GROUPS / "cgroup.subtree_control", os.W_OK):
-        return 2
+    if (_GROUPS / "cgroup.subtree_control").exists():
+        with contextlib.suppress(OSError):  # in a container processes may stand in its way
+            for group in (_GROUPS, _GROUPS / "workbench-class"):
+                group.mkdir(exist_ok=True)
+                (group / "cgroup.subtree_control").write_text("+memory +pids +cpu")
+            return 2
+        return 0
     return 1 if all(os.access(_GROUPS / kind, os.W_OK) for kind in ("memory", "pids", "cpu")) else 0
 
 

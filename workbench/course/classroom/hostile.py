@@ -55,7 +55,7 @@ tell("nobody else can be ended", ended)
 """,
     "reads others": """
 seen, top = [], here.parent.parent
-hidden = (top, top / "class.json", top / ".hub", top / ".hub" / "hub.sqlite")
+hidden = (top, top / "class.json", top / "collected", top / ".hub", top / ".hub" / "hub.sqlite")
 for path in (*hidden, *(here.parent / name for name in NAMES)):
     with contextlib.suppress(OSError):
         seen += [*path.iterdir()] if path.is_dir() else [path.read_bytes()[:9]]

@@ -29,6 +29,7 @@ class Learner:
         import requests
 
         self.base, self.name, self.session = address, name, requests.Session()
+        self.session.trust_env = False  # no proxy
         self.user = f"{address[:-1]}/user/{name}/"
         self.kernel_id = self.error = ""
         self.socket: Any = None

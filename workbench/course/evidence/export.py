@@ -49,8 +49,8 @@ def collect(folders: Sequence[Path], key: bytes) -> tuple[list[Row], list[str]]:
     """The rows of all who have agreed, and what cannot be used: it is said and counted. A WorkbenchError for no folder.
 
     One name in several folders is one learner: the test before may lie in another folder than the test after. Where
-    answers differ, the first file counts. Whose file is damaged is left out, for it may hold a "no". Folders are those
-    of learners or classes, as for ``workbench class``.
+    answers differ, the first file counts. A file without consent is not used. Whose file is damaged is left out, for it
+    may hold a "no". Folders are those of learners or classes, as for ``workbench class``.
     """
     people, rows, said = defaultdict[str, list[board.Learner]](list), list[Row](), list[str]()
     if missing := [f"{each}" for each in folders if not each.is_dir()]:
@@ -68,9 +68,9 @@ def collect(folders: Sequence[Path], key: bytes) -> tuple[list[Row], list[str]]:
         elif {guesses(each).get(CONSENT, Guess()).last for each in files} - {None} != {YES}:  # a no anywhere is a no
             left["have not agreed" if files else "without a progress file"] += 1
         else:
-            found, problems = _rows(files)
+            found, problems = _rows([each for each in files if guesses(each).get(CONSENT, Guess()).last == YES])
             rows += [(pseudonym(key, name), *each) for each in found]
-            said += [f"{name}: {each}" for each in problems]
+            said += [f"{pseudonym(key, name)}: {each}" for each in problems]
     inside, counted = len(people) - sum(left.values()), ", ".join(f"{n} {why}" for why, n in left.items())
     return rows, [*said, f"{count(len(people), 'learner')}: {inside} in the data; left out: {counted}"]
 
