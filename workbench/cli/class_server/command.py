@@ -6,11 +6,14 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from workbench.cli.class_server.place import Place
 from workbench.cli.face import Parser
 from workbench.cli.grade.results import print_lines
 from workbench.launch.as_command import become
+
+if TYPE_CHECKING:
+    from workbench.cli.class_server.place import Place
 
 _FOLDER = Path("workbench-class")
 
@@ -89,6 +92,7 @@ def limited(place: Place, args: argparse.Namespace) -> Place:
 
 def _up(args: argparse.Namespace) -> int:
     from workbench.cli.class_server import control
+    from workbench.cli.class_server.place import Place
 
     wanted = Place(
         args.folder.resolve(),

@@ -140,6 +140,8 @@ def read(path: str) -> Platform:
             raise LaunchError(
                 f"{path}: {key} = {said.get(key)!r}. It needs {', '.join(_NEEDED)}, and takes {', '.join(_KNOWN)}."
             )
+    if strange := [each for each in said["line_items"] if each != "all" and not re.fullmatch(r"\d\d", each)]:
+        raise LaunchError(f"{path}: line_items has {strange[0]!r}: name a lesson with two digits, such as 03, or all.")
     for url in (said["token_url"], *said["line_items"].values()):
         if not _SAFE.match(str(url)):
             raise LaunchError(f"{path}: {url!r} is no https address (http is for this machine alone).")
