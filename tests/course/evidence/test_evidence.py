@@ -139,9 +139,10 @@ def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:
     text = "\n".join(said)
     assert "8 learners: 3 in the data; left out: 1 not readable, 1 without a progress file, 3 have not agreed" in text
     assert "kim: in 2 folders; taken for one learner" in text
-    assert "kim: after: 9 of 12 answered" in text
-    assert "twice: 1 answer in another file differ; the first counts" in text
-    assert "left: 1 answer to the test no choice of it; taken as open\nleft: before: 5 of 12 answered" in text
+    kim, twice, left = (export.pseudonym(KEY, name) for name in ("kim", "twice", "left"))  # who has agreed has no name
+    assert f"{kim}: after: 9 of 12 answered" in text
+    assert f"{twice}: 1 answer in another file differ; the first counts" in text
+    assert f"{left}: 1 answer to the test no choice of it; taken as open\n{left}: before: 5 of 12 answered" in text
     assert "damaged: .workbench/progress.json is damaged; left out" in text
     assert not any("HYPERLINK" in text or text in ("kim", "left") for row in data for text in row)
     assert {row[0] for row in data} == {export.pseudonym(KEY, name) for name in ("kim", "twice", "left")}
@@ -149,6 +150,15 @@ def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:
     one, other, counts = analysis.paired(analysis.read(tmp_path / "data.csv"))
     assert (one.sum(), other.sum()) == (12, 9)
     assert list(counts.values()) == [3, 1, 1, 0, 1, 1]
+
+
+def test_a_file_without_consent_is_not_used_for_that_of_a_namesake(tmp_path: Path) -> None:
+    """Two classes have a learner01 each: one has agreed, the other was never asked."""
+    folder(tmp_path / "monday" / "learner01", right=3)
+    folder(tmp_path / "tuesday" / "learner01", "after", right=12, consent=None)
+    data, _ = export.collect([tmp_path / "monday", tmp_path / "tuesday"], KEY)
+    assert sum(row[1] == "before" and row[4] == "1" for row in data) == 3
+    assert not [row for row in data if row[1] == "after" and row[3]]
 
 
 def test_the_command_writes_data_for_the_instructor_alone(tmp_path: Path) -> None:
