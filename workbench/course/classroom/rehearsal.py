@@ -149,6 +149,7 @@ class Rehearsal:
         names = [f"player{i:02}" for i in range(1, learners + 1)]  # a class with learners may run here, too
         self._place.password = secrets.token_hex(8)
         control.up(self._place, names)
+        self._place = Place.read(self._place.folder)  # as it was begun
         try:
             if self._attack and not self._place.apart:
                 raise LaunchError("--hostile needs root: only then learners are kept apart.")
