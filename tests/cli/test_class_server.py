@@ -88,6 +88,13 @@ def test_a_folder_with_other_things_is_not_taken(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["collected", "learners"]
 
 
+def test_a_class_whose_learners_could_not_be_made_ready_needs_some(tmp_path: Path) -> None:
+    """It is remembered with none of them."""
+    Place(tmp_path, free_port(), "127.0.0.1").write()
+    with pytest.raises(LaunchError, match="--learners 30, or --names FILE"):
+        control.up(Place(tmp_path, free_port(), "127.0.0.1"), [])
+
+
 def test_what_cannot_be_collected_is_named_and_costs_the_others_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

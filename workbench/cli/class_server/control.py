@@ -38,6 +38,8 @@ from workbench.launch.start.starters import free_port
 from workbench.runtime.control.addresses import addresses
 
 NEEDS = ("jupyterhub==6.1.1", "configurable-http-proxy==0.4.0", "jupyterhub-idle-culler==2.0.0", "segno==1.6.6")
+LEARNER_BYTES = 600 << 20
+"""Of memory, with engines that have imported torch."""
 _WORDS = (
     "amber birch cedar coral dune elm fern fjord grove heron iris jade larch maple olive otter pine reed stone tide"
 )
@@ -63,7 +65,7 @@ def up(place: Place, names: Sequence[str], tokens: bool = False) -> list[str]:
     if not has("jupyterlab"):
         raise LaunchError("`workbench class up` needs jupyterlab in this Python environment.")
     there = _old(place.folder)
-    called = _checked(names) if names or there is None else {}
+    called = {} if there is not None and there.learners and not names else _checked(names)
     new = [name for name in called if there is None or name not in there.learners]
     chosen = bool(place.password)
     place = _as_begun(there, place, new) if there is not None else _wanted(place)
@@ -148,7 +150,7 @@ def _refuse(place: Place, new: Sequence[str]) -> None:
 
 
 def _warnings(place: Place) -> Iterator[str]:
-    carried = psutil.virtual_memory().available // (600 << 20)
+    carried = psutil.virtual_memory().available // LEARNER_BYTES
     if carried < len(place.learners):
         yield f"This machine has memory for about {carried}."
     if place.apart and not place.tokens:
@@ -169,7 +171,13 @@ def down(folder: Path) -> list[str]:
         _kill([*_servers(place)])
     for learner in place.learners if place.apart else ():
         limits.end(learner)
-    failed, told = _collected(place, folder / "collected" / time.strftime("%Y-%m-%d-%H%M%S"), limits.remove)
+
+    def take_away(learner: str) -> None:
+        limits.remove(place, learner)
+        place.learners.remove(learner)  # what is left can be ended by another `down`
+        place.write()
+
+    failed, told = _collected(place, _new_folder(folder), take_away)
     if failed:
         again = "Their work is still in the class, nothing else. Try again: workbench class down."
         raise LaunchError("\n".join([*failed, *told, again]))
@@ -188,30 +196,32 @@ def collect(folder: Path, target: Path | None = None) -> list[str]:
     Raises:
         LaunchError: there is no class, or the work of somebody cannot be read; that of the others is there.
     """
-    target = target or folder / "collected" / time.strftime("%Y-%m-%d-%H%M%S")
-    failed, told = _collected(Place.read(folder), target, lambda place, learner: None)
+    place = Place.read(folder)
+    failed, told = _collected(place, target or _new_folder(folder), lambda learner: None)
     if failed:
         raise LaunchError("\n".join([*failed, *told]))
     return told
 
 
-def _collected(place: Place, target: Path, then: Callable[[Place, str], None]) -> tuple[list[str], list[str]]:
+def _new_folder(folder: Path) -> Path:
+    """For what is collected now; the one before stays. Nobody else may read either."""
+    (folder / "collected").mkdir(exist_ok=True)
+    (folder / "collected").chmod(0o700)
+    return folder / "collected" / time.strftime("%Y-%m-%d-%H%M%S")
+
+
+def _collected(place: Place, target: Path, then: Callable[[str], None]) -> tuple[list[str], list[str]]:
     """Collect from all, whatever happens with one of them; whose work was not collected, and what to tell."""
     failed, told, count, all_ = list[str](), list[str](), 0, list(place.learners)
     target.mkdir(parents=True, exist_ok=True)
-    for each in {target, place.folder / "collected"} if target.parent.name == "collected" else {target}:
-        each.chmod(0o700)  # nobody else's to read
+    target.chmod(0o700)
     for learner in all_:
         try:
             files, missing = _collect(place, learner, target / learner)
-            then(place, learner)
+            then(learner)
             count, told = count + files, told + missing
         except (OSError, LaunchError) as error:
             failed.append(f"{learner}: {error}")
-            continue
-        if then is limits.remove:
-            place.learners.remove(learner)
-            place.write()
     return failed, [*told, f"{count} files of {len(all_) - len(failed)} learners are in {target}."]
 
 

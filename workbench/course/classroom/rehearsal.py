@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -40,7 +41,6 @@ from workbench.errors import LaunchError
 from workbench.launch.start.starters import free_port
 
 GOAL_S, ALL_BEGIN_S = 10.0, 10.0
-_LEARNER_BYTES = 600 << 20  # with engines that have imported torch
 _EXERCISE = re.compile(r'@exercise\("([\w.]+)"\)')
 _FIRST_CHECK = re.compile(r"^check\(", re.MULTILINE)
 
@@ -215,7 +215,7 @@ class Rehearsal:
     def _play(self, learners: list[Learner]) -> None:
         hostile_ones = learners[1::2] if self._attack else []
         honest = [each for each in learners if each not in hostile_ones]
-        most = max(1, psutil.virtual_memory().available // _LEARNER_BYTES - len(hostile_ones))
+        most = max(1, psutil.virtual_memory().available // control.LEARNER_BYTES - len(hostile_ones))
         if len(honest) > most:
             self._tell(
                 f"memory is free for {most} of {count(len(honest), 'learner')} with engines: so many play the lessons"
@@ -304,6 +304,7 @@ def chosen(lessons: str) -> Iterator[Path]:
                 yield Path("exercises", name)
 
 
+@cache
 def solved(notebook: Path) -> list[tuple[str, bool]]:
     """Its code cells, exercises solved; and of each whether it may fail."""
     read = nbformat.read(built() / notebook, as_version=4)  # type: ignore[no-untyped-call]

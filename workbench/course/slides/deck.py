@@ -127,7 +127,7 @@ def deck(source: str, lesson: Lesson) -> list[Slide]:
     slides = []
     for part in filter(str.strip, _pieces(_SLIDE, source)):
         title, _, rest = part.partition("\n")
-        shown, _, said = _cut(_NOTES, rest)
+        shown, said = (*_NOTES.split(rest, maxsplit=1), "")[:2]
         slide = Slide(title.lstrip("# ").strip(), names=_NAMED.findall(shown))
         try:
             _refuse(shown)
@@ -145,11 +145,6 @@ def _pieces(before: re.Pattern[str], text: str) -> list[str]:
     at = [found.start() for found in before.finditer(text)]
     cuts = [0, *(each for each in at if not any(a < each < b for a, b in fenced)), len(text)]
     return [text[begin:end] for begin, end in pairwise(cuts)]
-
-
-def _cut(where: re.Pattern[str], text: str) -> tuple[str, str, str]:
-    found = where.search(text)
-    return (text[: found.start()], found[0], text[found.end() :]) if found else (text, "", "")
 
 
 def _refuse(shown: str) -> None:
