@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-REST_S = 0.002
+REST_S = 0.05
 """So long after the last such thread the loop's own thread goes on."""
 
 

@@ -38,6 +38,7 @@ class Settings:
         hierarchical_allreduce: 1: over NCCL, GPUs reduce inside each machine first, then across. On CPUs with shared
             memory that is always so from ``hierarchical_bytes`` on, unless autotune finds one level faster.
         steady_state: 1: ranks that announce known names in the same order have them completed at once; 0: one by one.
+        slots: 1: in such steps the ranks of one machine agree in shared memory, without asking rank 0; 0: they ask.
         caller_runs: 1: a thread that waits for a small tensor does the engine's work meanwhile; 0: it sleeps.
         spin_s: so long it asks for the answer before it sleeps, where each rank has a core of its own; 0: it sleeps.
         cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
@@ -80,6 +81,7 @@ class Settings:
     gpu_operations: str = "auto"
     hierarchical_allreduce: int = 0
     steady_state: int = 1
+    slots: int = 1
     caller_runs: int = 1
     spin_s: float = 0.0002
     cache_capacity: int = 1024

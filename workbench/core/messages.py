@@ -199,6 +199,11 @@ class Done(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Differs(Event):
+    """``rank`` has seen that the ranks announce names in different orders: rank 0 has to count them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Broke(Event):
     """On ``rank`` the data plane has broken: what is in flight on the others would wait for it. ``why``: a sentence."""
 

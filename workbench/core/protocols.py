@@ -65,7 +65,7 @@ class PlainAnnouncer:
 
     def read(self, decision: Decision) -> list[Response]:
         items = (item for item in decision.items if isinstance(item, Response))
-        return [item for item in items if item.kind is not Kind.STACKS]  # answered by the control plane
+        return [item for item in items if item.kind not in (Kind.STACKS, Kind.SLOTS)]  # of the control plane
 
 
 class Batching(Protocol):

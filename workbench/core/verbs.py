@@ -27,6 +27,7 @@ class Kind(str, Enum):
     STACKS = "stacks"  # rank 0 asks for the stack of every rank's main thread
     RENUMBER = "renumber"  # a cell has failed: the ranks number unnamed tensors from 0 again
     TUNE = "tune"  # autotune has chosen other settings
+    SLOTS = "slots"  # the ranks read in each other's slots what all have announced, from here on, or not any more
 
 
 class ReduceOp(str, Enum):

@@ -24,12 +24,15 @@ from workbench.job.context import HOLDER, Context, Passing, place
 from workbench.job.names import Names
 from workbench.machine import a_core_each, cores, host_id
 from workbench.runtime.control.addresses import addresses, connect, facing, interfaces, reachable
-from workbench.runtime.control.channel import LocalChannel, SocketChannel
+from workbench.runtime.control.channel import LocalChannel, Rank0Channel, SocketChannel
 from workbench.runtime.control.client import ControlClient
 from workbench.runtime.control.server import ControlServer
+from workbench.runtime.control.slots_channel import SlotsChannel, ringing
 from workbench.runtime.events import Beat
 from workbench.runtime.faults.blocked_threads import BlockedThreads
 from workbench.runtime.steady import stack
+from workbench.runtime.steady.cache import CachingAnnouncer
+from workbench.runtime.steady.slots import Slots
 from workbench.runtime.steady.tuner import Tuner, tuner
 from workbench.runtime.trace.recorder import Recorder
 from workbench.runtime.trace.timeline import Timeline
@@ -55,6 +58,7 @@ def start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None = No
         ranks = _meet(bootstrap, settings)
         control = _control_plane(bootstrap, ranks, undo)
         backend, on_gpu = _data_plane(bootstrap, ranks, undo)
+        _connect_slots(bootstrap, control, backend)
         if prepare:
             prepare(control.timeline, ranks.settings, bootstrap.rank)
         undo.callback(control.timeline.close)
@@ -130,32 +134,38 @@ class _ControlPlane:
     server: ControlServer | None
     timeline: Timeline
     tuning: Tuner | None
+    slots: Slots | None
+    channel: Rank0Channel
 
 
 def _control_plane(bootstrap: Bootstrap, ranks: _Ranks, undo: contextlib.ExitStack) -> _ControlPlane:
     settings, secret, timeline = ranks.settings, bootstrap.secret, Timeline(Recorder())
     interface = settings.control_address or _interface(bootstrap, ranks.hosts)
     tuning = _tuner(settings, bootstrap.size, len(set(ranks.hosts))) if bootstrap.rank == 0 else None
-    server = _serve(bootstrap, settings, interface, timeline, tuning) if bootstrap.rank == 0 else None
+    slots = Slots(bootstrap.rank, bootstrap.size) if stack.agrees_in_memory(settings) else None
+    server = _serve(bootstrap, settings, interface, timeline, tuning, slots) if bootstrap.rank == 0 else None
     if server is not None:
         undo.callback(server.release, together=True)
     found = addresses() if interface == "0.0.0.0" else [interface or "127.0.0.1"]
     candidates, address = bootstrap.exchange((found, server.address) if server else None)[0]
+    channel: Rank0Channel
     if server is not None:
-        client = ControlClient(bootstrap.rank, LocalChannel(server), settings.heartbeat_s)
+        channel = LocalChannel(server)
     else:
         if not isinstance(address, str):
             address = reachable(candidates, address[1]), address[1]
         stream = connect(address, settings.init_timeout_s)
         channel = SocketChannel(bootstrap.rank, stream, secret, settings.peer_timeout_s)
-        client = ControlClient(bootstrap.rank, channel, settings.heartbeat_s)
+    if slots:
+        channel = SlotsChannel(channel, slots, bootstrap.rank, bootstrap.size)
+    client = ControlClient(bootstrap.rank, channel, settings.heartbeat_s)
     client.send(Beat(bootstrap.rank))  # shows the secret: rank 0 has little patience with strangers, who say nothing
     if len(set(ranks.hosts)) > 1:
         client.host, *_ = names = [node.partition("/")[0] for node in ranks.nodes]
         if server is not None:
             server.name_hosts(names)
     undo.callback(client.close)
-    return _ControlPlane(client, server, timeline, tuning)
+    return _ControlPlane(client, server, timeline, tuning, slots, channel)
 
 
 def _interface(bootstrap: Bootstrap, hosts: Sequence[str]) -> str:
@@ -180,9 +190,14 @@ def _tuner(settings: Settings, ranks: int, hosts: int) -> Tuner | None:
 
 
 def _serve(
-    bootstrap: Bootstrap, settings: Settings, interface: str, timeline: Timeline, tuning: Tuner | None
+    bootstrap: Bootstrap,
+    settings: Settings,
+    interface: str,
+    timeline: Timeline,
+    tuning: Tuner | None,
+    slots: Slots | None,
 ) -> ControlServer:
-    coordinator, secret = stack.coordinator(bootstrap.size, settings, tuning), bootstrap.secret
+    coordinator, secret = stack.coordinator(bootstrap.size, settings, tuning, slots), bootstrap.secret
     try:
         server = ControlServer(coordinator, secret, interface, settings.heartbeat_s, settings.peer_timeout_s, timeline)
     except OSError as error:
@@ -218,6 +233,23 @@ def _faults(bootstrap: Bootstrap, settings: Settings, client: ControlClient) -> 
     return watch
 
 
+def _connect_slots(bootstrap: Bootstrap, control: _ControlPlane, backend: Backend) -> None:
+    """Let the ranks agree in the memory that they share, if they share any. All ranks call it."""
+    if control.slots is None or not backend.slots or not isinstance(control.channel, SlotsChannel):
+        return
+    if bootstrap.backend == "threads":
+        control.slots.connect(backend.slots, bootstrap.exchange(control.client.wake))
+        return
+    try:
+        bells = bootstrap.exchange((os.getpid(), control.channel.bell()))
+        wakes = [ringing(pid, file) for pid, file in bells]
+        problem = ""
+    except OSError as error:
+        problem = str(error)
+    if not any(bootstrap.exchange(problem)):
+        control.slots.connect(backend.slots, wakes)
+
+
 # --- the engine and the context -----------------------------------------------------------------------
 
 
@@ -227,6 +259,8 @@ def _engine(
     rank, settings = bootstrap.rank, ranks.settings
     sets = SetTable(rank, backend)
     announcer, batching = stack.announcer(rank, settings), stack.batching(settings)
+    if isinstance(control.channel, SlotsChannel) and isinstance(announcer, CachingAnnouncer):
+        control.channel.known, control.channel.timeline = announcer.known, control.timeline if rank == 0 else None
     own_core = a_core_each(rank, ranks.hosts, ranks.processes)
     runner = stack.runner(settings, control.client.wake, own_core, bool(on_gpu))
     engine = Engine(control.client, sets, settings, announcer, batching, control.timeline, runner)

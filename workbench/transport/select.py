@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from workbench.config import BACKENDS, Launch, Settings
-from workbench.core.backend.base import Backend
+from workbench.core.backend.base import SLOT_BYTES, Backend
 from workbench.errors import LaunchError
 from workbench.transport.bootstrap.base import Bootstrap as Bootstrap
 from workbench.transport.bootstrap.base import SingleBootstrap
@@ -80,7 +81,8 @@ def connect(bootstrap: Bootstrap, settings: Settings) -> Backend:
         LaunchError: the ranks cannot be connected as the settings insist.
     """
     if bootstrap.size == 1 or bootstrap.backend not in BACKENDS:  # alone, or threads of one process
-        return _flat(bootstrap.backend, bootstrap, settings)
+        flat = _flat(bootstrap.backend, bootstrap, settings)
+        return replace(flat, slots=[memoryview(bytearray(SLOT_BYTES))]) if bootstrap.size == 1 else flat
     everybody = bootstrap.exchange((bootstrap.node, settings))
     settings, nodes = everybody[0][1], [node for node, _ in everybody]  # rank 0's settings: all must do the same
     flat = _flat(bootstrap.backend if settings.backend in _LAUNCHER_DECIDES else settings.backend, bootstrap, settings)

@@ -21,6 +21,8 @@ from workbench.collectives import Traffic as Traffic
 from workbench.errors import CollectiveError
 
 Array = NDArray[Any]
+SLOT_BYTES = 256 << 10
+"""Of each rank's memory that all can read, for :mod:`workbench.runtime.steady.slots`."""
 
 
 class Channel(Link, Protocol):
@@ -151,6 +153,7 @@ class Backend:
         link: messages between two of the ranks; None for arrays on a GPU.
         batches: reduces arrays where they lie; None: many are packed into one, and one is copied.
         levels: chooses between two ways of an allreduce; None where there is only one.
+        slots: by rank, :data:`SLOT_BYTES` that it alone writes and all read; empty where not all share memory.
     """
 
     name: str
@@ -163,6 +166,7 @@ class Backend:
     link: Channel | None = None
     batches: Batches | None = None
     levels: Levels | None = None
+    slots: Sequence[memoryview] = ()
 
     @property
     def size(self) -> int:

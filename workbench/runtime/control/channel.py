@@ -17,11 +17,16 @@ from workbench.runtime.control.liveness import Rank0Liveness
 from workbench.runtime.control.server import LARGEST, ControlServer
 
 _LARGEST_OF_RANK_0 = 1 << 30  # bytes of a message
-_LONGEST_TURN_S = 0.01  # that a caller keeps the server's thread from its own wait
 
 
 class Rank0Channel(Protocol):
-    """What a :class:`~workbench.runtime.control.client.ControlClient` needs of its channel. One thread uses it."""
+    """What a :class:`~workbench.runtime.control.client.ControlClient` needs of its channel. One thread uses it.
+
+    Attributes:
+        spins: is it worth asking again and again, without sleeping? Not where another thread of this process answers.
+    """
+
+    spins: bool
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
         """Begin: messages end a wait in ``poller``, or call ``wake``."""
@@ -29,20 +34,15 @@ class Rank0Channel(Protocol):
     def send(self, event: Event) -> None:
         """Tell rank 0 something; never blocks."""
 
-    def take(self, caller: bool = False) -> list[Decision]:
-        """What rank 0 has said since the last call; never blocks.
+    def take(self, spinning: bool = False) -> list[Decision]:
+        """What was decided since the last call; never blocks.
 
         Args:
-            caller: a thread that would only wait asks, and may do rank 0's work for it.
+            spinning: it is asked again at once: look only where an answer can be in a moment.
         """
 
-    def wait(self, timeout_s: float, caller: bool = False) -> Sequence[tuple[int, int]]:
-        """Sleep until something comes, at most so long; what ``poller`` says.
-
-        Args:
-            timeout_s: the limit.
-            caller: as for :meth:`take`.
-        """
+    def wait(self, timeout_s: float) -> Sequence[tuple[int, int]]:
+        """Sleep until something comes, at most so long; what ``poller`` says."""
 
     def look(self, now: float, slept_s: float) -> None:
         """Find out whether rank 0 is still there; this process has not run for ``slept_s`` before."""
@@ -66,6 +66,8 @@ class SocketChannel:
         secret: the job's.
         peer_timeout_s: see :class:`workbench.config.Settings`.
     """
+
+    spins = True
 
     def __init__(self, rank: int, sock: socket.socket, secret: bytes, peer_timeout_s: float = 30.0) -> None:
         self._rank, self._poller = rank, select.poll()
@@ -92,7 +94,7 @@ class SocketChannel:
         if self._connection.backlog and not self._connection.closed:
             self._poller.modify(self._connection, select.POLLIN | select.POLLOUT)
 
-    def take(self, caller: bool = False) -> list[Decision]:
+    def take(self, spinning: bool = False) -> list[Decision]:
         got: list[Decision] = []
         connection = self._connection
         if connection.closed:
@@ -115,7 +117,7 @@ class SocketChannel:
             self._poller.unregister(connection)
         return got
 
-    def wait(self, timeout_s: float, caller: bool = False) -> Sequence[tuple[int, int]]:
+    def wait(self, timeout_s: float) -> Sequence[tuple[int, int]]:
         return self._poller.poll(timeout_s * 1000)
 
     def look(self, now: float, slept_s: float) -> None:
@@ -134,11 +136,11 @@ class SocketChannel:
 class LocalChannel:
     """The :class:`Rank0Channel` of rank 0 itself: it calls the server, and the server calls back.
 
-    A caller that waits on rank 0 does the server's work, as it does the engine's (``runtime/steady/caller_runs.py``).
-
     Args:
         server: started, or about to be.
     """
+
+    spins = False
 
     def __init__(self, server: ControlServer) -> None:
         self._server, self._got, self._poller = server, deque[Decision](), select.poll()
@@ -159,30 +161,11 @@ class LocalChannel:
         finally:
             self._inside = False
 
-    def take(self, caller: bool = False) -> list[Decision]:
-        if caller and not self._got:
-            self._inside = True
-            try:
-                self._server.run_once()
-            finally:
-                self._inside = False
-        elif not caller:
-            self._server.turn.notify()
+    def take(self, spinning: bool = False) -> list[Decision]:
         return [self._got.popleft() for _ in range(len(self._got))]
 
-    def wait(self, timeout_s: float, caller: bool = False) -> Sequence[tuple[int, int]]:
-        """See :class:`Rank0Channel`. A caller waits for what the server waits for, or nobody would while it sleeps."""
-        if not caller or not self._server.turn.take():
-            return self._poller.poll(timeout_s * 1000)
-        try:
-            others = self._server.input()
-            self._poller.register(others, select.POLLIN)
-            try:
-                return self._poller.poll(min(timeout_s, self._server.longest_wait_s(), _LONGEST_TURN_S) * 1000)
-            finally:
-                self._poller.unregister(others)
-        finally:
-            self._server.turn.give()
+    def wait(self, timeout_s: float) -> Sequence[tuple[int, int]]:
+        return self._poller.poll(timeout_s * 1000)
 
     def look(self, now: float, slept_s: float) -> None:
         """See :class:`Rank0Channel`."""

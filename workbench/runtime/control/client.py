@@ -141,15 +141,14 @@ class ControlClient:
         if due:
             self.send(Beat(self.rank, seen=self.seen))
         limit_s = max(0.0, min(timeout_s, self._beat_at - now))
-        caller = spin_s is not None
-        for decision in self._channel.take() if spin_s is None else self._spin(now + min(spin_s, limit_s)):
+        for decision in self._spin(now + min(spin_s or 0.0, limit_s)):
             self._got(decision)
         if not self._inbox or self._sent:
-            for end, _ in self._channel.wait(0.0 if self._inbox else limit_s, caller):
+            for end, _ in self._channel.wait(0.0 if self._inbox else limit_s):
                 if end == self._wake_read.fileno():
                     self._wake_read.recv(4096)
                     self._sent = []  # before the caller looks what there is to do
-            for decision in self._channel.take(caller):
+            for decision in self._channel.take():
                 self._got(decision)
         now = time.monotonic()
         slept_s, self._here_at = now - self._here_at - self._heartbeat_s, now  # that nobody came by here for
@@ -157,9 +156,11 @@ class ControlClient:
             self._channel.look(now, slept_s)
 
     def _spin(self, until: float) -> list[Decision]:
-        """Ask again and again what has come; not any more when there is something to tell."""
-        while not (decisions := self._channel.take(caller=True)) and not self._sent and time.monotonic() < until:
-            pass
+        """Ask what has come; again and again, until a moment or until there is something to tell."""
+        channel, decisions = self._channel, list[Decision]()
+        while not (decisions := channel.take(channel.spins)) and channel.spins and not self._sent:
+            if time.monotonic() >= until:
+                break
         return decisions
 
     def _got(self, decision: Decision) -> None:

@@ -17,6 +17,7 @@ from workbench.core.messages import (
     Announce,
     Broke,
     Decision,
+    Differs,
     Event,
     Kind,
     Left,
@@ -84,7 +85,9 @@ def decode_event(data: bytes) -> Event:
             return (Stack if name == "Stack" else Broke)(rank, str(rest[0]))
         if name == "Left":
             return Left(rank, bool(rest[0]))
-        return Began(rank, bool(rest[0]), int(rest[1])) if name == "Began" else {"Ended": Ended}[name](rank, *rest)
+        if name == "Began":
+            return Began(rank, bool(rest[0]), int(rest[1]))
+        return {"Ended": Ended, "Differs": Differs}[name](rank, *rest)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"not an event: {data[:80]!r} ({error})") from None
 

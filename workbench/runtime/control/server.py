@@ -23,7 +23,6 @@ import numpy as np
 from workbench import config
 from workbench.common.ports import listen, peer
 from workbench.common.secret.seal import Seal
-from workbench.common.turn import Turn
 from workbench.core.messages import Announce, Decision, Event, Kind, Left, Response
 from workbench.machine import make_room, ran_out
 from workbench.runtime.control.codec import decode_event, encode_decision
@@ -61,7 +60,6 @@ class ControlServer(threading.Thread):
     Attributes:
         address: for the other ranks: (host, port), or the name of a socket of this machine.
         own: rank 0's own receiver; called with every decision, on the thread that caused it.
-        turn: whose it is to wait for events: this thread's, or that of a thread of rank 0 that waits for an answer.
     """
 
     def __init__(
@@ -91,7 +89,7 @@ class ControlServer(threading.Thread):
         self._inquiry: Inquiry | None = None
         self._polls = False  # looks often, for something is undecided
         self._ran_out = False  # of open files, and has said so
-        self.stop, self.turn = threading.Event(), Turn()
+        self.stop = threading.Event()
         self._beat_at = self._look_at = 0.0
         self._here_at = time.monotonic()
         self._listening = _listen(interface)
@@ -117,7 +115,6 @@ class ControlServer(threading.Thread):
         try:
             while self._goes_on():
                 self._step()
-                self.turn.park(self._goes_on)
         finally:
             with self._lock:
                 self._ended = True
@@ -126,30 +123,13 @@ class ControlServer(threading.Thread):
     def _goes_on(self) -> bool:
         return not (self.stop.is_set() or self._coordinator.over)
 
-    def run_once(self) -> None:
-        """On rank 0's engine, or a thread that waits for it: do what there is to do, without waiting."""
-        self.turn.request()
-        if self.turn.take():
-            try:
-                self._step(at_once=True)
-            finally:
-                self.turn.give()
-
-    def longest_wait_s(self) -> float:
-        """Until something is due that no message tells of."""
+    def _step(self) -> None:
+        # Without the lock, or rank 0's own events would wait for those of others. So what was decided before this wait
+        # may be out of date after it; receive() ends the wait where that matters.
         now = time.monotonic()
         with self._lock:
             self._polls = self._inquiry is not None or self._urgent(now)
-        return _LOOK_EVERY_S if self._polls else max(0.0, self._beat_at - now)
-
-    def input(self) -> int:
-        """A file descriptor that can be read as soon as a message is there. For who has the turn."""
-        return int(self._selector.fileno())
-
-    def _step(self, at_once: bool = False) -> None:
-        # Without the lock, or rank 0's own events would wait for those of others. So what was decided before this wait
-        # may be out of date after it; receive() ends the wait where that matters.
-        ready = self._selector.select(0.0 if at_once else self.longest_wait_s())
+        ready = self._selector.select(_LOOK_EVERY_S if self._polls else max(0.0, self._beat_at - now))
         with self._lock:
             now = time.monotonic()
             self._watch.slept(now - self._here_at - self._heartbeat_s, now)
@@ -195,7 +175,6 @@ class ControlServer(threading.Thread):
     def _nudge(self) -> None:
         with contextlib.suppress(OSError):  # it has ended
             self._nudge_write.send(b"!")
-        self.turn.notify()
 
     def _urgent(self, now: float) -> bool:
         return self._watch.has_suspects or self._coordinator.undecided(now)

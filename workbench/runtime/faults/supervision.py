@@ -16,6 +16,7 @@ from workbench.runtime.faults.cells import Cells, announced_by
 from workbench.runtime.faults.deadlock_detection import Attendance, Missed
 from workbench.runtime.faults.notebook_hooks import after_a_loss
 from workbench.runtime.faults.stall import Stalled, StallInspector
+from workbench.runtime.steady.slots import Slots, Terms
 
 
 class SupervisingCoordinator:
@@ -28,6 +29,7 @@ class SupervisingCoordinator:
         expand: the requests of an announcement, some of which may be cache ids.
         grace_s: how long a name waits for a rank that is idle, or whose last cell raised.
         stall: what to do about names that wait for a rank that is busy elsewhere.
+        slots: where the ranks agree by themselves in steady steps; None if they do not.
 
     Attributes:
         over: has the job ended?
@@ -41,15 +43,41 @@ class SupervisingCoordinator:
         expand: Callable[[Announce], list[Request]],
         grace_s: float = 0.5,
         stall: StallInspector | None = None,
+        slots: Slots | None = None,
     ) -> None:
         self._inner, self.size, self._cells, self._expand = inner, size, cells, expand
         self._attendance, self._stall = Attendance(grace_s), stall or StallInspector(0, 0)
         self._newest = float("-inf")  # when the last name was announced
         self.over = False
         self._gone: set[int] = set()  # ranks whose engines have ended
+        self.slots, self._terms = slots, Terms(size)
 
     def take(self, event: Event, now: float) -> Decision:
         """Account for one event; what all ranks do next."""
+        decision = Decision() if isinstance(event, Beat | Done) else self._close_slots()
+        decision += self._take(event, now)
+        if self.slots is not None and isinstance(event, Announce | Beat):
+            self._terms.heard(event.rank, event.seen, decision)
+            if self._terms.alike and not (self._inner.busy or self._attendance.absent or self._cells.unsettled):
+                decision += self._open_slots(self.slots)
+        return decision
+
+    def _open_slots(self, slots: Slots) -> Decision:
+        term = slots.open()
+        return self._inner.decide([Response("", Kind.SLOTS, root=term)]) if term else Decision()
+
+    def _close_slots(self) -> Decision:
+        """Back to counting: what the slots hold counts as announced."""
+        if self.slots is None or not self.slots.is_open():
+            return Decision()
+        complete, seen, left = self.slots.close()
+        decision = self._inner.decide([Response("", Kind.SLOTS, rows=(complete, *seen))])
+        self._terms.closed(decision.number, complete)
+        for event, at in left:
+            decision += self._take(event, at)
+        return decision
+
+    def _take(self, event: Event, now: float) -> Decision:
         match event:
             case Beat(rank, seen=seen):
                 return self._inner.take(Announce(rank, (), seen), now)
@@ -124,7 +152,8 @@ class SupervisingCoordinator:
 
     def stalled(self, now: float) -> tuple[str, Decision]:
         """A warning about names that have waited for too long, if one is due, and errors for those beyond help."""
-        decision = self._inner.settle(now)
+        decision = self._close_slots() if self.slots is not None and self.slots.stuck() else Decision()
+        decision += self._inner.settle(now)
         waiting = self._inner.waiting
         missing = waiting.all_missing()
         # A rank that has less data than the others may wait for them, in join(), as long as they train.

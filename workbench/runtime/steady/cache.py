@@ -181,12 +181,15 @@ class CachingAnnouncer:
     Args:
         inner: sends and reads requests and responses in full.
         rank: this rank.
+
+    Attributes:
+        known: responses by their id.
     """
 
     def __init__(self, inner: Announcer, rank: int) -> None:
         self._inner, self._rank = inner, rank
         self._ids: dict[Key, tuple[Request, int]] = {}  # what was agreed on, and its id
-        self._known: dict[int, Response] = {}
+        self.known: dict[int, Response] = {}
         self._asked: dict[Key, Request] = {}  # until a response comes in full
 
     def announce(self, entries: list[Entry], seen: int) -> Announce:
@@ -208,7 +211,7 @@ class CachingAnnouncer:
         items: list[Response | int] = []
         results: Values = {}
         for i, item in enumerate(decision.items):
-            response = self._learn(item) if isinstance(item, Response) else self._known.get(item)
+            response = self._learn(item) if isinstance(item, Response) else self.known.get(item)
             if response is not None:
                 if i in decision.results:
                     results[len(items)] = decision.results[i]
@@ -218,15 +221,15 @@ class CachingAnnouncer:
 
     def _learn(self, response: Response) -> Response | None:
         if response.cached:  # on rank 0, which is not sent the id alone
-            return response if response.cache_id in self._known else None
+            return response if response.cache_id in self.known else None
         asked = None if self._rank in response.joined else self._asked.pop(response.key, None)
         if response.cache_id is not None and asked is not None:
             self._ids[response.key] = asked, response.cache_id
-            self._known[response.cache_id] = response
+            self.known[response.cache_id] = response
         return response
 
     def _forget(self, evicted: list[int]) -> None:
         for cache_id in evicted:
-            known = self._known.pop(cache_id, None)
+            known = self.known.pop(cache_id, None)
             if known is not None and self._ids.get(known.key, (None, None))[1] == cache_id:
                 del self._ids[known.key]

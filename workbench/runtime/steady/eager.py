@@ -8,7 +8,7 @@ than 64 KiB together. ``eager_bytes`` 0 turns it off.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
 
@@ -99,7 +99,8 @@ class EagerCoordinator(Wrapper):
             values = self._values.pop(item.key, None) if isinstance(item, Response) else None
             if values and isinstance(item, Response):
                 size = len(self._members.get(item.process_set, ()))
-                if result := result_of(item, values, size):
+                ranks, absent = sorted(item.requests), [r for r, each in item.requests.items() if each.absent]
+                if result := result_of(item, values, ranks, size, absent):
                     results[i] = result
         return Decision(decision.number, decision.items, results, decision.evicted)
 
@@ -136,27 +137,33 @@ def _is_eager(request: Request, rank: int) -> bool:
     return request.op is not ReduceOp.ADASUM if one.reduces else not one.rooted or request.root == rank
 
 
-def result_of(response: Response, values: dict[int, bytes], size: int) -> bytes:
+def result_of(
+    response: Response,
+    values: Mapping[int, bytes | memoryview],
+    ranks: Sequence[int],
+    size: int,
+    absent: Collection[int] = (),
+) -> bytes:
     """The result of one tensor, or nothing if the data plane has to move it.
 
     Args:
-        response: what the ranks agreed on, with their requests.
+        response: what the ranks agreed on.
         values: of those ranks whose values came with the announcement.
+        ranks: who takes part, in order.
         size: of the process set; ranks that have joined contribute zeros.
+        absent: those that have no data, and contribute zeros.
     """
     if response.error or response.all_absent or not values:
         return b""
     one = verb(response.kind)
     if one.rooted and not one.reduces:
-        return values.get(response.root, b"")
-    requests = response.requests
-    ranks = sorted(requests)
+        return bytes(values.get(response.root, b""))
     if one.ragged:
         if len(values) < size:
             return b""
         whole = b"".join(values[rank] for rank in ranks)
         return whole if not one.splits or len(whole) <= MOST_BYTES else b""  # it goes to all, who need a part of it
-    if any(rank not in values and not requests[rank].absent for rank in ranks):
+    if any(rank not in values and rank not in absent for rank in ranks):
         return b""
     dtype = wire_dtype(response.dtype)
     length = len(next(iter(values.values())))

@@ -3,6 +3,7 @@
 ::
 
     faults/supervision.py       which names can never be complete?
+     steady/slots.py            on one machine the ranks agree by themselves  slots
      steady/autotune.py         how fast is it with other settings?    autotune
       steady/steady_state.py    whole sequences of known names at once     steady_state
         steady/cache.py         ids for requests and responses             cache_capacity
@@ -36,13 +37,21 @@ from workbench.runtime.steady.batching import Window
 from workbench.runtime.steady.cache import CachingAnnouncer, CachingCoordinator, CoordinatorCache
 from workbench.runtime.steady.caller_runs import CallerRuns
 from workbench.runtime.steady.eager import EagerAnnouncer, EagerCoordinator
+from workbench.runtime.steady.slots import Slots
 from workbench.runtime.steady.priority import PriorityCoordinator
 from workbench.runtime.steady.steady_state import SteadyCoordinator
 from workbench.runtime.steady.tuner import Choice, Tuner
 
 
-def coordinator(size: int, settings: Settings, tuner: Tuner | None = None) -> SupervisingCoordinator:
-    """Rank 0's. With ``tuner``, it tunes."""
+def agrees_in_memory(settings: Settings) -> bool:
+    """Do the ranks use slots, if they have some? Not while autotune measures what rank 0 decides."""
+    return bool(settings.slots and settings.steady_state and settings.cache_capacity and not settings.autotune)
+
+
+def coordinator(
+    size: int, settings: Settings, tuner: Tuner | None = None, slots: Slots | None = None
+) -> SupervisingCoordinator:
+    """Rank 0's. With ``tuner``, it tunes; with ``slots``, steady steps need it no more."""
     cells = Cells(size)
     answer = partial(respond, explain=explain)
     cache = CoordinatorCache(settings.cache_capacity, size, answer)
@@ -61,7 +70,7 @@ def coordinator(size: int, settings: Settings, tuner: Tuner | None = None) -> Su
         found = TuningCoordinator(found, tuner, settings.autotune_steps_per_sample)
     stall = StallInspector(settings.stall_warning_s, settings.stall_shutdown_s)
     supervising = ValidatingCoordinator if settings.chaos else SupervisingCoordinator
-    return supervising(found, size, cells, cache.expand, settings.failed_rank_grace_s, stall)
+    return supervising(found, size, cells, cache.expand, settings.failed_rank_grace_s, stall, slots)
 
 
 def announcer(rank: int, settings: Settings) -> Announcer:

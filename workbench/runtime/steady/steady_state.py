@@ -147,6 +147,10 @@ class SteadyCoordinator(Wrapper):
         if took := self._sequences.values:
             for i, (cache_id, response) in enumerate(zip(complete, responses, strict=True)):
                 values = {rank: took.pop((rank, cache_id)) for rank in range(self._size) if (rank, cache_id) in took}
-                if values and (result := result_of(response, values, self._size)):
+                if not values:
+                    continue
+                requests = response.requests
+                absent = [rank for rank, each in requests.items() if each.absent]
+                if result := result_of(response, values, sorted(requests), self._size, absent):
                     results[i] = result
         return self._inner.decide(responses, results)

@@ -7,9 +7,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from workbench.core.backend.base import Array, Backend
+from workbench.core.backend.base import SLOT_BYTES, Array, Backend
 from workbench.errors import DeadlineError, PeerLostError
 from workbench.transport.bootstrap.base import unless_given_up
 from workbench.transport.bootstrap.values import Problem
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 def connect(bootstrap: ThreadBootstrap, settings: object) -> Backend:
     """Our algorithms over the mailboxes."""
-    return link_backend(bootstrap.mailboxes.link(bootstrap.rank))
+    return replace(link_backend(bootstrap.mailboxes.link(bootstrap.rank)), slots=bootstrap.mailboxes.slots)
 
 
 class Mailboxes:
@@ -29,6 +30,7 @@ class Mailboxes:
     def __init__(self, size: int, timeout_s: float = 30.0) -> None:
         self.size, self.timeout_s, self.secret = size, timeout_s, secrets.token_bytes(32)
         self.broken = threading.Event()
+        self.slots = [memoryview(bytearray(SLOT_BYTES)) for _ in range(size)]
         self.queues: dict[tuple[int, int], queue.SimpleQueue[Any]] = {
             (source, dest): queue.SimpleQueue() for source in range(size) for dest in range(size)
         }

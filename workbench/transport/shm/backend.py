@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from workbench.core.backend.base import Array, Backend, Lifecycle, SharedMemory
+from workbench.core.backend.base import SLOT_BYTES, Array, Backend, Lifecycle, SharedMemory
 from workbench.core.backend.memory import HOST
 from workbench.errors import CollectiveError
 from workbench.transport.life import Life
@@ -12,13 +12,13 @@ from workbench.transport.shm.collectives import ShmCollectives
 from workbench.transport.shm.node import HEADER_BYTES, Node
 from workbench.transport.shm.staged import STAGE_BYTES
 
-_STAGE = HEADER_BYTES
+_STAGE = HEADER_BYTES + SLOT_BYTES
 _FUSION = _STAGE + STAGE_BYTES
 
 
 def reserved_bytes(fusion_bytes: int) -> int:
-    """Bytes after the header of every arena: the stage, then the fusion buffer, at the same offsets everywhere."""
-    return STAGE_BYTES + fusion_bytes
+    """Bytes after the header of every arena: slot, stage, and fusion buffer, at the same offsets everywhere."""
+    return SLOT_BYTES + STAGE_BYTES + fusion_bytes
 
 
 def fusion_offsets(fusion_bytes: int) -> range:
@@ -52,7 +52,8 @@ def shm_backend(flat: Backend, node: Node, fusion_bytes: int, members: Sequence[
     collectives = ShmCollectives(flat.collectives, node, numbers, stages, fusion_offsets(fusion_bytes))
     shared = ArenaMemory(node, fusion_bytes, flat.shared)
     life = shm_life(node, flat.life, subset, close)
-    return Backend("SHM", flat.rank, flat.ranks, collectives, shared, life, HOST, flat.link, collectives)
+    slots = node.views(HEADER_BYTES, SLOT_BYTES) if members is None else ()
+    return Backend("SHM", flat.rank, flat.ranks, collectives, shared, life, HOST, flat.link, collectives, slots=slots)
 
 
 class ArenaMemory:

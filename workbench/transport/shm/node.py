@@ -72,6 +72,10 @@ class Node:
         """The array of a rank that begins at ``offset``, as long as ``like`` and of its dtype."""
         return self.bytes(rank, offset, like.nbytes).view(like.dtype)
 
+    def views(self, offset: int, nbytes: int) -> list[memoryview]:
+        """The same piece of every rank's arena."""
+        return [arena.view(offset, nbytes) for arena in self._arenas]
+
     def offset(self, array: Array) -> int:
         """Where in this rank's arena an array begins; -1 outside of it, and when the node is closed."""
         return self.own.offset(array) if self.own else -1

@@ -1,0 +1,146 @@
+"""A channel to rank 0 that goes around it where it can: known names go by the slots, all else by another channel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+
+from workbench.core.messages import Announce, Decision, Differs, Event, Kind, Response, Values
+from workbench.runtime.control.channel import Rank0Channel
+from workbench.runtime.steady.eager import result_of
+from workbench.runtime.steady.slots import Slots, Unit
+from workbench.runtime.trace.timeline import Timeline
+
+
+class SlotsChannel:
+    """See :class:`workbench.runtime.control.channel.Rank0Channel`.
+
+    Args:
+        inner: to rank 0.
+        slots: of all ranks.
+        rank, size: of this rank.
+
+    Attributes:
+        known: this rank's responses by their cache id; the announcer's.
+        timeline: on rank 0, which has heard of announcements and responses from the coordinator else.
+    """
+
+    def __init__(self, inner: Rank0Channel, slots: Slots, rank: int, size: int) -> None:
+        self._inner, self._slots, self._rank, self._ranks = inner, slots, rank, range(size)
+        self._found: list[Decision] = []
+        self._number, self._differed = 0, False
+        self.known: Mapping[int, Response] = {}
+        self.timeline: Timeline | None = None
+        self._bell, self._poller = -1, select.poll()
+
+    def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
+        self._poller = poller
+        self._inner.open(poller, wake)
+
+    def bell(self) -> int:
+        """Make a pipe that ends this rank's wait; the descriptor that others write to."""
+        self._bell, ring = os.pipe()
+        os.set_blocking(self._bell, False)
+        self._poller.register(self._bell, select.POLLIN)
+        return ring
+
+    def send(self, event: Event) -> None:
+        if not (isinstance(event, Announce) and event.items and self._slots.write(event)):
+            self._inner.send(event)
+
+    @property
+    def spins(self) -> bool:
+        return self._slots.writes or self._inner.spins
+
+    def take(self, spinning: bool = False) -> list[Decision]:
+        found = self._decided()
+        if not found and not (spinning and self._slots.writes):
+            for decision in self._inner.take(spinning):
+                found += self._with_terms(decision)
+        return found
+
+    def wait(self, timeout_s: float) -> Sequence[tuple[int, int]]:
+        self._slots.sleep(True)
+        try:
+            self._found = self._decided()  # after saying so: who comes later wakes this rank
+            ready = self._inner.wait(0.0 if self._found else timeout_s)
+        finally:
+            self._slots.sleep(False)
+        if any(file == self._bell for file, _ in ready):
+            os.read(self._bell, 4096)
+        return ready
+
+    def _decided(self) -> list[Decision]:
+        """What is complete in the slots."""
+        found, self._found = self._found, []
+        while unit := self._slots.take():
+            found.append(self._decision(unit))
+        if self._slots.differs and not self._differed:
+            self._differed = True
+            self._inner.send(Differs(self._rank))
+        return found
+
+    def _decision(self, unit: Unit) -> Decision:
+        responses = [self.known[each] for each in unit.ids]
+        results: Values = {}
+        for i, response in enumerate(responses):
+            values = {rank: each[i] for rank, each in enumerate(unit.values) if i in each}
+            if values and (result := result_of(response, values, self._ranks, len(self._ranks))):
+                results[i] = result
+        self._slots.release()
+        decision = Decision(self._number, list(unit.ids), results)
+        if self.timeline:
+            agreed = Decision(self._number, list(responses))
+            self.timeline.completed(unit.last, agreed)
+            self.timeline.responded(agreed)
+        return decision
+
+    def _with_terms(self, decision: Decision) -> list[Decision]:
+        """Rank 0's word; before it what was still complete in the slots, if it closes a term."""
+        units: list[Decision] = []
+        for item in decision.items:
+            if isinstance(item, Response) and item.kind is Kind.SLOTS:
+                if item.rows:
+                    complete, *seen = item.rows
+                    last, again = self._slots.finish(complete, seen)
+                    units += map(self._decision, last)
+                    for event in again:
+                        self._inner.send(event)
+                else:
+                    self._number, self._differed = decision.number, False
+                    self._slots.join(item.root, decision.number)
+        return [*units, decision]
+
+    def look(self, now: float, slept_s: float) -> None:
+        self._inner.look(now, slept_s)
+
+    def lost(self) -> str:
+        return self._inner.lost()
+
+    def sockets(self) -> list[socket.socket]:
+        return self._inner.sockets()
+
+    def close(self) -> None:
+        self._inner.close()
+        if self._bell >= 0:
+            os.close(self._bell)
+
+
+def ringing(pid: int, file: int) -> Callable[[], None]:
+    """What ends another process's wait: a byte in its pipe.
+
+    Raises:
+        OSError: the process is not to be seen from here.
+    """
+    bell = os.open(f"/proc/{pid}/fd/{file}", os.O_WRONLY | os.O_NONBLOCK)
+
+    def ring() -> None:
+        with contextlib.suppress(OSError):  # it is full of such bytes, or the process has ended
+            os.write(bell, b"!")
+
+    weakref.finalize(ring, os.close, bell)
+    return ring

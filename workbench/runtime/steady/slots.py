@@ -1,0 +1,382 @@
+"""Slots: on one machine all ranks read in shared memory what all have announced, and each decides by itself.
+
+Each rank writes its announcements of known names into a slot of its own, as cache ids, with the values of small
+tensors. What rank 0 has announced at once is a *unit*. A unit is complete when every other rank has announced the same
+ids in the same order; all ranks see that alike, whenever they look. So nobody is asked: a decision costs one write and
+one read. What is new, differs, fails or leaves goes to rank 0 as ever. ``slots`` 0 turns it off.
+
+Slots are used for a *term*, which rank 0 opens, when steps are alike, and closes before it decides anything else:
+
+1. Rank 0 clears the mark in its slot, and reads all slots after that. What is complete there is the term's last unit.
+2. A rank that finds a unit complete looks at the mark after that. If the mark is there still, rank 0 will see the
+   unit, too. If not, it waits for rank 0's word.
+3. Rank 0's word, a response of kind ``SLOTS``, says how many ids were complete, and how many it saw of each rank. It
+   counts the rest as if that had been announced to it; a rank that wrote more announces that anew.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from workbench.core.messages import Announce, Decision, Kind, Response
+
+_WRITTEN, _WHEN, _DONE, _ASLEEP, _MARK = 0, 1, 8, 16, 24  # numbers of 8 bytes; each cache line has one writer
+_HEADER = 256  # bytes before the ring of records
+_TERM = 40  # bits below a term's number: 8-byte words since it began
+_MOST_TERMS = 1 << 22
+_ENOUGH, _MOST_STEPS = 2, 64  # decisions about known names before a term
+_RECORD = struct.Struct("<II")  # its bytes, and how many ids; then the ids, the lengths of their values, the values
+
+
+class Record(NamedTuple):
+    """Ids that were announced at once, and values of small tensors by their place among the ids."""
+
+    ids: tuple[int, ...]
+    values: dict[int, memoryview]
+
+
+class Unit(NamedTuple):
+    """What all ranks have announced: the ids, each rank's values, and the rank that was seen to come last."""
+
+    ids: tuple[int, ...]
+    values: list[dict[int, memoryview]]
+    last: int
+
+
+class Slot:
+    """One rank's slot: its counters, and a ring of records. Only its owner writes there."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self.numbers = memory[:_HEADER].cast("q")
+        self.ring = memory[_HEADER:]
+        self.records = deque[Record]()  # read, and in no unit yet
+        self.at = 0  # bytes of the term that were read
+
+    def end(self, term: int) -> int:
+        """How many bytes of this term are written."""
+        number = self.numbers[_WRITTEN]
+        return 8 * (number & ((1 << _TERM) - 1)) if number >> _TERM == term else 0
+
+    def read(self, term: int) -> bool:
+        """Take in what is new."""
+        end, size = self.end(term), len(self.ring)
+        if self.at >= end:
+            return False
+        while self.at < end:
+            at = self.at % size
+            length, n = _RECORD.unpack_from(self.ring, at)
+            if not length:  # the rest of the ring was too short for the next one
+                self.at += size - at
+                continue
+            numbers = struct.unpack_from(f"<{2 * n}I", self.ring, at + _RECORD.size)
+            values, start = dict[int, memoryview](), at + _words(_RECORD.size + 8 * n)
+            if any(numbers[n:]):
+                for i, nbytes in enumerate(numbers[n:]):
+                    if nbytes:
+                        values[i] = self.ring[start : start + nbytes]
+                        start += _words(nbytes)
+            self.records.append(Record(numbers[:n], values))
+            self.at += length
+        return True
+
+    def next(self, n: int) -> Record:
+        """The next ``n`` ids, or fewer if there are no more, as one record."""
+        records = self.records
+        while len(records) > 1 and len(records[0].ids) < n:
+            first, second = records.popleft(), records.popleft()
+            values = first.values | {len(first.ids) + i: value for i, value in second.values.items()}
+            records.appendleft(Record(first.ids + second.ids, values))
+        if records and len(records[0].ids) > n:
+            whole = records.popleft()
+            records.appendleft(Record(whole.ids[n:], {i - n: value for i, value in whole.values.items() if i >= n}))
+            records.appendleft(Record(whole.ids[:n], {i: value for i, value in whole.values.items() if i < n}))
+        return records[0] if records else Record((), {})
+
+
+class Slots:
+    """All ranks' slots, seen from one of them.
+
+    The coordinator, on rank 0 alone, opens and closes terms. All else is for whoever does the engine's work.
+
+    Args:
+        rank: this one.
+        size: number of ranks.
+
+    Attributes:
+        writes: may this rank write?
+        differs: two ranks have not announced the same, so that no unit is ever complete until rank 0 counts.
+        heard: is called for each record of each rank, as it is read.
+
+    Example:
+        >>> one, other = (Slots(rank, 2) for rank in range(2))
+        >>> memory = [memoryview(bytearray(4096)) for _ in range(2)]
+        >>> one.connect(memory, [print] * 2); other.connect(memory, [print] * 2)
+        >>> term = one.open(); one.join(term, 5); other.join(term, 5)
+        >>> one.write(Announce(0, (7, 8), 5)), one.take(), other.write(Announce(1, (7,), 5)), other.take()
+        (True, None, True, None)
+        >>> other.write(Announce(1, (8,), 5)), other.take().ids, one.take().ids
+        (True, (7, 8), (7, 8))
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+        self._slots: list[Slot] = []
+        self._wakes: Sequence[Callable[[], object]] = ()
+        self._lock = threading.Lock()  # for all below: on rank 0 the coordinator closes a term amid a look
+        self._fence = threading.Lock()
+        self._fence.acquire()
+        self._term = self._terms = 0  # 0: none; how many there were
+        self.writes = False
+        self._seen = 0  # the decision that opened the term
+        self._position = self._taken = self._own = 0  # ids in units; in units taken; that this rank has written
+        self._sent = deque[tuple[Announce, int, int]]()  # with how many ids, and bytes, were written after it
+        self._freed = 0  # bytes that all have read
+        self._rest: list[Unit] = []  # complete when the term was closed
+        self._last = 0
+        self._stuck: tuple[int, ...] = ()
+        self.differs = False
+        self.heard: Callable[[int, Record], None] | None = None
+
+    def connect(self, memory: Sequence[memoryview], wakes: Sequence[Callable[[], object]]) -> None:
+        """Use these slots, by rank; ``wakes`` end the sleep of each rank. Until then no term is opened."""
+        self._slots, self._wakes = [Slot(each) for each in memory], wakes
+
+    # --- the engine ----------------------------------------------------------------------------------
+
+    def join(self, term: int, seen: int) -> None:
+        """Rank 0 has opened a term, in decision ``seen``: write from now on what was announced after reading that."""
+        with self._lock:
+            if self._term != term:
+                self._begin(term)
+            self._seen, self.writes = seen, self._is_marked()
+
+    def write(self, event: Announce) -> bool:
+        """Announce known names; False if they have to go to rank 0."""
+        if not self.writes or event.seen != self._seen:
+            return False
+        n, lengths = len(event.items), [0] * len(event.items)
+        for i, value in event.values.items():
+            lengths[i] = len(value)
+        try:
+            ids = struct.pack(f"<{2 * n}I", *event.items, *lengths)
+        except struct.error:  # a request in full
+            return False
+        padded = [value.ljust(_words(len(value)), b"\0") for value in event.values.values()]
+        record = b"".join((ids.ljust(_words(8 * n), b"\0"), *padded))
+        with self._lock:
+            return self.writes and self._append(event, n, record)
+
+    def _append(self, event: Announce, n: int, record: bytes) -> bool:
+        own, length = self._slots[self._rank], _RECORD.size + len(record)
+        end, size = own.end(self._term), len(own.ring)
+        at = end % size
+        skipped = size - at if at + length > size else 0
+        if not self._is_marked() or end + skipped + length > self._room(end + skipped + length):
+            return False
+        if skipped:
+            _RECORD.pack_into(own.ring, at, 0, 0)
+            at = 0
+        _RECORD.pack_into(own.ring, at, length, n)
+        own.ring[at + _RECORD.size : at + length] = record
+        end += skipped + length
+        self._own += n
+        self._sent.append((event, self._own, end))
+        self._order()  # the record, then the count
+        own.numbers[_WHEN] = time.monotonic_ns()
+        own.numbers[_WRITTEN] = self._term << _TERM | end // 8
+        return True
+
+    def _room(self, wanted: int) -> int:
+        """Up to how many bytes of the term this rank may write: over what all have read."""
+        size = len(self._slots[self._rank].ring)
+        if wanted > self._freed + size or len(self._sent) > 64:
+            done = min(slot.numbers[_DONE] - (self._term << _TERM) for slot in self._slots)
+            while self._sent and self._sent[0][1] <= done:
+                self._freed = self._sent.popleft()[2]
+        return self._freed + size
+
+    def changed(self) -> bool:
+        """Is there anything that was not read? For a spin; no look costs more than this."""
+        return any(slot.at < slot.end(self._term) for slot in self._slots)
+
+    def take(self) -> Unit | None:
+        """The next unit, if it is complete."""
+        if not self._term:
+            return None
+        with self._lock:
+            unit = self._complete()
+            if unit is None:
+                return None
+            self._order()
+            if not self._is_marked():  # rank 0 may not have seen it
+                return None
+            self._pop(unit)
+            self._taken = self._position
+            for rank, slot in enumerate(self._slots):
+                if slot.numbers[_ASLEEP] and rank != self._rank:
+                    self._wakes[rank]()
+        return unit
+
+    def finish(self, complete: int, seen: Sequence[int]) -> tuple[list[Unit], list[Announce]]:
+        """Rank 0 has closed the term; the last units, and what this rank has to announce anew.
+
+        Args:
+            complete: how many ids of the term are in units.
+            seen: how many ids of each rank rank 0 has seen.
+        """
+        with self._lock:
+            units, self._rest = self._rest, []
+            while self._position < complete:
+                unit = self._complete()
+                assert unit is not None, f"{complete} ids were complete, and after {self._position} nothing is there"
+                self._pop(unit)
+                units.append(unit)
+            self.writes, self._term = False, 0
+            return units, [event for event, own, _ in self._sent if own > seen[self._rank]]
+
+    def sleep(self, on: bool) -> None:
+        """This rank is about to sleep, so it wants to be woken; or it is awake. Look once more after that."""
+        if self._slots:
+            with self._lock:
+                self._slots[self._rank].numbers[_ASLEEP] = on
+                self._order()
+
+    # --- rank 0's coordinator ------------------------------------------------------------------------
+
+    def open(self) -> int:
+        """Begin a term; its number, or 0 where there are no slots."""
+        if not self._slots or self._terms >= _MOST_TERMS:
+            return 0
+        with self._lock:
+            self._terms += 1
+            self._begin(self._terms)
+            self._slots[0].numbers[_MARK] = self._terms
+        return self._terms
+
+    def is_open(self) -> bool:
+        return bool(self._slots) and self._is_marked()
+
+    def close(self) -> tuple[int, list[int], list[tuple[Announce, float]]]:
+        """End the term.
+
+        Returns:
+            How many ids are complete, how many each rank has announced, and what is not complete, with when it came.
+        """
+        with self._lock:
+            self.writes, self._slots[0].numbers[_MARK] = False, 0
+            self._order()
+            while unit := self._complete():
+                self._pop(unit)
+                self._rest.append(unit)
+            said, left = [], list[tuple[Announce, float]]()
+            for rank, slot in enumerate(self._slots):
+                record = slot.next(1 << 30)
+                said.append(self._position + len(record.ids))
+                if record.ids:
+                    values = {i: bytes(value) for i, value in record.values.items()}
+                    left.append((Announce(rank, record.ids, self._seen, values), slot.numbers[_WHEN] / 1e9))
+            return self._position, said, left
+
+    def stuck(self) -> bool:
+        """Has some rank announced what is not complete, and nothing has changed since the last call?"""
+        before, self._stuck = self._stuck, tuple(slot.numbers[_WRITTEN] for slot in self._slots)
+        return self.is_open() and before == self._stuck and len({slot.end(self._term) for slot in self._slots}) > 1
+
+    # --- both ---------------------------------------------------------------------------------------
+
+    def _begin(self, term: int) -> None:
+        self._term, self._position, self._taken, self._own, self._freed = term, 0, 0, 0, 0
+        self._sent.clear()
+        self._rest, self.differs = [], False
+        for slot in self._slots:
+            slot.at = 0
+            slot.records.clear()
+        own = self._slots[self._rank].numbers
+        own[_DONE] = term << _TERM
+        self._order()
+        own[_WRITTEN] = term << _TERM
+
+    def _is_marked(self) -> bool:
+        return self._slots[0].numbers[_MARK] == self._term != 0
+
+    def _complete(self) -> Unit | None:
+        """The next unit, if all of it is there."""
+        for rank, slot in enumerate(self._slots):
+            known = len(slot.records)
+            if slot.read(self._term):
+                self._last = rank
+                if self.heard:
+                    for record in list(slot.records)[known:]:
+                        self.heard(rank, record)
+        first = self._slots[0].records
+        if not first:
+            return None
+        ids = first[0].ids
+        records = [slot.next(len(ids)) for slot in self._slots]
+        if all(record.ids == ids for record in records):
+            return Unit(ids, [record.values for record in records], self._last)
+        self.differs = any(record.ids != ids[: len(record.ids)] for record in records)
+        return None
+
+    def _pop(self, unit: Unit) -> None:
+        for slot in self._slots:
+            slot.records.popleft()
+        self._position += len(unit.ids)
+
+    def release(self) -> None:
+        """The values of all units that were taken are used: their memory may be written to again."""
+        self._slots[self._rank].numbers[_DONE] = (self._term << _TERM) + self._taken
+
+    def _order(self) -> None:
+        """All memory accesses before come before all after, as :meth:`workbench.transport.shm.node.Node._order`."""
+        self._fence.release()
+        self._fence.acquire()
+
+
+class Terms:
+    """When is a term opened? After some decisions in a row about known names alone, if all ranks are done with the last.
+
+    A term in which nothing was agreed on was opened too early: the next one takes twice as many.
+
+    Example:
+        >>> terms, known = Terms(size=1), Decision(1, [Response("x", Kind.BARRIER, cached=True)])
+        >>> for number in (1, 2):
+        ...     terms.heard(0, number, known)
+        ...     print(terms.alike)
+        False
+        True
+    """
+
+    def __init__(self, size: int) -> None:
+        self._seen = [0] * size
+        self._closed = self._steps = 0
+        self._enough = _ENOUGH
+
+    def heard(self, rank: int, seen: int, decision: Decision) -> None:
+        """A rank has read all up to ``seen``, and what it said led to a decision."""
+        self._seen[rank] = max(self._seen[rank], seen)
+        if decision:
+            self._steps = self._steps + 1 if all(map(_is_steady, decision.items)) else 0
+
+    def closed(self, number: int, complete: int) -> None:
+        """The term was closed in this decision, after so many ids."""
+        self._closed, self._steps = number, 0
+        self._enough = _ENOUGH if complete else min(2 * self._enough, _MOST_STEPS)
+
+    @property
+    def alike(self) -> bool:
+        return self._steps >= self._enough and min(self._seen) >= self._closed
+
+
+def _is_steady(item: Response | int) -> bool:
+    return isinstance(item, Response) and item.cached and not (item.process_set or item.priority)
+
+
+def _words(nbytes: int) -> int:
+    """Rounded up to whole words of 8 bytes."""
+    return (nbytes + 7) & ~7
