@@ -155,7 +155,6 @@ class Job:
     def close(self) -> None:
         """End everything."""
         self.server.stop.set()
-        self.server.turn.notify()  # where it rests for as long as a test likes
         for rank in self.ranks:
             if isinstance(rank, ControlClient):
                 rank.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 REST_S = 0.05
 """So long after the last such thread the loop's own thread goes on."""
+_LET_IN_S = 1e-4
 
 
 class Turn:
@@ -32,6 +33,7 @@ class Turn:
         self._lock.acquire()
         self._bell.acquire()
         self.resting, self._requested_at = False, float("-inf")
+        self._looks_at = float("inf")  # the loop's thread, whether it is still not needed
 
     def park(self, idle: Callable[[], bool]) -> None:
         """For the loop's thread: let others run the loop, if one wanted to and as long as they do.
@@ -44,9 +46,12 @@ class Turn:
         self.resting = True
         if idle():  # still: who submits from here on rings, or takes the turn
             self._lock.release()
+            self._looks_at = time.monotonic() + REST_S
             while not self._bell.acquire(timeout=REST_S):
                 if not self._lock.locked() and not (self._recent() and idle()):
                     break
+                self._looks_at = time.monotonic() + REST_S
+            self._looks_at = float("inf")
             self._lock.acquire()
         self.resting = False
         self._bell.acquire(blocking=False)  # rung once more meanwhile
@@ -66,8 +71,15 @@ class Turn:
         return self.resting and self._lock.acquire(blocking=False)
 
     def give(self) -> None:
-        self._requested_at = time.monotonic()
+        """Give the turn back.
+
+        A thread that wants to run gets Python's global lock only from one that waits or computes for long: small numpy
+        calls give it away too briefly, and wake that thread in vain each time. So this one sleeps a moment for it.
+        """
+        self._requested_at = now = time.monotonic()
         self._lock.release()
+        if now > self._looks_at:
+            time.sleep(_LET_IN_S)
 
     def _recent(self) -> bool:
         return time.monotonic() - self._requested_at < REST_S

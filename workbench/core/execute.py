@@ -44,7 +44,8 @@ def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer
     if not verb(first.kind).moves:
         return [first.root]
     if first.result:
-        return [_eager(response, entry, backend) for response, entry in zip(batch, entries, strict=True)]
+        rank, size = backend.rank, backend.size
+        return [eager(response, entry, rank, size) for response, entry in zip(batch, entries, strict=True)]
     activity = partial(observer.activity, batch)
     arrays = [array for entry in entries if entry for array in (entry.source, entry.target)]
     with backend.memory.using([entry and entry.arrival for entry in entries], arrays):
@@ -53,31 +54,31 @@ def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer
         return [STEPS[first.kind](first, entries[0], backend, activity)]
 
 
-def _eager(response: Response, entry: Entry | None, backend: Backend) -> Any:
+def eager(response: Response, entry: Entry | None, rank: int, size: int) -> Any:
     """The result came with the response: of an alltoall what all have sent, of a reducescatter the whole tensor."""
     found, one = np.frombuffer(response.result, wire_dtype(response.dtype)), verb(response.kind)
     if one.splits:
-        splits = _splits(response, backend)
-        theirs = splits[:, backend.rank]
-        ends = np.cumsum(splits)[backend.rank :: backend.size]  # of what each rank sends to this one
+        splits = _splits(response, size)
+        theirs = splits[:, rank]
+        ends = np.cumsum(splits)[rank::size]  # of what each rank sends to this one
         rows = found.reshape(-1, *response.shape[1:])
         parts = [rows[end - length : end] for end, length in zip(ends, theirs, strict=True)]
         return np.concatenate(parts), _counts(theirs)
     found = found.reshape(-1, *response.shape[1:]) if one.ragged else found.reshape(response.shape)
     target = place = entry.target if entry else None
     if one.reduces and one.by_rows:
-        found = part(found, response.rows, backend.rank)
+        found = part(found, response.rows, rank)
         if entry is not None and target is not None and target is entry.source:
-            place = part(target.reshape(response.shape), response.rows, backend.rank)
+            place = part(target.reshape(response.shape), response.rows, rank)
     if place is None:
         return found.copy()
     place[...] = found
     return target
 
 
-def _splits(response: Response, backend: Backend) -> Array:
+def _splits(response: Response, size: int) -> Array:
     """Rows by [sender, receiver]."""
-    return np.array(response.rows, np.int64).reshape(backend.size, backend.size)
+    return np.array(response.rows, np.int64).reshape(size, size)
 
 
 def _counts(theirs: Array) -> Array:
@@ -155,7 +156,7 @@ def _broadcast(response: Response, entry: Entry | None, backend: Backend, activi
 
 def _alltoall(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> tuple[Array, Array]:
     width = prod(response.shape[1:])
-    splits = _splits(response, backend)
+    splits = _splits(response, backend.size)
     mine, theirs = splits[backend.rank], splits[:, backend.rank]
     with activity("ALLOCATE_OUTPUT"):
         out = _new((int(theirs.sum()), *response.shape[1:]), response, entry, backend)

@@ -111,6 +111,12 @@ class PendingTable:
             del self.new[: len(events)]
         return events
 
+    def alone(self) -> Entry | None:
+        """What was added last, if nothing else is in flight, and it was not drained."""
+        new = self.new
+        first = new[0] if len(new) == 1 == len(self._entries) else None
+        return first if isinstance(first, Entry) else None
+
     def idle(self) -> bool:
         return not self._entries
 

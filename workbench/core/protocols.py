@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 from workbench.core.messages import Announce, Decision, Event, Kind, Response
 from workbench.core.pending import Entry
@@ -66,6 +66,26 @@ class PlainAnnouncer:
     def read(self, decision: Decision) -> list[Response]:
         items = (item for item in decision.items if isinstance(item, Response))
         return [item for item in items if item.kind not in (Kind.STACKS, Kind.SLOTS)]  # of the control plane
+
+
+class Alone(Protocol):
+    """The whole way of a lone tensor at once, whose caller waits for it."""
+
+    def announce(self, entry: Entry, seen: int) -> Any:
+        """Announce it, after reading decision ``seen``; something false if it has to go the ordinary way."""
+
+    def result(self, known: Any, entry: Entry, spin_s: float) -> tuple[bool, Any]:
+        """Of what :meth:`announce` has returned: is it done within ``spin_s``, and its result."""
+
+
+class NeverAlone:
+    """All go the ordinary way."""
+
+    def announce(self, entry: Entry, seen: int) -> Any:
+        return None
+
+    def result(self, known: Any, entry: Entry, spin_s: float) -> tuple[bool, Any]:
+        return False, None
 
 
 class Batching(Protocol):

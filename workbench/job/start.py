@@ -27,11 +27,12 @@ from workbench.runtime.control.addresses import addresses, connect, facing, inte
 from workbench.runtime.control.channel import LocalChannel, Rank0Channel, SocketChannel
 from workbench.runtime.control.client import ControlClient
 from workbench.runtime.control.server import ControlServer
-from workbench.runtime.control.slots_channel import SlotsChannel, ringing
+from workbench.runtime.control.slots_channel import SlotsChannel
 from workbench.runtime.events import Beat
 from workbench.runtime.faults.blocked_threads import BlockedThreads
 from workbench.runtime.steady import stack
 from workbench.runtime.steady.cache import CachingAnnouncer
+from workbench.runtime.steady.lone import SlotsAlone
 from workbench.runtime.steady.slots import Slots
 from workbench.runtime.steady.tuner import Tuner, tuner
 from workbench.runtime.trace.recorder import Recorder
@@ -241,8 +242,7 @@ def _connect_slots(bootstrap: Bootstrap, control: _ControlPlane, backend: Backen
         control.slots.connect(backend.slots, bootstrap.exchange(control.client.wake))
         return
     try:
-        bells = bootstrap.exchange((os.getpid(), control.channel.bell()))
-        wakes = [ringing(pid, file) for pid, file in bells]
+        wakes = control.channel.wakes(bootstrap.exchange(control.channel.bell()))
         problem = ""
     except OSError as error:
         problem = str(error)
@@ -259,11 +259,12 @@ def _engine(
     rank, settings = bootstrap.rank, ranks.settings
     sets = SetTable(rank, backend)
     announcer, batching = stack.announcer(rank, settings), stack.batching(settings)
-    if isinstance(control.channel, SlotsChannel) and isinstance(announcer, CachingAnnouncer):
-        control.channel.known, control.channel.timeline = announcer.known, control.timeline if rank == 0 else None
     own_core = a_core_each(rank, ranks.hosts, ranks.processes)
     runner = stack.runner(settings, control.client.wake, own_core, bool(on_gpu))
     engine = Engine(control.client, sets, settings, announcer, batching, control.timeline, runner)
+    if control.slots and isinstance(control.channel, SlotsChannel) and isinstance(announcer, CachingAnnouncer):
+        control.channel.known, control.channel.timeline = announcer.known, control.timeline if rank == 0 else None
+        engine.alone = SlotsAlone(announcer, control.slots, control.channel, settings.eager_bytes, rank, bootstrap.size)
     levels = (on_gpu or backend).levels
     stack.tunes(engine, announcer, batching, levels)
     if control.tuning and levels:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +22,6 @@ from coordination import Item
 from hands import LINUX, SECRET, ByHand, Job, ask
 from interrupted import interrupts
 
-from workbench.common import turn as turns
 from workbench.common.secret.seal import Seal
 from workbench.core.messages import Announce, Decision, Kind, Left, Raised, Request, Response
 from workbench.errors import DeadlineError, PeerLostError
@@ -191,40 +189,6 @@ def test_wake_ends_a_wait(job: Job) -> None:
     client.receive(30.0)
     assert time.monotonic() - started < 10
     timer.join()
-
-
-def test_a_caller_of_rank_0_that_sleeps_wakes_for_the_others(
-    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the server's thread rests, the caller does what comes meanwhile: nobody is woken for it."""
-    monkeypatch.setattr(turns, "REST_S", 3600.0)
-    job = start(2, near=True)
-    job.join()
-    mine, other = job.ranks
-    takes: dict[int, int] = {}
-    take = job.server._coordinator.take
-
-    def noted(event: Any, now: float) -> Decision:
-        takes[event.rank] = threading.get_ident()
-        return take(event, now)
-
-    while not job.server.turn.resting:  # until it has seen that a thread wants its place
-        mine.receive(0.01, 0.0)
-        other.send(Beat(1))
-    monkeypatch.setattr(job.server._coordinator, "take", noted)
-
-    def answered() -> int:
-        while not mine.receive(30.0, 0.0):
-            pass
-        return threading.get_ident()
-
-    with ThreadPoolExecutor() as pool:
-        mine.send(Announce(0, (ask("x"),)))
-        caller = pool.submit(answered)
-        while not job.server.turn._lock.locked():  # until it sleeps in the server's place
-            time.sleep(0.001)
-        other.send(Announce(1, (ask("x"),)))
-        assert caller.result(30) == takes[1]
 
 
 def test_an_interrupt_in_a_wake_up_costs_no_later_one() -> None:

@@ -6,8 +6,8 @@ import contextlib
 import os
 import select
 import socket
-import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from workbench.core.messages import Announce, Decision, Differs, Event, Kind, Response, Values
 from workbench.runtime.control.channel import Rank0Channel
@@ -35,18 +35,31 @@ class SlotsChannel:
         self._number, self._differed = 0, False
         self.known: Mapping[int, Response] = {}
         self.timeline: Timeline | None = None
-        self._bell, self._poller = -1, select.poll()
+        self._bell, self._files, self._poller = -1, list[int](), select.poll()
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
         self._poller = poller
         self._inner.open(poller, wake)
 
-    def bell(self) -> int:
-        """Make a pipe that ends this rank's wait; the descriptor that others write to."""
-        self._bell, ring = os.pipe()
+    def bell(self) -> tuple[int, int]:
+        """Make a pipe that ends this rank's wait; the process, and the descriptor that others write to, -1 if none."""
+        try:
+            self._bell, ring = self._files = list(os.pipe())
+        except OSError:
+            return os.getpid(), -1
         os.set_blocking(self._bell, False)
         self._poller.register(self._bell, select.POLLIN)
-        return ring
+        return os.getpid(), ring
+
+    def wakes(self, bells: Sequence[tuple[int, int]]) -> list[Callable[[], None]]:
+        """What ends the other ranks' waits: a byte in their pipes.
+
+        Raises:
+            OSError: a process is not to be seen from here.
+        """
+        rings = [os.open(f"/proc/{pid}/fd/{file}", os.O_WRONLY | os.O_NONBLOCK) for pid, file in bells]
+        self._files += rings
+        return [partial(_ring, each) for each in rings]
 
     def send(self, event: Event) -> None:
         if not (isinstance(event, Announce) and event.items and self._slots.write(event)):
@@ -84,6 +97,18 @@ class SlotsChannel:
             self._inner.send(Differs(self._rank))
         return found
 
+    def put(self, unit: Unit) -> None:
+        """A unit that was taken elsewhere, and is to be decided as ever."""
+        self._found.append(self._decision(unit))
+
+    def agreed(self, unit: Unit, responses: Sequence[Response]) -> None:
+        """For observers, who hear of it on rank 0."""
+        if self.timeline:
+            decision = Decision(self._number, list(responses))
+            self.timeline.completed(unit.last, decision)
+            if self.timeline.on:
+                self.timeline.responded(decision)
+
     def _decision(self, unit: Unit) -> Decision:
         responses = [self.known[each] for each in unit.ids]
         results: Values = {}
@@ -92,12 +117,8 @@ class SlotsChannel:
             if values and (result := result_of(response, values, self._ranks, len(self._ranks))):
                 results[i] = result
         self._slots.release()
-        decision = Decision(self._number, list(unit.ids), results)
-        if self.timeline:
-            agreed = Decision(self._number, list(responses))
-            self.timeline.completed(unit.last, agreed)
-            self.timeline.responded(agreed)
-        return decision
+        self.agreed(unit, responses)
+        return Decision(self._number, list(unit.ids), results)
 
     def _with_terms(self, decision: Decision) -> list[Decision]:
         """Rank 0's word; before it what was still complete in the slots, if it closes a term."""
@@ -126,21 +147,11 @@ class SlotsChannel:
 
     def close(self) -> None:
         self._inner.close()
-        if self._bell >= 0:
-            os.close(self._bell)
+        self._slots.disconnect()
+        while self._files:
+            os.close(self._files.pop())
 
 
-def ringing(pid: int, file: int) -> Callable[[], None]:
-    """What ends another process's wait: a byte in its pipe.
-
-    Raises:
-        OSError: the process is not to be seen from here.
-    """
-    bell = os.open(f"/proc/{pid}/fd/{file}", os.O_WRONLY | os.O_NONBLOCK)
-
-    def ring() -> None:
-        with contextlib.suppress(OSError):  # it is full of such bytes, or the process has ended
-            os.write(bell, b"!")
-
-    weakref.finalize(ring, os.close, bell)
-    return ring
+def _ring(bell: int) -> None:
+    with contextlib.suppress(OSError):  # it is full of such bytes, or the process has ended
+        os.write(bell, b"!")

@@ -56,15 +56,12 @@ class SupervisingCoordinator:
         """Account for one event; what all ranks do next."""
         decision = Decision() if isinstance(event, Beat | Done) else self._close_slots()
         decision += self._take(event, now)
-        if self.slots is not None and isinstance(event, Announce | Beat):
+        if self.slots is not None and isinstance(event, Announce | Beat) and not self.slots.is_open():
             self._terms.heard(event.rank, event.seen, decision)
             if self._terms.alike and not (self._inner.busy or self._attendance.absent or self._cells.unsettled):
-                decision += self._open_slots(self.slots)
+                term = self.slots.open()
+                decision += self._inner.decide([Response("", Kind.SLOTS, root=term)]) if term else Decision()
         return decision
-
-    def _open_slots(self, slots: Slots) -> Decision:
-        term = slots.open()
-        return self._inner.decide([Response("", Kind.SLOTS, root=term)]) if term else Decision()
 
     def _close_slots(self) -> Decision:
         """Back to counting: what the slots hold counts as announced."""

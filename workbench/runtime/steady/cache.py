@@ -206,6 +206,15 @@ class CachingAnnouncer:
                 items.append(item)
         return Announce(event.rank, tuple(items), event.seen, event.values)
 
+    def known_id(self, request: Request) -> int | None:
+        """The id of a request that was announced before, and is about to be announced again."""
+        key = request.process_set, request.name
+        known, cache_id = self._ids.get(key, (None, None))
+        if known is not request and known != request:
+            return None
+        self._asked[key] = request
+        return cache_id
+
     def read(self, decision: Decision) -> list[Response]:
         """Responses for ids; what got an id is remembered. Ids of others' process sets are unknown, and skipped."""
         items: list[Response | int] = []

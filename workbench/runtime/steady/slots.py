@@ -1,9 +1,10 @@
 """Slots: on one machine all ranks read in shared memory what all have announced, and each decides by itself.
 
 Each rank writes its announcements of known names into a slot of its own, as cache ids, with the values of small
-tensors. What rank 0 has announced at once is a *unit*. A unit is complete when every other rank has announced the same
-ids in the same order; all ranks see that alike, whenever they look. So nobody is asked: a decision costs one write and
-one read. What is new, differs, fails or leaves goes to rank 0 as ever. ``slots`` 0 turns it off.
+tensors. If all ranks announce the same ids in the same order, each place where some rank's record ends is the end of a
+*unit*, which is complete as soon as all ranks have announced it: all ranks see the same units, whenever they look. So
+nobody is asked: a decision costs one write and one read. What is new, differs, fails or leaves goes to rank 0 as ever.
+``slots`` 0 turns it off.
 
 Slots are used for a *term*, which rank 0 opens, when steps are alike, and closes before it decides anything else:
 
@@ -23,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from workbench.core.messages import Announce, Decision, Kind, Response
+from workbench.core.messages import Announce, Decision, Response
 
 _WRITTEN, _WHEN, _DONE, _ASLEEP, _MARK = 0, 1, 8, 16, 24  # numbers of 8 bytes; each cache line has one writer
 _HEADER = 256  # bytes before the ring of records
@@ -84,18 +85,13 @@ class Slot:
             self.at += length
         return True
 
-    def next(self, n: int) -> Record:
-        """The next ``n`` ids, or fewer if there are no more, as one record."""
-        records = self.records
-        while len(records) > 1 and len(records[0].ids) < n:
-            first, second = records.popleft(), records.popleft()
-            values = first.values | {len(first.ids) + i: value for i, value in second.values.items()}
-            records.appendleft(Record(first.ids + second.ids, values))
-        if records and len(records[0].ids) > n:
-            whole = records.popleft()
-            records.appendleft(Record(whole.ids[n:], {i - n: value for i, value in whole.values.items() if i >= n}))
-            records.appendleft(Record(whole.ids[:n], {i: value for i, value in whole.values.items() if i < n}))
-        return records[0] if records else Record((), {})
+    def pop(self, n: int) -> Record:
+        """The first ``n`` ids of the next record."""
+        ids, values = self.records.popleft()
+        if len(ids) == n:
+            return Record(ids, values)
+        self.records.appendleft(Record(ids[n:], {i - n: value for i, value in values.items() if i >= n}))
+        return Record(ids[:n], {i: value for i, value in values.items() if i < n})
 
 
 class Slots:
@@ -117,10 +113,10 @@ class Slots:
         >>> memory = [memoryview(bytearray(4096)) for _ in range(2)]
         >>> one.connect(memory, [print] * 2); other.connect(memory, [print] * 2)
         >>> term = one.open(); one.join(term, 5); other.join(term, 5)
-        >>> one.write(Announce(0, (7, 8), 5)), one.take(), other.write(Announce(1, (7,), 5)), other.take()
-        (True, None, True, None)
-        >>> other.write(Announce(1, (8,), 5)), other.take().ids, one.take().ids
-        (True, (7, 8), (7, 8))
+        >>> one.write(Announce(0, (7, 8), 5)), one.take(), other.write(Announce(1, (7,), 5)), other.take().ids
+        (True, None, True, (7,))
+        >>> other.write(Announce(1, (8,), 5)), other.take().ids, one.take().ids, one.take().ids
+        (True, (8,), (7,), (8,))
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -145,6 +141,12 @@ class Slots:
     def connect(self, memory: Sequence[memoryview], wakes: Sequence[Callable[[], object]]) -> None:
         """Use these slots, by rank; ``wakes`` end the sleep of each rank. Until then no term is opened."""
         self._slots, self._wakes = [Slot(each) for each in memory], wakes
+
+    def disconnect(self) -> None:
+        """Let go of the memory: the job has ended."""
+        with self._lock:
+            self.writes, self._term = False, 0
+            self._slots.clear()
 
     # --- the engine ----------------------------------------------------------------------------------
 
@@ -200,22 +202,27 @@ class Slots:
                 self._freed = self._sent.popleft()[2]
         return self._freed + size
 
-    def changed(self) -> bool:
-        """Is there anything that was not read? For a spin; no look costs more than this."""
-        return any(slot.at < slot.end(self._term) for slot in self._slots)
+    def spin(self, until: float) -> Unit | None:
+        """:meth:`take`, again and again until a moment, as long as that makes sense."""
+        while True:
+            before = [slot.numbers[_WRITTEN] for slot in self._slots]
+            if (unit := self.take()) or self.differs or not self.writes:
+                return unit
+            while before == [slot.numbers[_WRITTEN] for slot in self._slots]:
+                if time.monotonic() >= until:
+                    return None
 
     def take(self) -> Unit | None:
         """The next unit, if it is complete."""
         if not self._term:
             return None
         with self._lock:
-            unit = self._complete()
-            if unit is None:
+            if not (n := self._complete()):
                 return None
             self._order()
             if not self._is_marked():  # rank 0 may not have seen it
                 return None
-            self._pop(unit)
+            unit = self._pop(n)
             self._taken = self._position
             for rank, slot in enumerate(self._slots):
                 if slot.numbers[_ASLEEP] and rank != self._rank:
@@ -232,10 +239,9 @@ class Slots:
         with self._lock:
             units, self._rest = self._rest, []
             while self._position < complete:
-                unit = self._complete()
-                assert unit is not None, f"{complete} ids were complete, and after {self._position} nothing is there"
-                self._pop(unit)
-                units.append(unit)
+                n = self._complete()
+                assert n, f"{complete} ids were complete, and after {self._position} nothing is there"
+                units.append(self._pop(n))
             self.writes, self._term = False, 0
             return units, [event for event, own, _ in self._sent if own > seen[self._rank]]
 
@@ -268,18 +274,19 @@ class Slots:
             How many ids are complete, how many each rank has announced, and what is not complete, with when it came.
         """
         with self._lock:
-            self.writes, self._slots[0].numbers[_MARK] = False, 0
+            self.writes = False
+            if not self._slots:
+                return 0, [], []
+            self._slots[0].numbers[_MARK] = 0
             self._order()
-            while unit := self._complete():
-                self._pop(unit)
-                self._rest.append(unit)
+            while n := self._complete():
+                self._rest.append(self._pop(n))
             said, left = [], list[tuple[Announce, float]]()
             for rank, slot in enumerate(self._slots):
-                record = slot.next(1 << 30)
-                said.append(self._position + len(record.ids))
-                if record.ids:
-                    values = {i: bytes(value) for i, value in record.values.items()}
-                    left.append((Announce(rank, record.ids, self._seen, values), slot.numbers[_WHEN] / 1e9))
+                said.append(self._position + sum(len(record.ids) for record in slot.records))
+                for ids, values in slot.records:
+                    copies = {i: bytes(value) for i, value in values.items()}
+                    left.append((Announce(rank, ids, self._seen, copies), slot.numbers[_WHEN] / 1e9))
             return self._position, said, left
 
     def stuck(self) -> bool:
@@ -304,8 +311,8 @@ class Slots:
     def _is_marked(self) -> bool:
         return self._slots[0].numbers[_MARK] == self._term != 0
 
-    def _complete(self) -> Unit | None:
-        """The next unit, if all of it is there."""
+    def _complete(self) -> int:
+        """How many ids the next unit has; 0 if not all of it is there."""
         for rank, slot in enumerate(self._slots):
             known = len(slot.records)
             if slot.read(self._term):
@@ -313,20 +320,17 @@ class Slots:
                 if self.heard:
                     for record in list(slot.records)[known:]:
                         self.heard(rank, record)
-        first = self._slots[0].records
-        if not first:
-            return None
-        ids = first[0].ids
-        records = [slot.next(len(ids)) for slot in self._slots]
-        if all(record.ids == ids for record in records):
-            return Unit(ids, [record.values for record in records], self._last)
-        self.differs = any(record.ids != ids[: len(record.ids)] for record in records)
-        return None
+        heads = [slot.records[0].ids for slot in self._slots if slot.records]
+        n = min(map(len, heads), default=0)
+        if any(ids is not heads[0] and ids[:n] != heads[0][:n] for ids in heads):
+            self.differs = True
+            return 0
+        return n if len(heads) == self._size else 0
 
-    def _pop(self, unit: Unit) -> None:
-        for slot in self._slots:
-            slot.records.popleft()
-        self._position += len(unit.ids)
+    def _pop(self, n: int) -> Unit:
+        records = [slot.pop(n) for slot in self._slots]
+        self._position += n
+        return Unit(records[0].ids, [record.values for record in records], self._last)
 
     def release(self) -> None:
         """The values of all units that were taken are used: their memory may be written to again."""
@@ -339,7 +343,7 @@ class Slots:
 
 
 class Terms:
-    """When is a term opened? After some decisions in a row about known names alone, if all ranks are done with the last.
+    """When is a term opened? After some decisions in a row about known names, when all are done with the last term.
 
     A term in which nothing was agreed on was opened too early: the next one takes twice as many.
 

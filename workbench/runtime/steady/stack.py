@@ -37,8 +37,8 @@ from workbench.runtime.steady.batching import Window
 from workbench.runtime.steady.cache import CachingAnnouncer, CachingCoordinator, CoordinatorCache
 from workbench.runtime.steady.caller_runs import CallerRuns
 from workbench.runtime.steady.eager import EagerAnnouncer, EagerCoordinator
-from workbench.runtime.steady.slots import Slots
 from workbench.runtime.steady.priority import PriorityCoordinator
+from workbench.runtime.steady.slots import Slots
 from workbench.runtime.steady.steady_state import SteadyCoordinator
 from workbench.runtime.steady.tuner import Choice, Tuner
 

@@ -52,7 +52,7 @@ def shm_backend(flat: Backend, node: Node, fusion_bytes: int, members: Sequence[
     collectives = ShmCollectives(flat.collectives, node, numbers, stages, fusion_offsets(fusion_bytes))
     shared = ArenaMemory(node, fusion_bytes, flat.shared)
     life = shm_life(node, flat.life, subset, close)
-    slots = node.views(HEADER_BYTES, SLOT_BYTES) if members is None else ()
+    slots = node.slots if members is None else ()
     return Backend("SHM", flat.rank, flat.ranks, collectives, shared, life, HOST, flat.link, collectives, slots=slots)
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench.core.backend.base import Array
+from workbench.core.backend.base import SLOT_BYTES, Array
 from workbench.errors import DeadlineError
 from workbench.transport.polling import offer_core
 from workbench.transport.shm import futex
@@ -47,6 +47,7 @@ class Node:
     Attributes:
         own: memory of this rank to give out; None when the node is closed.
         spare: offsets in it for the stage of a process set.
+        slots: see :class:`workbench.core.backend.base.Backend`.
         tick: called some hundred times a second amid a long wait; it may raise to end it.
     """
 
@@ -58,6 +59,7 @@ class Node:
         self.rank, self.size, self.timeout_s = rank, len(arenas), timeout_s
         self.tick: Callable[[], None] = lambda: None
         self._arenas, self.spare = list(arenas), list[int]()
+        self.slots = [arena.view(HEADER_BYTES, SLOT_BYTES) for arena in arenas]
         self._counts = [arena.view(_COUNTS, 8 * self.size).cast("q") for arena in arenas]
         self._bells = [arena.view(_BELL, 4).cast("I") for arena in arenas]
         self._gone = [arena.view(_GONE, 4).cast("I") for arena in arenas]
@@ -71,10 +73,6 @@ class Node:
     def array(self, rank: int, offset: int, like: Array) -> Array:
         """The array of a rank that begins at ``offset``, as long as ``like`` and of its dtype."""
         return self.bytes(rank, offset, like.nbytes).view(like.dtype)
-
-    def views(self, offset: int, nbytes: int) -> list[memoryview]:
-        """The same piece of every rank's arena."""
-        return [arena.view(offset, nbytes) for arena in self._arenas]
 
     def offset(self, array: Array) -> int:
         """Where in this rank's arena an array begins; -1 outside of it, and when the node is closed."""
@@ -137,7 +135,7 @@ class Node:
     def close(self) -> None:
         """Let go of all memory, one's own too; it ends with the last array over it."""
         self.own = None
-        for each in (self._arenas, self._counts, self._bells, self._gone, self._values):
+        for each in (self._arenas, self._counts, self._bells, self._gone, self._values, self.slots):
             each.clear()
 
     def _await(self, rank: int, count: int) -> None:

@@ -1,0 +1,112 @@
+"""A lone tensor: known, small, the only one in flight, and its caller waits for it. One thread does all, in one go.
+
+It is announced and its result found as ever, over the slots; what it does without are batches, plans and messages, for
+there is nothing to put together. Whatever does not go as expected, in time or content, goes on in the ordinary way.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workbench.collectives.reduction import Reduction, fold, wire_dtype
+from workbench.core.execute import eager
+from workbench.core.messages import Announce, Kind, ReduceOp, Response
+from workbench.core.pending import Entry
+from workbench.core.verbs import verb
+from workbench.runtime.control.slots_channel import SlotsChannel
+from workbench.runtime.steady.cache import CachingAnnouncer
+from workbench.runtime.steady.eager import result_of, values_of, with_result
+from workbench.runtime.steady.slots import Slots, Unit
+
+_IN_A_ROW_S = 0.5  # then one goes the ordinary way, which shows a sign of life
+
+
+class Known(NamedTuple):
+    """What was agreed on about a tensor; ``reduction`` of an allreduce alone."""
+
+    cache_id: int
+    response: Response
+    dtype: np.dtype[Any]
+    reduction: Reduction | None
+
+
+class SlotsAlone:
+    """See :class:`workbench.core.protocols.Alone`.
+
+    Args:
+        announcer: knows the ids.
+        slots, channel: of this rank.
+        eager_bytes: of a tensor.
+        rank, size: of this rank.
+    """
+
+    def __init__(
+        self, announcer: CachingAnnouncer, slots: Slots, channel: SlotsChannel, eager_bytes: int, rank: int, size: int
+    ) -> None:
+        self._announcer, self._slots, self._channel = announcer, slots, channel
+        self._limit, self._rank, self._ranks = eager_bytes, rank, range(size)
+        self._known: dict[int, Known | None] = {}
+        self._ordinary_at = 0.0
+
+    def announce(self, entry: Entry, seen: int) -> Known | None:
+        """Announce it, if it is such a tensor."""
+        cache_id = self._announcer.known_id(entry.request) if self._slots.writes else None
+        if cache_id is None:
+            return None
+        known = self._known.get(cache_id) or self._learn(cache_id)
+        if known is None or (entry.source is not None and entry.source.nbytes > self._limit):
+            return None
+        values = values_of([entry], self._rank, self._limit) if entry.source is not None else {}
+        return known if self._slots.write(Announce(self._rank, (cache_id,), seen, values)) else None
+
+    def result(self, known: Known, entry: Entry, spin_s: float) -> tuple[bool, Any]:
+        """Is it done by now, and its result."""
+        now = time.monotonic()
+        if now > self._ordinary_at:
+            self._ordinary_at = now + _IN_A_ROW_S
+            return False, None
+        unit = self._slots.spin(now + spin_s)
+        if unit is None:
+            return False, None
+        done, result = self._reduce(known, entry, unit)
+        if not done:
+            self._channel.put(unit)
+            return False, None
+        self._slots.release()
+        self._channel.agreed(unit, [known.response])
+        return True, result
+
+    def _reduce(self, known: Known, entry: Entry, unit: Unit) -> tuple[bool, Any]:
+        _, response, dtype, reduction = known
+        if response.kind is Kind.BARRIER:
+            return True, None
+        values = {rank: each[0] for rank, each in enumerate(unit.values) if each}
+        if reduction and len(values) == len(self._ranks):
+            parts = [np.frombuffer(value, dtype) for value in values.values()]
+            out = np.empty(response.shape, dtype) if entry.target is None else entry.target
+            if parts[0].size == out.size and entry.source is not None:
+                fold(parts, reduction, out.reshape(-1))
+                return True, out
+        found = result_of(response, values, self._ranks, len(self._ranks))
+        if not found:
+            return False, None
+        return True, eager(with_result(response, found), entry, self._rank, len(self._ranks))
+
+    def _learn(self, cache_id: int) -> Known | None:
+        response = self._announcer.known[cache_id]
+        one, size = verb(response.kind), len(self._ranks)
+        if response.process_set or response.priority or response.device != "cpu" or response.op is ReduceOp.ADASUM:
+            return None
+        if not (one.eager or response.kind is Kind.BARRIER) or response.all_absent:
+            return None
+        divisor = size if response.op is ReduceOp.AVERAGE else 1
+        factors = response.op.value, response.dtype, response.prescale, response.postscale, divisor
+        reduction = Reduction(*factors) if response.kind is Kind.ALLREDUCE else None
+        dtype = wire_dtype(response.dtype) if response.dtype else np.dtype(np.uint8)
+        if len(self._known) > 1000:
+            self._known.clear()
+        self._known[cache_id] = known = Known(cache_id, response, dtype, reduction)
+        return known
