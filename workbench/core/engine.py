@@ -40,6 +40,7 @@ from workbench.core.protocols import Alone, Announcer, AtOnce, Batching, Control
 from workbench.errors import CollectiveError, ShutDownError
 
 _LOOK_S = 0.1
+_MOST_PLANS = 256
 
 
 def anybody(entries: list[Entry]) -> None:
@@ -114,6 +115,7 @@ class Engine(threading.Thread):
         self.submitted = self._pending.submitted
         self._running = True
         self._clean = False  # has the job ended well?
+        self._plans: dict[tuple[object, ...], list[Batch]] = {}
         self._runner = runner or OwnThread(control.wake)
         self._runner.engine = self
 
@@ -268,12 +270,25 @@ class Engine(threading.Thread):
 
     def _obey(self, decision: Decision) -> None:
         self.observer.cycle()
-        responses = self._announcer.read(decision)
-        failed = frozenset(one.process_set for one in responses if one.error)
-        for batch in plan(responses, self.settings.fusion_threshold_bytes):
+        failed, batches = self._plan(decision)
+        for batch in batches:
             self._execute(batch, decision.number, failed)
             if batch[0].priority and self._control.rank == 0:
                 self._control.send(Done(0))  # the next of those that may be overtaken may begin
+
+    def _plan(self, decision: Decision) -> tuple[frozenset[int], list[Batch]]:
+        """The process sets in which something fails, and the batches: of a step that came before, those of then."""
+        ids, threshold_bytes = tuple(decision.items), self.settings.fusion_threshold_bytes
+        again = not (decision.results or decision.evicted) and all(type(each) is int for each in ids)
+        if again and (known := self._plans.get((threshold_bytes, ids))):
+            return frozenset(), known
+        responses = self._announcer.read(decision)
+        batches = plan(responses, threshold_bytes)
+        if again and len(responses) == len(ids):  # an id means the same thing for ever
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[threshold_bytes, ids] = batches
+        return frozenset(one.process_set for one in responses if one.error), batches
 
     def _execute(self, batch: Batch, decision: int, failed: frozenset[int]) -> None:
         first, error = batch[0], batch[0].exception()

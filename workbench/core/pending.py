@@ -67,7 +67,8 @@ class PendingTable:
             DuplicateNameError: a name is in flight already.
             CollectiveError: the table was closed, by shutdown or a lost rank.
         """
-        fresh, now = dict[Key, Entry](), perf_counter_ns()
+        fresh: dict[Key, Entry] = {}
+        now = perf_counter_ns()
         for entry in entries:
             entry.submitted = now
             fresh[entry.request.process_set, entry.request.name] = entry

@@ -274,6 +274,8 @@ class Holder:
     def __init__(self) -> None:
         self._process: Context | None = None
         self._thread = _Current()
+        self._forked = False
+        os.register_at_fork(after_in_child=self._note_fork)
 
     def set(self, context: Context | None, thread_only: bool = False) -> None:
         if thread_only:
@@ -309,13 +311,16 @@ class Holder:
             PeerLostError: this process was forked from a rank; it is not one itself.
         """
         context = self.find()
-        if context is not None and context.pid == os.getpid():
+        if context is not None and (not self._forked or context.pid == os.getpid()):
             return context
         if above := self.above():
             raise (NotInitializedError if context is None else PeerLostError)(
                 f"{above} Call collectives in the main process only."
             )
         raise NotInitializedError("The workbench has not been initialized; call init() first, on every rank.")
+
+    def _note_fork(self) -> None:
+        self._forked = True
 
     def above(self) -> str:
         """That a rank has started this process by fork or multiprocessing, as a sentence; "" if none has."""

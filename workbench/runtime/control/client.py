@@ -157,7 +157,7 @@ class ControlClient:
 
     def _spin(self, until: float) -> list[Decision]:
         """Ask what has come; again and again, until a moment or until there is something to tell."""
-        channel, decisions = self._channel, list[Decision]()
+        channel = self._channel
         while not (decisions := channel.take(channel.spins)) and channel.spins and not self._sent:
             if time.monotonic() >= until:
                 break

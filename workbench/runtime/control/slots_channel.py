@@ -112,9 +112,9 @@ class SlotsChannel:
     def _decision(self, unit: Unit) -> Decision:
         responses = [self.known[each] for each in unit.ids]
         results: Values = {}
-        for i, response in enumerate(responses):
+        for i in sorted({i for each in unit.values for i in each}):
             values = {rank: each[i] for rank, each in enumerate(unit.values) if i in each}
-            if values and (result := result_of(response, values, self._ranks, len(self._ranks))):
+            if result := result_of(responses[i], values, self._ranks, len(self._ranks)):
                 results[i] = result
         self._slots.release()
         self.agreed(unit, responses)

@@ -191,10 +191,13 @@ class CachingAnnouncer:
         self._ids: dict[Key, tuple[Request, int]] = {}  # what was agreed on, and its id
         self.known: dict[int, Response] = {}
         self._asked: dict[Key, Request] = {}  # until a response comes in full
+        self._last: tuple[tuple[Request | int, ...], tuple[Request | int, ...]] = (), ()  # requests, and their ids
 
     def announce(self, entries: list[Entry], seen: int) -> Announce:
         """Ids where there are any."""
         event = self._inner.announce(entries, seen)
+        if event.items == self._last[0] and self._last[1]:  # as a moment ago; nothing was learnt since
+            return Announce(event.rank, self._last[1], event.seen, event.values)
         items: list[Request | int] = []
         for item in event.items:
             if isinstance(item, Request):
@@ -204,7 +207,9 @@ class CachingAnnouncer:
                 items.append(cache_id if request is item or request == item else item)
             else:
                 items.append(item)
-        return Announce(event.rank, tuple(items), event.seen, event.values)
+        ids = tuple(items)
+        self._last = event.items, ids if all(isinstance(each, int) for each in ids) else ()
+        return Announce(event.rank, ids, event.seen, event.values)
 
     def known_id(self, request: Request) -> int | None:
         """The id of a request that was announced before, and is about to be announced again."""
@@ -231,6 +236,7 @@ class CachingAnnouncer:
     def _learn(self, response: Response) -> Response | None:
         if response.cached:  # on rank 0, which is not sent the id alone
             return response if response.cache_id in self.known else None
+        self._last = (), ()
         asked = None if self._rank in response.joined else self._asked.pop(response.key, None)
         if response.cache_id is not None and asked is not None:
             self._ids[response.key] = asked, response.cache_id
@@ -239,6 +245,7 @@ class CachingAnnouncer:
 
     def _forget(self, evicted: list[int]) -> None:
         for cache_id in evicted:
+            self._last = (), ()
             known = self.known.pop(cache_id, None)
             if known is not None and self._ids.get(known.key, (None, None))[1] == cache_id:
                 del self._ids[known.key]

@@ -122,11 +122,10 @@ def values_of(entries: list[Entry], rank: int, limit_bytes: int) -> Values:
     values: Values = {}
     left = MOST_BYTES
     for i, entry in enumerate(entries):
-        source, request = entry.source, entry.request
-        if source is None or not 0 < source.nbytes <= min(limit_bytes, left) or not _is_eager(request, rank):
-            continue
-        values[i] = source.tobytes()
-        left -= source.nbytes
+        nbytes = 0 if entry.source is None else entry.source.nbytes
+        if entry.source is not None and 0 < nbytes <= limit_bytes and nbytes <= left and _is_eager(entry.request, rank):
+            values[i] = entry.source.tobytes()
+            left -= nbytes
     return values
 
 

@@ -75,7 +75,8 @@ class Slot:
                 self.at += size - at
                 continue
             numbers = struct.unpack_from(f"<{2 * n}I", self.ring, at + _RECORD.size)
-            values, start = dict[int, memoryview](), at + _words(_RECORD.size + 8 * n)
+            values: dict[int, memoryview] = {}
+            start = at + _words(_RECORD.size + 8 * n)
             if any(numbers[n:]):
                 for i, nbytes in enumerate(numbers[n:]):
                     if nbytes:
