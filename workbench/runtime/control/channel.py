@@ -20,13 +20,11 @@ _LARGEST_OF_RANK_0 = 1 << 30  # bytes of a message
 
 
 class Rank0Channel(Protocol):
-    """What a :class:`~workbench.runtime.control.client.ControlClient` needs of its channel. One thread uses it.
+    """What a :class:`~workbench.runtime.control.client.ControlClient` needs of its channel. One thread uses it."""
 
-    Attributes:
-        spins: is it worth asking again and again, without sleeping? Not where another thread of this process answers.
-    """
-
-    spins: bool
+    @property
+    def spins(self) -> bool:
+        """Is it worth asking again and again, without sleeping? Not where another thread of this process answers."""
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
         """Begin: messages end a wait in ``poller``, or call ``wake``."""

@@ -92,6 +92,16 @@ def decode_event(data: bytes) -> Event:
         raise ValueError(f"not an event: {data[:80]!r} ({error})") from None
 
 
+def encode_request(request: Request) -> bytes:
+    """A request by itself; equal ones have equal bytes."""
+    return _dump(_plain(request))
+
+
+def decode_request(data: bytes) -> Request:
+    """Undo :func:`encode_request`."""
+    return _request(json.loads(data))
+
+
 def encode_decision(decision: Decision) -> bytes:
     """One message from rank 0 to all. Of a response that the ranks know only the id is sent."""
     ids = [item.cache_id if isinstance(item, Response) and item.cached else item for item in decision.items]

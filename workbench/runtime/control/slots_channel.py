@@ -9,8 +9,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from workbench.core.agreement import respond
 from workbench.core.messages import Announce, Decision, Differs, Event, Kind, Response, Values
 from workbench.runtime.control.channel import Rank0Channel
+from workbench.runtime.control.codec import decode_request
 from workbench.runtime.steady.eager import result_of
 from workbench.runtime.steady.slots import Slots, Unit
 from workbench.runtime.trace.timeline import Timeline
@@ -110,15 +112,21 @@ class SlotsChannel:
                 self.timeline.responded(decision)
 
     def _decision(self, unit: Unit) -> Decision:
-        responses = [self.known[each] for each in unit.ids]
+        responses = [self.known[each] if each else self._respond(unit, i) for i, each in enumerate(unit.ids)]
         results: Values = {}
-        for i in sorted({i for each in unit.values for i in each}):
+        for i in sorted({i for each in unit.values for i in each if unit.ids[i]}):
             values = {rank: each[i] for rank, each in enumerate(unit.values) if i in each}
             if result := result_of(responses[i], values, self._ranks, len(self._ranks)):
                 results[i] = result
         self._slots.release()
         self.agreed(unit, responses)
-        return Decision(self._number, list(unit.ids), results)
+        items = [each or responses[i] for i, each in enumerate(unit.ids)]
+        return Decision(self._number, items, results)
+
+    def _respond(self, unit: Unit, i: int) -> Response:
+        """To an unnamed tensor, of which all ranks have said the same."""
+        request = decode_request(bytes(unit.values[self._rank][i]))
+        return respond(dict.fromkeys(self._ranks, request))
 
     def _with_terms(self, decision: Decision) -> list[Decision]:
         """Rank 0's word; before it what was still complete in the slots, if it closes a term."""

@@ -24,13 +24,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from workbench.core.messages import Announce, Decision, Response
+from workbench.core.messages import Announce, Decision, Request, Response
+from workbench.core.verbs import VERBS
+from workbench.runtime.control.codec import decode_request, encode_request
 
 _WRITTEN, _WHEN, _DONE, _ASLEEP, _MARK = 0, 1, 8, 16, 24  # numbers of 8 bytes; each cache line has one writer
 _HEADER = 256  # bytes before the ring of records
 _TERM = 40  # bits below a term's number: 8-byte words since it began
 _MOST_TERMS = 1 << 22
 _ENOUGH, _MOST_STEPS = 2, 64  # decisions about known names before a term
+UNNAMED = 0
+"""In the place of an id: the value is a request in full, of an unnamed tensor, which no response is kept of."""
 _RECORD = struct.Struct("<II")  # its bytes, and how many ids; then the ids, the lengths of their values, the values
 
 
@@ -162,14 +166,14 @@ class Slots:
         """Announce known names; False if they have to go to rank 0."""
         if not self.writes or event.seen != self._seen:
             return False
-        n, lengths = len(event.items), [0] * len(event.items)
-        for i, value in event.values.items():
+        n, lengths, short = len(event.items), [0] * len(event.items), _short(event)
+        for i, value in short.values.items():
             lengths[i] = len(value)
         try:
-            ids = struct.pack(f"<{2 * n}I", *event.items, *lengths)
-        except struct.error:  # a request in full
+            ids = struct.pack(f"<{2 * n}I", *short.items, *lengths)
+        except struct.error:  # a new name
             return False
-        padded = [value.ljust(_words(len(value)), b"\0") for value in event.values.values()]
+        padded = [value.ljust(_words(len(value)), b"\0") for value in short.values.values()]
         record = b"".join((ids.ljust(_words(8 * n), b"\0"), *padded))
         with self._lock:
             return self.writes and self._append(event, n, record)
@@ -287,7 +291,7 @@ class Slots:
                 said.append(self._position + sum(len(record.ids) for record in slot.records))
                 for ids, values in slot.records:
                     copies = {i: bytes(value) for i, value in values.items()}
-                    left.append((Announce(rank, ids, self._seen, copies), slot.numbers[_WHEN] / 1e9))
+                    left.append((_in_full(Announce(rank, ids, self._seen, copies)), slot.numbers[_WHEN] / 1e9))
             return self._position, said, left
 
     def stuck(self) -> bool:
@@ -323,10 +327,15 @@ class Slots:
                         self.heard(rank, record)
         heads = [slot.records[0].ids for slot in self._slots if slot.records]
         n = min(map(len, heads), default=0)
-        if any(ids is not heads[0] and ids[:n] != heads[0][:n] for ids in heads):
+        if any(ids is not heads[0] and ids[:n] != heads[0][:n] for ids in heads) or self._texts_differ(n):
             self.differs = True
             return 0
         return n if len(heads) == self._size else 0
+
+    def _texts_differ(self, n: int) -> bool:
+        heads = [slot.records[0] for slot in self._slots if slot.records]
+        unnamed = [i for i, each in enumerate(heads[0].ids[:n]) if each == UNNAMED] if heads else []
+        return any(len({bytes(head.values[i]) for head in heads}) > 1 for i in unnamed)
 
     def _pop(self, n: int) -> Unit:
         records = [slot.pop(n) for slot in self._slots]
@@ -343,12 +352,37 @@ class Slots:
         self._fence.acquire()
 
 
+def _short(event: Announce) -> Announce:
+    """As it is written: of an unnamed tensor the request is the value, and the data plane moves the tensor's own."""
+    if not any(isinstance(item, Request) for item in event.items):
+        return event
+    items, values = list(event.items), dict(event.values)
+    for i, item in enumerate(event.items):
+        if isinstance(item, Request) and _is_unnamed(item):
+            items[i], values[i] = UNNAMED, encode_request(item)
+    return Announce(event.rank, tuple(items), event.seen, dict(sorted(values.items())))
+
+
+def _in_full(event: Announce) -> Announce:
+    """Undo :func:`_short`."""
+    texts = {i: event.values[i] for i, item in enumerate(event.items) if item == UNNAMED}
+    items = [decode_request(texts[i]) if i in texts else item for i, item in enumerate(event.items)]
+    values = {i: value for i, value in event.values.items() if i not in texts}
+    return Announce(event.rank, tuple(items), event.seen, values)
+
+
+def _is_unnamed(request: Request) -> bool:
+    more = request.process_set or request.group or request.progress or request.ranks or request.priority
+    return ".noname." in request.name and request.kind in VERBS and request.offset == -1 and not more
+
+
 class Terms:
     """When is a term opened? After some decisions in a row about known names, when all are done with the last term.
 
     A term in which nothing was agreed on was opened too early: the next one takes twice as many.
 
     Example:
+        >>> from workbench.core.messages import Kind
         >>> terms, known = Terms(size=1), Decision(1, [Response("x", Kind.BARRIER, cached=True)])
         >>> for number in (1, 2):
         ...     terms.heard(0, number, known)
@@ -379,7 +413,10 @@ class Terms:
 
 
 def _is_steady(item: Response | int) -> bool:
-    return isinstance(item, Response) and item.cached and not (item.process_set or item.priority)
+    """Would a slot take it?"""
+    if not isinstance(item, Response) or not (item.cached or ".noname." in item.name) or item.kind not in VERBS:
+        return False
+    return not (item.process_set or item.priority or item.error or item.joined)
 
 
 def _words(nbytes: int) -> int:
