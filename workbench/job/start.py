@@ -263,7 +263,9 @@ def _engine(
     runner = stack.runner(settings, control.client.wake, own_core, bool(on_gpu))
     engine = Engine(control.client, sets, settings, announcer, batching, control.timeline, runner)
     if control.slots and isinstance(control.channel, SlotsChannel) and isinstance(announcer, CachingAnnouncer):
-        control.channel.known, control.channel.timeline = announcer.known, control.timeline if rank == 0 else None
+        control.channel.known = announcer.known
+        if rank == 0:
+            control.channel.timeline, control.slots.heard = control.timeline, control.channel.heard
         engine.alone = SlotsAlone(announcer, control.slots, control.channel, settings.eager_bytes, rank, bootstrap.size)
     levels = (on_gpu or backend).levels
     stack.tunes(engine, announcer, batching, levels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -14,58 +14,66 @@ from worlds import Twins, allreduce
 from workbench.core.messages import Announce, Kind, Left, Raised, ReduceOp, Request
 from workbench.runtime.events import Began, Ended, Lost
 from workbench.runtime.faults.stall import StallInspector
-from workbench.runtime.steady.steady_state import Sequences
+from workbench.runtime.steady.steady_state import Record, Sequences, Unit
 
 SEEDS = range(60)
 
 # --- alone --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_what_all_have_announced_is_complete(size: int) -> None:
-    """Of one order in random chunks, each add() completes what all ranks have now and had not before."""
+def cut(order: list[int], dice: random.Random) -> list[Record]:
+    """The same ids in records of random length, with values here and there."""
+    records, start = [], 0
+    while start < len(order):
+        ids = tuple(order[start : start + dice.randint(1, 8)])
+        records.append(Record(ids, {i: b"%d" % each for i, each in enumerate(ids) if each % 3 == 0}))
+        start += len(ids)
+    return records
+
+
+def units_of(said: list[list[Record]], dice: random.Random) -> list[Unit]:
+    """What is complete when the ranks' records come in random turns, looked at after each, or now and then."""
+    sequences, found, left = Sequences(len(said)), list[Unit](), [list(records) for records in said]
+    while any(left):
+        rank = dice.choice([rank for rank, records in enumerate(left) if records])
+        sequences.add(rank, left[rank].pop(0))
+        while (dice.random() < 0.7 or not any(left)) and (n := sequences.complete()):
+            found.append(sequences.pop(n))
+    assert not sequences
+    assert sequences.take() == []
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_units_depend_on_the_records_alone(size: int) -> None:
+    """Whoever comes when, and whenever somebody looks: the units are the same, end where a record ends, and are all."""
     dice = random.Random(size)
     for _ in range(50):
         order = dice.sample(range(1000), 30)
-        sequences, done, said = Sequences(size), 0, [0] * size
-        while min(said) < len(order):
-            rank = dice.choice([rank for rank in range(size) if said[rank] < len(order)])
-            start, said[rank] = said[rank], dice.randint(said[rank], len(order))
-            assert sequences.add(rank, tuple(order[start : said[rank]])) == order[done : min(said)]
-            done = min(said)
-            assert bool(sequences) == (max(said) > done)
-        assert sequences.take() == {rank: [] for rank in range(size)}
+        said = [cut(order, dice) for _ in range(size)]
+        ends = {sum(len(one.ids) for one in records[: i + 1]) for records in said for i in range(len(records))}
+        first = units_of(said, dice)
+        assert [each for unit in first for each in unit.ids] == order
+        assert set(accumulate(len(unit.ids) for unit in first)) == ends
+        for unit in first:
+            own = {i: b"%d" % each for i, each in enumerate(unit.ids) if each % 3 == 0}
+            assert unit.values == [own] * size
+        assert units_of(said, dice) == first
 
 
 def test_another_order_is_noticed_and_nothing_is_lost() -> None:
-    """As soon as two ranks differ, add() says so; take() has all that is not complete, and then it is empty."""
-    sequences = Sequences(3)
-    assert sequences.add(0, (1, 2, 3)) == []
-    assert sequences.add(1, (1, 2, 3, 4)) == []
-    assert sequences.add(2, (1,)) == [1]
-    assert sequences.add(2, (3,)) is None
-    assert sequences.take() == {0: [2, 3], 1: [2, 3, 4], 2: [3]}
+    """As soon as two ranks differ, complete() says so; take() has all that is in no unit, and then it is empty."""
+    sequences, a = Sequences(3), {0: b"a"}
+    for rank, ids in ((0, (1, 2, 3)), (1, (1, 2, 3, 4))):
+        sequences.add(rank, Record(ids, a))
+        assert sequences.complete() == 0
+    sequences.add(2, Record((1,), a))
+    assert sequences.pop(sequences.complete() or 0) == Unit((1,), [a, a, a])
+    sequences.add(2, Record((3,), a))
+    assert sequences.complete() is None
+    assert sequences.take() == [(0, Record((2, 3), {})), (1, Record((2, 3, 4), {})), (2, Record((3,), a))]
     assert not sequences
-    assert sequences.take() == {0: [], 1: [], 2: []}
-
-
-def test_a_part_of_a_group_is_not_complete() -> None:
-    """Where one rank has announced a part of it only, all goes back to counting."""
-    sequences = Sequences(2, self_contained=lambda ids: 2 not in ids or 3 in ids)
-    assert sequences.add(0, (1, 2, 3)) == []
-    assert sequences.add(1, (1, 2)) is None
-    assert sequences.take() == {0: [1, 2, 3], 1: [1, 2]}
-    assert sequences.add(0, (1, 2, 3)) == []
-    assert sequences.add(1, (1, 2, 3)) == [1, 2, 3]
-
-
-def test_values_are_kept_by_rank_and_id() -> None:
-    """A value belongs to the id beside which it came, also when the ids are taken back."""
-    sequences = Sequences(2)
-    sequences.add(0, (7, 8, 9), {1: b"eight", 2: b"nine"})
-    sequences.add(1, (7,), {0: b"seven"})
-    sequences.take()
-    assert sequences.values == {(0, 8): b"eight", (0, 9): b"nine", (1, 7): b"seven"}
+    assert sequences.take() == []
 
 
 # --- against counting ---------------------------------------------------------------------------------
@@ -259,9 +267,9 @@ def test_an_announcement_costs_the_same_among_many_ranks() -> None:
     """While a rank is silent nothing can be complete, so the others' sequences are not looked at: calls are counted."""
 
     def calls(size: int) -> int:
-        sequences, counted = Sequences(size), 0
+        sequences, counted, record = Sequences(size), 0, Record((1, 2, 3), {})
         for rank in range(size - 2):
-            sequences.add(rank, (1, 2, 3))
+            sequences.add(rank, record)
 
         def count(frame: object, event: str, arg: object) -> None:
             nonlocal counted
@@ -269,10 +277,12 @@ def test_an_announcement_costs_the_same_among_many_ranks() -> None:
 
         sys.setprofile(count)
         try:
-            sequences.add(size - 2, (1, 2, 3))
+            sequences.add(size - 2, record)
+            assert sequences.complete() == 0
         finally:
             sys.setprofile(None)
-        assert sequences.add(size - 1, (1, 2, 3)) == [1, 2, 3]
+        sequences.add(size - 1, record)
+        assert sequences.complete() == 3
         return counted
 
     assert calls(8) == calls(1024)

@@ -14,7 +14,8 @@ from workbench.core.messages import Announce, Decision, Differs, Event, Kind, Re
 from workbench.runtime.control.channel import Rank0Channel
 from workbench.runtime.control.codec import decode_request
 from workbench.runtime.steady.eager import result_of
-from workbench.runtime.steady.slots import Slots, Unit
+from workbench.runtime.steady.slots import Slots
+from workbench.runtime.steady.steady_state import Record, Unit
 from workbench.runtime.trace.timeline import Timeline
 
 
@@ -103,11 +104,18 @@ class SlotsChannel:
         """A unit that was taken elsewhere, and is to be decided as ever."""
         self._found.append(self._decision(unit))
 
-    def agreed(self, unit: Unit, responses: Sequence[Response]) -> None:
+    def heard(self, rank: int, record: Record) -> None:
+        """A rank has announced these."""
+        if self.timeline and self.timeline.on:
+            texts = record.values
+            named = [self.known[each] if each else decode_request(bytes(texts[i])) for i, each in enumerate(record.ids)]
+            self.timeline.announced(rank, named)
+
+    def agreed(self, responses: Sequence[Response]) -> None:
         """For observers, who hear of it on rank 0."""
         if self.timeline:
             decision = Decision(self._number, list(responses))
-            self.timeline.completed(unit.last, decision)
+            self.timeline.completed(self._slots.last, decision)
             if self.timeline.on:
                 self.timeline.responded(decision)
 
@@ -119,7 +127,7 @@ class SlotsChannel:
             if result := result_of(responses[i], values, self._ranks, len(self._ranks)):
                 results[i] = result
         self._slots.release()
-        self.agreed(unit, responses)
+        self.agreed(responses)
         items = [each or responses[i] for i, each in enumerate(unit.ids)]
         return Decision(self._number, items, results)
 

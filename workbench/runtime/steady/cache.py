@@ -15,6 +15,7 @@ Two things keep both ends in step.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench.core import agreement
@@ -93,7 +94,7 @@ class CoordinatorCache:
         self._known[self._next] = replace(response, cache_id=self._next, cached=True)
         return replace(response, cache_id=self._next, cached=False)
 
-    def self_contained(self, ids: list[int]) -> bool:
+    def self_contained(self, ids: Sequence[int]) -> bool:
         """Is each group among these complete?"""
         if not self._groups:
             return True

@@ -19,7 +19,8 @@ from workbench.core.verbs import verb
 from workbench.runtime.control.slots_channel import SlotsChannel
 from workbench.runtime.steady.cache import CachingAnnouncer
 from workbench.runtime.steady.eager import result_of, values_of, with_result
-from workbench.runtime.steady.slots import Slots, Unit
+from workbench.runtime.steady.slots import Slots
+from workbench.runtime.steady.steady_state import Unit
 
 _IN_A_ROW_S = 0.5  # then one goes the ordinary way, which shows a sign of life
 
@@ -76,7 +77,7 @@ class SlotsAlone:
             self._channel.put(unit)
             return False, None
         self._slots.release()
-        self._channel.agreed(unit, [known.response])
+        self._channel.agreed([known.response])
         return True, result
 
     def _reduce(self, known: Known, entry: Entry, unit: Unit) -> tuple[bool, Any]:

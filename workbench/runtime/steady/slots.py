@@ -21,12 +21,12 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 from workbench.core.messages import Announce, Decision, Request, Response
 from workbench.core.verbs import VERBS
 from workbench.runtime.control.codec import decode_request, encode_request
+from workbench.runtime.steady.steady_state import Record, Sequences, Unit
 
 _WRITTEN, _WHEN, _DONE, _ASLEEP, _MARK = 0, 1, 8, 16, 24  # numbers of 8 bytes; each cache line has one writer
 _HEADER = 256  # bytes before the ring of records
@@ -38,28 +38,12 @@ UNNAMED = 0
 _RECORD = struct.Struct("<II")  # its bytes, and how many ids; then the ids, the lengths of their values, the values
 
 
-class Record(NamedTuple):
-    """Ids that were announced at once, and values of small tensors by their place among the ids."""
-
-    ids: tuple[int, ...]
-    values: dict[int, memoryview]
-
-
-class Unit(NamedTuple):
-    """What all ranks have announced: the ids, each rank's values, and the rank that was seen to come last."""
-
-    ids: tuple[int, ...]
-    values: list[dict[int, memoryview]]
-    last: int
-
-
 class Slot:
     """One rank's slot: its counters, and a ring of records. Only its owner writes there."""
 
     def __init__(self, memory: memoryview) -> None:
         self.numbers = memory[:_HEADER].cast("q")
         self.ring = memory[_HEADER:]
-        self.records = deque[Record]()  # read, and in no unit yet
         self.at = 0  # bytes of the term that were read
 
     def end(self, term: int) -> int:
@@ -67,11 +51,9 @@ class Slot:
         number = self.numbers[_WRITTEN]
         return 8 * (number & ((1 << _TERM) - 1)) if number >> _TERM == term else 0
 
-    def read(self, term: int) -> bool:
-        """Take in what is new."""
+    def read(self, term: int) -> Iterator[Record]:
+        """What is new."""
         end, size = self.end(term), len(self.ring)
-        if self.at >= end:
-            return False
         while self.at < end:
             at = self.at % size
             length, n = _RECORD.unpack_from(self.ring, at)
@@ -86,17 +68,8 @@ class Slot:
                     if nbytes:
                         values[i] = self.ring[start : start + nbytes]
                         start += _words(nbytes)
-            self.records.append(Record(numbers[:n], values))
             self.at += length
-        return True
-
-    def pop(self, n: int) -> Record:
-        """The first ``n`` ids of the next record."""
-        ids, values = self.records.popleft()
-        if len(ids) == n:
-            return Record(ids, values)
-        self.records.appendleft(Record(ids[n:], {i - n: value for i, value in values.items() if i >= n}))
-        return Record(ids[:n], {i: value for i, value in values.items() if i < n})
+            yield Record(numbers[:n], values)
 
 
 class Slots:
@@ -110,6 +83,7 @@ class Slots:
 
     Attributes:
         writes: may this rank write?
+        last: the rank that was seen to come last.
         differs: two ranks have not announced the same, so that no unit is ever complete until rank 0 counts.
         heard: is called for each record of each rank, as it is read.
 
@@ -137,9 +111,10 @@ class Slots:
         self._position = self._taken = self._own = 0  # ids in units; in units taken; that this rank has written
         self._sent = deque[tuple[Announce, int, int]]()  # with how many ids, and bytes, were written after it
         self._freed = 0  # bytes that all have read
+        self._sequences = Sequences(size)
         self._rest: list[Unit] = []  # complete when the term was closed
-        self._last = 0
         self._stuck: tuple[int, ...] = ()
+        self.last = 0
         self.differs = False
         self.heard: Callable[[int, Record], None] | None = None
 
@@ -286,12 +261,11 @@ class Slots:
             self._order()
             while n := self._complete():
                 self._rest.append(self._pop(n))
-            said, left = [], list[tuple[Announce, float]]()
-            for rank, slot in enumerate(self._slots):
-                said.append(self._position + sum(len(record.ids) for record in slot.records))
-                for ids, values in slot.records:
-                    copies = {i: bytes(value) for i, value in values.items()}
-                    left.append((_in_full(Announce(rank, ids, self._seen, copies)), slot.numbers[_WHEN] / 1e9))
+            said, left = [self._position] * self._size, list[tuple[Announce, float]]()
+            for rank, (ids, values) in self._sequences.take():
+                said[rank] += len(ids)
+                event = Announce(rank, ids, self._seen, {i: bytes(value) for i, value in values.items()})
+                left.append((_in_full(event), self._slots[rank].numbers[_WHEN] / 1e9))
             return self._position, said, left
 
     def stuck(self) -> bool:
@@ -304,10 +278,9 @@ class Slots:
     def _begin(self, term: int) -> None:
         self._term, self._position, self._taken, self._own, self._freed = term, 0, 0, 0, 0
         self._sent.clear()
-        self._rest, self.differs = [], False
+        self._rest, self.differs, self._sequences = [], False, Sequences(self._size)
         for slot in self._slots:
             slot.at = 0
-            slot.records.clear()
         own = self._slots[self._rank].numbers
         own[_DONE] = term << _TERM
         self._order()
@@ -319,28 +292,24 @@ class Slots:
     def _complete(self) -> int:
         """How many ids the next unit has; 0 if not all of it is there."""
         for rank, slot in enumerate(self._slots):
-            known = len(slot.records)
-            if slot.read(self._term):
-                self._last = rank
+            for record in slot.read(self._term):
+                self._sequences.add(rank, record)
+                self.last = rank
                 if self.heard:
-                    for record in list(slot.records)[known:]:
-                        self.heard(rank, record)
-        heads = [slot.records[0].ids for slot in self._slots if slot.records]
-        n = min(map(len, heads), default=0)
-        if any(ids is not heads[0] and ids[:n] != heads[0][:n] for ids in heads) or self._texts_differ(n):
-            self.differs = True
-            return 0
-        return n if len(heads) == self._size else 0
+                    self.heard(rank, record)
+        n = self._sequences.complete()
+        self.differs = n is None or (n > 0 and self._texts_differ(n))
+        return 0 if self.differs else n or 0
 
     def _texts_differ(self, n: int) -> bool:
-        heads = [slot.records[0] for slot in self._slots if slot.records]
-        unnamed = [i for i, each in enumerate(heads[0].ids[:n]) if each == UNNAMED] if heads else []
+        """Are there unnamed tensors about which the ranks have not said the same?"""
+        heads = [self._sequences.first(rank) for rank in range(self._size)]
+        unnamed = (i for i, each in enumerate(heads[0].ids[:n]) if each == UNNAMED)
         return any(len({bytes(head.values[i]) for head in heads}) > 1 for i in unnamed)
 
     def _pop(self, n: int) -> Unit:
-        records = [slot.pop(n) for slot in self._slots]
         self._position += n
-        return Unit(records[0].ids, [record.values for record in records], self._last)
+        return self._sequences.pop(n)
 
     def release(self) -> None:
         """The values of all units that were taken are used: their memory may be written to again."""

@@ -7,73 +7,95 @@ counted; nothing is lost by that but time. ``steady_state`` 0 turns it off; it n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
-from workbench.core.messages import Announce, Decision, Done, Event, Values
+from workbench.core.messages import Announce, Decision, Done, Event, Response, Values
 from workbench.runtime.coordinators import Coordinator, Wrapper
 from workbench.runtime.steady.cache import CoordinatorCache
 from workbench.runtime.steady.eager import result_of
 
 
-class Sequences:
-    """What each rank has announced and not all others have, as cache ids in the order of announcement.
+class Record(NamedTuple):
+    """Ids that a rank has announced at once, and values of small tensors by their place among the ids."""
 
-    Args:
-        size: number of ranks.
-        self_contained: may these begin without further ones? Not a part of a group.
+    ids: tuple[int, ...]
+    values: Mapping[int, bytes | memoryview]
+
+
+class Unit(NamedTuple):
+    """Ids that all ranks have announced, and each rank's values."""
+
+    ids: tuple[int, ...]
+    values: list[Mapping[int, bytes | memoryview]]
+
+
+class Sequences:
+    """What each rank has announced and not all others have, in the order of announcement.
+
+    Each place where some rank's record ends is the end of a *unit*, which is complete as soon as all have announced it.
+    So the units depend on the records alone, and not on when somebody looks.
 
     Example:
         >>> sequences = Sequences(size=2)
-        >>> sequences.add(0, (7, 8, 9)), sequences.add(1, (7, 8)), sequences.add(1, (9,))
-        ([], [7, 8], [9])
-        >>> sequences.add(0, (7, 8)), sequences.add(1, (8,))
-        ([], None)
-        >>> sequences.take()
-        {0: [7, 8], 1: [8]}
+        >>> sequences.add(0, Record((7, 8, 9), {})); sequences.complete()
+        0
+        >>> sequences.add(1, Record((7, 8), {})); sequences.pop(sequences.complete()).ids
+        (7, 8)
+        >>> sequences.add(1, Record((8,), {})); print(sequences.complete())
+        None
+        >>> [(rank, record.ids) for rank, record in sequences.take()]
+        [(0, (9,)), (1, (8,))]
     """
 
-    def __init__(self, size: int, self_contained: Callable[[list[int]], bool] = lambda ids: True) -> None:
-        self._self_contained = self_contained
-        self._ahead: dict[int, list[int]] = {rank: [] for rank in range(size)}
+    def __init__(self, size: int) -> None:
+        self._ahead = [deque[Record]() for _ in range(size)]
         self._silent = size  # how many of them are empty: while there is one, nothing can be complete
-        self.values: dict[tuple[int, int], bytes] = {}
-        """By (rank, id), where they came with the announcement."""
 
-    def add(self, rank: int, ids: tuple[int, ...], values: dict[int, bytes] | None = None) -> list[int] | None:
-        """A rank's next ids; return those that are complete now, or None if the ranks' orders or groups differ."""
-        own = self._ahead[rank]
-        self._silent -= bool(ids and not own)
-        own += ids
-        for index, value in (values or {}).items():
-            self.values[rank, ids[index]] = value
+    def add(self, rank: int, record: Record) -> None:
+        """A rank's next ids."""
+        self._silent -= not self._ahead[rank]
+        self._ahead[rank].append(record)
+
+    def complete(self) -> int | None:
+        """How many ids the next unit has; 0 while it is not complete, None if the ranks' orders differ."""
         if self._silent:
-            return []
-        shortest = min(map(len, self._ahead.values()))
-        first = own[:shortest]
-        if any(one[:shortest] != first for one in self._ahead.values()) or not self._self_contained(first):
-            return None
-        for one in self._ahead.values():
-            del one[:shortest]
-        self._silent = sum(not one for one in self._ahead.values())
-        return first
+            return 0
+        heads = [records[0].ids for records in self._ahead]
+        n = min(map(len, heads))
+        return n if all(ids is heads[0] or ids[:n] == heads[0][:n] for ids in heads) else None
+
+    def first(self, rank: int) -> Record:
+        """A rank's first record."""
+        return self._ahead[rank][0]
+
+    def pop(self, n: int) -> Unit:
+        """The next unit, of so many ids."""
+        values = []
+        for records in self._ahead:
+            record = records.popleft()
+            if len(record.ids) > n:
+                rest = {i - n: value for i, value in record.values.items() if i >= n}
+                records.appendleft(Record(record.ids[n:], rest))
+                record = Record(record.ids[:n], {i: value for i, value in record.values.items() if i < n})
+            values.append(record.values)
+        self._silent = sum(not records for records in self._ahead)
+        return Unit(record.ids, values)
 
     def __bool__(self) -> bool:
         return self._silent < len(self._ahead)
 
     def validate(self) -> None:
-        empty = sum(not ids for ids in self._ahead.values())
+        empty = sum(not records for records in self._ahead)
         assert self._silent == empty, f"{self._silent} ranks count as silent, and {empty} are: {self._ahead}"
         assert empty, f"All ranks have announced more, and nothing has begun: {self._ahead}"
-        waiting = {(rank, cache_id) for rank, ids in self._ahead.items() for cache_id in ids}
-        assert self.values.keys() <= waiting, (
-            f"Values are kept for ids that do not wait: {self.values.keys() - waiting}"
-        )
 
-    def take(self) -> dict[int, list[int]]:
-        """All of it, by rank: now it is to be counted one by one. The values stay."""
-        ahead, self._ahead = self._ahead, {rank: [] for rank in self._ahead}
-        self._silent = len(ahead)
-        return ahead
+    def take(self) -> list[tuple[int, Record]]:
+        """All of it, with whose it is: now it is to be counted one by one."""
+        rest = [(rank, record) for rank, records in enumerate(self._ahead) for record in records]
+        self._ahead, self._silent = [deque() for _ in self._ahead], len(self._ahead)
+        return rest
 
 
 class SteadyCoordinator(Wrapper):
@@ -92,7 +114,7 @@ class SteadyCoordinator(Wrapper):
     ) -> None:
         super().__init__(inner)
         self._cache, self._size, self._calm = cache, size, calm
-        self._sequences = Sequences(size, cache.self_contained)
+        self._sequences = Sequences(size)
         self._seen = [0] * size
         self._began = 0.0  # when the first name of the step was announced
 
@@ -105,19 +127,19 @@ class SteadyCoordinator(Wrapper):
             return self._inner.take(event, now)
         if self._inner.waiting or not self._cache.steady.issuperset(event.items) or not self._calm(event.seen):
             return self.settle(now) + self._inner.take(event, now)
-        return self._advance(event, now)
+        ids: tuple[int, ...] = event.items  # type: ignore[assignment]  # all are in the set of ids
+        if not self._cache.self_contained(ids):
+            return self.settle(now) + self._inner.take(event, now)
+        return self._advance(event, ids, now)
 
     def settle(self, now: float) -> Decision:
         """Back to counting; what is complete by that."""
         decision = self._inner.settle(now)
         if not self._sequences:
             return decision
-        values, self._sequences.values = self._sequences.values, {}
-        for rank, ids in self._sequences.take().items():
-            # An id occurs once in a rank's sequence: its name is not free before.
-            known: Values = {i: values[rank, one] for i, one in enumerate(ids) if (rank, one) in values}
-            event = Announce(rank, tuple(ids), self._seen[rank], known)
-            decision += self._inner.take(event, self._began)
+        for rank, record in self._sequences.take():
+            values = {i: bytes(value) for i, value in record.values.items()}
+            decision += self._inner.take(Announce(rank, record.ids, self._seen[rank], values), self._began)
         return decision
 
     def validate(self) -> None:
@@ -129,28 +151,27 @@ class SteadyCoordinator(Wrapper):
     def busy(self) -> bool:
         return bool(self._sequences) or self._inner.busy
 
-    def _advance(self, event: Announce, now: float) -> Decision:
-        ids: tuple[int, ...] = event.items  # type: ignore[assignment]  # all are in the set of ids
+    def _advance(self, event: Announce, ids: tuple[int, ...], now: float) -> Decision:
         self._cache.seen(event.rank, event.seen)
         self._seen[event.rank] = max(self._seen[event.rank], event.seen)
         fresh = not self._sequences
-        complete = self._sequences.add(event.rank, ids, event.values)
-        if fresh or complete:  # what is left may be a little older; too young an age does no harm
+        self._sequences.add(event.rank, Record(ids, event.values))
+        responses, results = list[Response](), dict[int, bytes]()
+        while n := self._sequences.complete():
+            unit = self._sequences.pop(n)
+            for i in sorted({i for each in unit.values for i in each}):
+                self._reduce(unit, i, results, len(responses))
+            responses += [self._cache.response(cache_id) for cache_id in unit.ids]
+        if fresh or responses:  # what is left may be a little older; too young an age does no harm
             self._began = now
-        if complete is None:
-            return self.settle(now)
-        if not complete:
-            return Decision()
-        responses = [self._cache.response(cache_id) for cache_id in complete]
         self._cache.touch(responses)
-        results: Values = {}
-        if took := self._sequences.values:
-            for i, (cache_id, response) in enumerate(zip(complete, responses, strict=True)):
-                values = {rank: took.pop((rank, cache_id)) for rank in range(self._size) if (rank, cache_id) in took}
-                if not values:
-                    continue
-                requests = response.requests
-                absent = [rank for rank, each in requests.items() if each.absent]
-                if result := result_of(response, values, sorted(requests), self._size, absent):
-                    results[i] = result
-        return self._inner.decide(responses, results)
+        decision = self._inner.decide(responses, results) if responses else Decision()
+        return decision + self.settle(now) if n is None else decision
+
+    def _reduce(self, unit: Unit, i: int, results: Values, before: int) -> None:
+        response = self._cache.response(unit.ids[i])
+        values = {rank: each[i] for rank, each in enumerate(unit.values) if i in each}
+        requests = response.requests
+        absent = [rank for rank, each in requests.items() if each.absent]
+        if result := result_of(response, values, sorted(requests), self._size, absent):
+            results[before + i] = result

@@ -97,7 +97,7 @@ class Timeline(Observer):
         if writer is not None:
             writer.end()
 
-    def announced(self, rank: int, requests: Sequence[Request]) -> None:
+    def announced(self, rank: int, requests: Sequence[Request | Response]) -> None:
         writer = self._writer
         if writer is None:
             return
