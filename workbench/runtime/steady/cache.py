@@ -94,11 +94,11 @@ class CoordinatorCache:
         self._known[self._next] = replace(response, cache_id=self._next, cached=True)
         return replace(response, cache_id=self._next, cached=False)
 
-    def self_contained(self, ids: Sequence[int]) -> bool:
-        """Is each group among these complete?"""
+    def self_contained(self, items: Sequence[Request | int]) -> bool:
+        """Is each group among these ids complete?"""
         if not self._groups:
             return True
-        found = Counter(self._groups[cache_id] for cache_id in ids if cache_id in self._groups)
+        found = Counter(self._groups[each] for each in items if isinstance(each, int) and each in self._groups)
         return all(size == count for (_, size), count in found.items())
 
     def touch(self, responses: list[Response]) -> None:

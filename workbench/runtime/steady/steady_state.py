@@ -125,12 +125,10 @@ class SteadyCoordinator(Wrapper):
             return self.settle(now) + self._inner.take(event, now)
         if not event.items:
             return self._inner.take(event, now)
-        if self._inner.waiting or not self._cache.steady.issuperset(event.items) or not self._calm(event.seen):
+        known = self._cache.steady.issuperset(event.items) and self._cache.self_contained(event.items)
+        if self._inner.waiting or not known or not self._calm(event.seen):
             return self.settle(now) + self._inner.take(event, now)
-        ids: tuple[int, ...] = event.items  # type: ignore[assignment]  # all are in the set of ids
-        if not self._cache.self_contained(ids):
-            return self.settle(now) + self._inner.take(event, now)
-        return self._advance(event, ids, now)
+        return self._advance(event, now)
 
     def settle(self, now: float) -> Decision:
         """Back to counting; what is complete by that."""
@@ -151,7 +149,8 @@ class SteadyCoordinator(Wrapper):
     def busy(self) -> bool:
         return bool(self._sequences) or self._inner.busy
 
-    def _advance(self, event: Announce, ids: tuple[int, ...], now: float) -> Decision:
+    def _advance(self, event: Announce, now: float) -> Decision:
+        ids: tuple[int, ...] = event.items  # type: ignore[assignment]  # all are in the set of ids
         self._cache.seen(event.rank, event.seen)
         self._seen[event.rank] = max(self._seen[event.rank], event.seen)
         fresh = not self._sequences
