@@ -117,7 +117,7 @@ def test_the_quick_way_decides_what_counting_decides(same: bool) -> None:
         twins.compare_waiting()
         assert twins.idle(), f"seed {seed}"
         quick += twins.quick.quick
-    assert quick > 100  # or nothing was tested
+    assert quick > 50  # or nothing was tested
 
 
 @pytest.mark.long
