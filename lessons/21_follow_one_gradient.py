@@ -393,7 +393,7 @@ import workbench.torch as hvd
 from workbench import data
 from workbench.course.followed.trace import Follower
 
-os.environ |= {"HOROVOD_FUSION_THRESHOLD": "160000", "WORKBENCH_CALLER_RUNS": "0"}
+os.environ |= {"HOROVOD_FUSION_THRESHOLD": "160000", "WORKBENCH_CALLER_RUNS": "0", "WORKBENCH_SLOTS": "0"}
 follower = Follower()  # before init(), which starts the threads: they are to be traced as well
 hvd.init()
 follower.close()
@@ -649,8 +649,10 @@ way_picture(steady, "Its bucket in a steady step")
 # One thing is *not* skipped: in each step every rank must still announce that its bucket is ready. Without it, a rank
 # would read the other's memory before backward has written there.
 #
-# By default (`WORKBENCH_CALLER_RUNS` 1) one more thing changes: a main thread that waits in `step()` may run the
-# engine's lines itself, because waking another thread would take longer.
+# By default two more things change, which we have turned off to see each stop on a thread of its own. With
+# `WORKBENCH_CALLER_RUNS` 1 a main thread that waits in `step()` may run the engine's lines itself, because waking another
+# thread would take longer. With `WORKBENCH_SLOTS` 1 the ranks of one machine do not even ask rank 0: each writes its
+# numbers into memory that all can read, and sees for itself when all have written the same.
 
 # %%
 engines.down()

@@ -1,11 +1,10 @@
 """Allreduce over the stage, of one array or of many: none of them has to be in shared memory, or packed.
 
-All arrays are thought of as one, one behind the other, and cut into *segments* that stay in the cache; each segment has
-a chunk for every rank. Three steps, in a pipeline with one barrier per segment: while segment k is copied to the stage,
-k - 1 is reduced and k - 2 copied back. A rank's own chunk is not copied to the stage, for only this rank reads it. Per
-rank 2(n - 1)/n · K bytes are copied, and K/n more are the results.
+All arrays are thought of as one, one behind the other, and cut into *segments* that stay in the cache. Each rank copies
+its segment to its stage, reduces its chunk of the segment in all stages, and copies its stage back; there is a barrier
+after the first step and one after the second. Per rank 2K bytes are copied, and K read and K written to reduce.
 
-To pack many arrays into a buffer and to unpack them copies 2K, and reads and writes K more.
+To pack many arrays into a buffer and to unpack them does the same in one segment that stays in no cache.
 """
 
 from __future__ import annotations
@@ -14,47 +13,43 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import cycle
 
-from workbench.collectives.reduction import fold
 from workbench.collectives.ring import chunk_lengths
+from workbench.collectives.shared_memory import reduce_across
 from workbench.core.backend.base import Array, Reduction
 from workbench.transport.shm.node import Node
 
 Piece = tuple[int, int, int, int, int]
 """Of an array: its number, from where to where in it, and from where to where in the segment."""
 
-SEGMENT_BYTES = 512 << 10  # benchmarks/collectives.py: 256 KiB and 1 MiB are slower by up to a quarter
-SLOTS = 3  # of the stage; one is filled while the one before is reduced and the one before that is read
+SEGMENT_BYTES = 1 << 20  # 512 KiB and 2 MiB are slower: by up to a quarter, with four ranks on two cores
+SLOTS = 2  # of the stage; one is filled while others may still read the one before
 STAGE_BYTES = SLOTS * SEGMENT_BYTES
 
 
 @lru_cache(maxsize=64)
-def segments(lengths: tuple[int, ...], n: int, longest: int) -> list[list[list[Piece]]]:
-    """For each segment, and each rank's chunk of it: the pieces.
+def segments(lengths: tuple[int, ...], longest: int) -> list[list[Piece]]:
+    """The pieces of each segment.
 
     Args:
         lengths: of the arrays.
-        n: ranks.
         longest: a segment's elements.
 
     Example:
-        >>> segments((3, 3), n=2, longest=4)
-        [[[(0, 0, 2, 0, 2)], [(0, 2, 3, 2, 3), (1, 0, 1, 3, 4)]], [[(1, 1, 2, 0, 1)], [(1, 2, 3, 1, 2)]]]
+        >>> segments((3, 3), longest=4)
+        [[(0, 0, 3, 0, 3), (1, 0, 1, 3, 4)], [(1, 1, 3, 0, 2)]]
     """
-    pieces, number, at = list[list[list[Piece]]](), 0, 0  # so far; the array, and where in it
-    for low in range(0, sum(lengths), longest):
-        pieces.append([])
-        offset = 0
-        for length in chunk_lengths(min(longest, sum(lengths) - low), n):
-            chunk, end = list[Piece](), offset + length
-            while offset < end:
-                if at == lengths[number]:
-                    number, at = number + 1, 0
-                    continue
-                step = min(lengths[number] - at, end - offset)
-                chunk.append((number, at, at + step, offset, offset + step))
-                at, offset = at + step, offset + step
-            pieces[-1].append(chunk)
-    return pieces
+    found: list[list[Piece]] = []
+    end = longest
+    for number, length in enumerate(lengths):
+        at = 0
+        while at < length:
+            if end == longest:
+                found.append([])
+                end = 0
+            step = min(length - at, longest - end)
+            found[-1].append((number, at, at + step, end, end + step))
+            at, end = at + step, end + step
+    return found
 
 
 class Staged:
@@ -65,51 +60,29 @@ class Staged:
     """
 
     def __init__(self, node: Node, members: Sequence[int], offsets: Sequence[int]) -> None:
-        self._node, self._members, self._offsets = node, members, offsets
+        self._node, self._members = node, members
         self._rank, self._size = members.index(node.rank), len(members)
-        self._slots = cycle(range(0, STAGE_BYTES, SEGMENT_BYTES))
+        self._slots = cycle(
+            [node.bytes(member, offset + slot, SEGMENT_BYTES) for member, offset in zip(members, offsets, strict=True)]
+            for slot in range(0, STAGE_BYTES, SEGMENT_BYTES)
+        )
 
     def allreduce(self, arrays: Sequence[Array], reduction: Reduction) -> None:
         """Reduce all of them in place; they are one-dimensional and of one dtype."""
         dtype = arrays[0].dtype
-        plan = segments(tuple(map(len, arrays)), self._size, SEGMENT_BYTES // dtype.itemsize)
-        stages = [[stage.view(dtype) for stage in self.next_slot()] for _ in plan]
-        for k in range(len(plan) + 2):
-            if k < len(plan):
-                self._copy_in(arrays, plan[k], stages[k])
-            if 0 < k <= len(plan):
-                self._reduce(arrays, plan[k - 1], stages[k - 1], reduction)
-            if k > 1:
-                self._copy_out(arrays, plan[k - 2], stages[k - 2])
-            if k <= len(plan):
-                self._node.barrier(self._members)
+        for pieces in segments(tuple(map(len, arrays)), SEGMENT_BYTES // dtype.itemsize):
+            length = pieces[-1][4]
+            stages = [stage.view(dtype)[:length] for stage in self.next_slot()]
+            mine, lengths = stages[self._rank], chunk_lengths(length, self._size)
+            for number, low, high, start, end in pieces:
+                mine[start:end] = arrays[number][low:high]
+            self._node.barrier(self._members)
+            begin = sum(lengths[: self._rank])
+            reduce_across(stages, begin, begin + lengths[self._rank], reduction)
+            self._node.barrier(self._members)
+            for number, low, high, start, end in pieces:
+                arrays[number][low:high] = mine[start:end]
 
     def next_slot(self) -> list[Array]:
         """The bytes of a slot that nobody reads or writes any more, by member."""
-        slot = next(self._slots)
-        return [
-            self._node.bytes(member, offset + slot, SEGMENT_BYTES)
-            for member, offset in zip(self._members, self._offsets, strict=True)
-        ]
-
-    def _copy_in(self, arrays: Sequence[Array], chunks: list[list[Piece]], stages: list[Array]) -> None:
-        mine = stages[self._rank]
-        for rank, chunk in enumerate(chunks):
-            if rank != self._rank:
-                for number, low, high, start, end in chunk:
-                    mine[start:end] = arrays[number][low:high]
-
-    def _reduce(
-        self, arrays: Sequence[Array], chunks: list[list[Piece]], stages: list[Array], reduction: Reduction
-    ) -> None:
-        for number, low, high, start, end in chunks[self._rank]:
-            mine, parts = arrays[number][low:high], [stage[start:end] for stage in stages]
-            result, parts[self._rank] = parts[self._rank], mine
-            fold(parts, reduction, result)
-            mine[...] = result
-
-    def _copy_out(self, arrays: Sequence[Array], chunks: list[list[Piece]], stages: list[Array]) -> None:
-        for rank, chunk in enumerate(chunks):
-            if rank != self._rank:
-                for number, low, high, start, end in chunk:
-                    arrays[number][low:high] = stages[rank][start:end]
+        return next(self._slots)
