@@ -35,6 +35,7 @@ class SlotsChannel:
     def __init__(self, inner: Rank0Channel, slots: Slots, rank: int, size: int) -> None:
         self._inner, self._slots, self._rank, self._ranks = inner, slots, rank, range(size)
         self._found: list[Decision] = []
+        self._held: list[Event] = []
         self._number, self._differed = 0, False
         self.known: Mapping[int, Response] = {}
         self.timeline: Timeline | None = None
@@ -65,7 +66,11 @@ class SlotsChannel:
         return [partial(_ring, each) for each in rings]
 
     def send(self, event: Event) -> None:
-        if not (isinstance(event, Announce) and event.items and self._slots.write(event)):
+        if isinstance(event, Announce) and event.items and self._slots.write(event):
+            return
+        if self._slots.awaits_word():  # or it could overtake what has to be announced anew
+            self._held.append(event)
+        else:
             self._inner.send(event)
 
     @property
@@ -145,12 +150,17 @@ class SlotsChannel:
                     complete, *seen = item.rows
                     last, again = self._slots.finish(complete, seen)
                     units += map(self._decision, last)
-                    for event in again:
-                        self._inner.send(event)
+                    self._held[:0] = again
+                    self._send_held()
                 else:
                     self._number, self._differed = decision.number, False
                     self._slots.join(item.root, decision.number)
         return [*units, decision]
+
+    def _send_held(self) -> None:
+        held, self._held = self._held, []
+        for event in held:
+            self._inner.send(event)
 
     def look(self, now: float, slept_s: float) -> None:
         self._inner.look(now, slept_s)
@@ -162,6 +172,7 @@ class SlotsChannel:
         return self._inner.sockets()
 
     def close(self) -> None:
+        self._send_held()
         self._inner.close()
         self._slots.disconnect()
         while self._files:

@@ -51,9 +51,9 @@ class Slot:
         number = self.numbers[_WRITTEN]
         return 8 * (number & ((1 << _TERM) - 1)) if number >> _TERM == term else 0
 
-    def read(self, term: int) -> Iterator[Record]:
-        """What is new."""
-        end, size = self.end(term), len(self.ring)
+    def read(self, end: int) -> Iterator[Record]:
+        """What is new, up to so many bytes of the term."""
+        size = len(self.ring)
         while self.at < end:
             at = self.at % size
             length, n = _RECORD.unpack_from(self.ring, at)
@@ -225,6 +225,10 @@ class Slots:
             self.writes, self._term = False, 0
             return units, [event for event, own, _ in self._sent if own > seen[self._rank]]
 
+    def awaits_word(self) -> bool:
+        """Has rank 0 closed the term, and may it not have seen what this rank has announced last?"""
+        return bool(self._sent and self._rank and self._term) and not self._is_marked()
+
     def sleep(self, on: bool) -> None:
         """This rank is about to sleep, so it wants to be woken; or it is awake. Look once more after that."""
         if self._slots:
@@ -292,7 +296,10 @@ class Slots:
     def _complete(self) -> int:
         """How many ids the next unit has; 0 if not all of it is there."""
         for rank, slot in enumerate(self._slots):
-            for record in slot.read(self._term):
+            if slot.at >= (end := slot.end(self._term)):
+                continue
+            self._order()  # the count, then the records
+            for record in slot.read(end):
                 self._sequences.add(rank, record)
                 self.last = rank
                 if self.heard:
