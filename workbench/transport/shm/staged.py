@@ -71,18 +71,26 @@ class Staged:
         """Reduce all of them in place; they are one-dimensional and of one dtype."""
         dtype = arrays[0].dtype
         for pieces in segments(tuple(map(len, arrays)), SEGMENT_BYTES // dtype.itemsize):
-            length = pieces[-1][4]
-            stages = [stage.view(dtype)[:length] for stage in self.next_slot()]
-            mine, lengths = stages[self._rank], chunk_lengths(length, self._size)
-            for number, low, high, start, end in pieces:
-                mine[start:end] = arrays[number][low:high]
+            stages = [stage.view(dtype)[: pieces[-1][4]] for stage in self.next_slot()]
+            self._copy_in(arrays, pieces, stages[self._rank])
             self._node.barrier(self._members)
-            begin = sum(lengths[: self._rank])
-            reduce_across(stages, begin, begin + lengths[self._rank], reduction)
+            self._reduce(stages, reduction)
             self._node.barrier(self._members)
-            for number, low, high, start, end in pieces:
-                arrays[number][low:high] = mine[start:end]
+            self._copy_out(arrays, pieces, stages[self._rank])
 
     def next_slot(self) -> list[Array]:
         """The bytes of a slot that nobody reads or writes any more, by member."""
         return next(self._slots)
+
+    def _copy_in(self, arrays: Sequence[Array], pieces: list[Piece], mine: Array) -> None:
+        for number, low, high, start, end in pieces:
+            mine[start:end] = arrays[number][low:high]
+
+    def _reduce(self, stages: list[Array], reduction: Reduction) -> None:
+        lengths = chunk_lengths(len(stages[0]), self._size)
+        start = sum(lengths[: self._rank])
+        reduce_across(stages, start, start + lengths[self._rank], reduction)
+
+    def _copy_out(self, arrays: Sequence[Array], pieces: list[Piece], mine: Array) -> None:
+        for number, low, high, start, end in pieces:
+            arrays[number][low:high] = mine[start:end]
