@@ -54,9 +54,11 @@ class SupervisingCoordinator:
 
     def take(self, event: Event, now: float) -> Decision:
         """Account for one event; what all ranks do next."""
-        decision = Decision() if isinstance(event, Beat | Done) else self._close_slots()
+        if self.slots is None:
+            return self._take(event, now)
+        decision = Decision() if isinstance(event, (Beat, Done)) else self._close_slots()
         decision += self._take(event, now)
-        if self.slots is not None and isinstance(event, Announce | Beat) and not self.slots.is_open():
+        if isinstance(event, (Announce, Beat)) and not self.slots.is_open():
             self._terms.heard(event.rank, event.seen, decision)
             if self._terms.alike and not (self._inner.busy or self._attendance.absent or self._cells.unsettled):
                 term = self.slots.open()

@@ -37,6 +37,10 @@ class Sequences:
     Each place where some rank's record ends is the end of a *unit*, which is complete as soon as all have announced it.
     So the units depend on the records alone, and not on when somebody looks.
 
+    Args:
+        size: number of ranks.
+        joins: one record of each rank becomes all that it has announced; then a unit is all that is complete.
+
     Example:
         >>> sequences = Sequences(size=2)
         >>> sequences.add(0, Record((7, 8, 9), {})); sequences.complete()
@@ -49,13 +53,18 @@ class Sequences:
         [(0, (9,)), (1, (8,))]
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, joins: bool = False) -> None:
+        self._joins = joins
         self._ahead = [deque[Record]() for _ in range(size)]
         self._silent = size  # how many of them are empty: while there is one, nothing can be complete
 
     def add(self, rank: int, record: Record) -> None:
         """A rank's next ids."""
         self._silent -= not self._ahead[rank]
+        if self._joins and self._ahead[rank]:
+            ids, values = self._ahead[rank].pop()
+            more = {len(ids) + i: value for i, value in record.values.items()}
+            record = Record(ids + record.ids, {**values, **more} if more else values)
         self._ahead[rank].append(record)
 
     def complete(self) -> int | None:
@@ -72,7 +81,7 @@ class Sequences:
 
     def pop(self, n: int) -> Unit:
         """The next unit, of so many ids."""
-        values = []
+        values, self._silent = [], 0
         for records in self._ahead:
             record = records.popleft()
             if len(record.ids) > n:
@@ -80,7 +89,7 @@ class Sequences:
                 records.appendleft(Record(record.ids[n:], rest))
                 record = Record(record.ids[:n], {i: value for i, value in record.values.items() if i < n})
             values.append(record.values)
-        self._silent = sum(not records for records in self._ahead)
+            self._silent += not records
         return Unit(record.ids, values)
 
     def __bool__(self) -> bool:
@@ -114,7 +123,7 @@ class SteadyCoordinator(Wrapper):
     ) -> None:
         super().__init__(inner)
         self._cache, self._size, self._calm = cache, size, calm
-        self._sequences = Sequences(size)
+        self._sequences = Sequences(size, joins=True)
         self._seen = [0] * size
         self._began = 0.0  # when the first name of the step was announced
 
