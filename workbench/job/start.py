@@ -26,14 +26,14 @@ from workbench.machine import a_core_each, cores, host_id
 from workbench.runtime.control.addresses import addresses, connect, facing, interfaces, reachable
 from workbench.runtime.control.channel import LocalChannel, Rank0Channel, SocketChannel
 from workbench.runtime.control.client import ControlClient
+from workbench.runtime.control.lone import SlotsAlone
 from workbench.runtime.control.server import ControlServer
+from workbench.runtime.control.slots import Slots
 from workbench.runtime.control.slots_channel import SlotsChannel
 from workbench.runtime.events import Beat
 from workbench.runtime.faults.blocked_threads import BlockedThreads
 from workbench.runtime.steady import stack
 from workbench.runtime.steady.cache import CachingAnnouncer
-from workbench.runtime.steady.lone import SlotsAlone
-from workbench.runtime.steady.slots import Slots
 from workbench.runtime.steady.tuner import Tuner, tuner
 from workbench.runtime.trace.recorder import Recorder
 from workbench.runtime.trace.timeline import Timeline

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from workbench.core.coordinator import Error, WaitingNames
 from workbench.core.messages import Announce, Decision, Event, Key, Response, Values
+from workbench.core.verbs import VERBS
 
 
 class Coordinator(Protocol):
@@ -77,3 +78,68 @@ class Wrapper:
 
     def _out(self, decision: Decision) -> Decision:
         return self.after(decision) if decision else decision
+
+
+class Agreement(Protocol):
+    """Where the ranks decide by themselves in steady steps: :class:`workbench.runtime.control.slots.Slots`."""
+
+    def open(self) -> int:
+        """Let them do so from here on; 0 if they cannot."""
+
+    def is_open(self) -> bool: ...
+
+    def close(self) -> tuple[int, list[int], list[tuple[Announce, float]]]:
+        """Let them do so no more.
+
+        Returns:
+            How many ids are complete, how many each rank has announced, and what is not complete, with when it came.
+        """
+
+    def stuck(self) -> bool:
+        """Has some rank announced what is not complete, and nothing has changed since the last call?"""
+
+
+_ENOUGH, _MOST_STEPS = 2, 64  # decisions about known names before a term
+
+
+class Terms:
+    """When is a term opened? After some decisions in a row about known names, when all are done with the last term.
+
+    A term in which nothing was agreed on was opened too early: the next one takes twice as many.
+
+    Example:
+        >>> from workbench.core.messages import Kind
+        >>> terms, known = Terms(size=1), Decision(1, [Response("x", Kind.BARRIER, cached=True)])
+        >>> for number in (1, 2):
+        ...     terms.heard(0, number, known)
+        ...     print(terms.alike)
+        False
+        True
+    """
+
+    def __init__(self, size: int) -> None:
+        self._seen = [0] * size
+        self._closed = self._steps = 0
+        self._enough = _ENOUGH
+
+    def heard(self, rank: int, seen: int, decision: Decision) -> None:
+        """A rank has read all up to ``seen``, and what it said led to a decision."""
+        self._seen[rank] = max(self._seen[rank], seen)
+        if decision:
+            self._steps = self._steps + 1 if all(map(_is_steady, decision.items)) else 0
+
+    def closed(self, number: int, complete: int) -> None:
+        """The term was closed in this decision, after so many ids."""
+        self._closed, self._steps = number, 0
+        self._enough = _ENOUGH if complete else min(2 * self._enough, _MOST_STEPS)
+
+    @property
+    def alike(self) -> bool:
+        return self._steps >= self._enough and min(self._seen) >= self._closed
+
+
+def _is_steady(item: Response | int) -> bool:
+    """Would a slot take it?"""
+    if not isinstance(item, Response) or not (item.cached or ".noname." in item.name) or item.kind not in VERBS:
+        return False
+    return not (item.process_set or item.priority or item.error or item.joined)

@@ -22,7 +22,7 @@ from workbench.errors import CollectiveError
 
 Array = NDArray[Any]
 SLOT_BYTES = 256 << 10
-"""Of each rank's memory that all can read, for :mod:`workbench.runtime.steady.slots`."""
+"""Of each rank's memory that all can read, for :mod:`workbench.runtime.control.slots`."""
 
 
 class Channel(Link, Protocol):

@@ -13,8 +13,8 @@ from workbench.core.agreement import respond
 from workbench.core.messages import Announce, Decision, Differs, Event, Kind, Response, Values
 from workbench.runtime.control.channel import Rank0Channel
 from workbench.runtime.control.codec import decode_request
+from workbench.runtime.control.slots import Slots
 from workbench.runtime.steady.eager import result_of
-from workbench.runtime.steady.slots import Slots
 from workbench.runtime.steady.steady_state import Record, Unit
 from workbench.runtime.trace.timeline import Timeline
 

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from workbench.common.text import rank_list
 from workbench.core.coordinator import JOIN, Error, join_ended
 from workbench.core.messages import Announce, Broke, Decision, Done, Event, Key, Kind, Left, Raised, Request, Response
-from workbench.runtime.coordinators import Coordinator
+from workbench.runtime.coordinators import Agreement, Coordinator, Terms
 from workbench.runtime.events import Beat, Began, Ended, Lost, Overdue
 from workbench.runtime.faults.cells import Cells, announced_by
 from workbench.runtime.faults.deadlock_detection import Attendance, Missed
 from workbench.runtime.faults.notebook_hooks import after_a_loss
 from workbench.runtime.faults.stall import Stalled, StallInspector
-from workbench.runtime.steady.slots import Slots, Terms
 
 
 class SupervisingCoordinator:
@@ -43,7 +42,7 @@ class SupervisingCoordinator:
         expand: Callable[[Announce], list[Request]],
         grace_s: float = 0.5,
         stall: StallInspector | None = None,
-        slots: Slots | None = None,
+        slots: Agreement | None = None,
     ) -> None:
         self._inner, self.size, self._cells, self._expand = inner, size, cells, expand
         self._attendance, self._stall = Attendance(grace_s), stall or StallInspector(0, 0)

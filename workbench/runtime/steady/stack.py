@@ -3,7 +3,7 @@
 ::
 
     faults/supervision.py       which names can never be complete?
-     steady/slots.py            on one machine the ranks agree by themselves  slots
+     control/slots.py            on one machine the ranks agree by themselves  slots
      steady/autotune.py         how fast is it with other settings?    autotune
       steady/steady_state.py    whole sequences of known names at once     steady_state
         steady/cache.py         ids for requests and responses             cache_capacity
@@ -27,7 +27,7 @@ from workbench.core.backend.base import Levels
 from workbench.core.coordinator import CountingCoordinator
 from workbench.core.engine import Engine
 from workbench.core.protocols import Announcer, AtOnce, Batching, PlainAnnouncer
-from workbench.runtime.coordinators import Coordinator
+from workbench.runtime.coordinators import Agreement, Coordinator
 from workbench.runtime.faults.cells import Cells
 from workbench.runtime.faults.disagreement import explain
 from workbench.runtime.faults.stall import StallInspector
@@ -38,7 +38,6 @@ from workbench.runtime.steady.cache import CachingAnnouncer, CachingCoordinator,
 from workbench.runtime.steady.caller_runs import CallerRuns
 from workbench.runtime.steady.eager import EagerAnnouncer, EagerCoordinator
 from workbench.runtime.steady.priority import PriorityCoordinator
-from workbench.runtime.steady.slots import Slots
 from workbench.runtime.steady.steady_state import SteadyCoordinator
 from workbench.runtime.steady.tuner import Choice, Tuner
 
@@ -49,7 +48,7 @@ def agrees_in_memory(settings: Settings) -> bool:
 
 
 def coordinator(
-    size: int, settings: Settings, tuner: Tuner | None = None, slots: Slots | None = None
+    size: int, settings: Settings, tuner: Tuner | None = None, slots: Agreement | None = None
 ) -> SupervisingCoordinator:
     """Rank 0's. With ``tuner``, it tunes; with ``slots``, steady steps need it no more."""
     cells = Cells(size)

@@ -16,7 +16,7 @@ import workbench as wb
 from workbench.core.messages import Announce, Kind, Request
 from workbench.errors import CollectiveError, MismatchError
 from workbench.job.context import HOLDER
-from workbench.runtime.steady.slots import Slots
+from workbench.runtime.control.slots import Slots
 
 SEEN = 7  # the decision that opens a term
 

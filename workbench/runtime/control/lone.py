@@ -16,10 +16,10 @@ from workbench.core.execute import eager
 from workbench.core.messages import Announce, Kind, ReduceOp, Response
 from workbench.core.pending import Entry
 from workbench.core.verbs import verb
+from workbench.runtime.control.slots import Slots
 from workbench.runtime.control.slots_channel import SlotsChannel
 from workbench.runtime.steady.cache import CachingAnnouncer
 from workbench.runtime.steady.eager import result_of, values_of, with_result
-from workbench.runtime.steady.slots import Slots
 from workbench.runtime.steady.steady_state import Unit
 
 _IN_A_ROW_S = 0.5  # then one goes the ordinary way, which shows a sign of life

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from workbench.core.messages import Announce, Decision, Request, Response
+from workbench.core.messages import Announce, Request
 from workbench.core.verbs import VERBS
 from workbench.runtime.control.codec import decode_request, encode_request
 from workbench.runtime.steady.steady_state import Record, Sequences, Unit
@@ -32,7 +32,6 @@ _WRITTEN, _WHEN, _DONE, _ASLEEP, _MARK = 0, 1, 8, 16, 24  # numbers of 8 bytes; 
 _HEADER = 256  # bytes before the ring of records
 _TERM = 40  # bits below a term's number: 8-byte words since it began
 _MOST_TERMS = 1 << 22
-_ENOUGH, _MOST_STEPS = 2, 64  # decisions about known names before a term
 UNNAMED = 0
 """In the place of an id: the value is a request in full, of an unnamed tensor, which no response is kept of."""
 _RECORD = struct.Struct("<II")  # its bytes, and how many ids; then the ids, the lengths of their values, the values
@@ -252,11 +251,7 @@ class Slots:
         return bool(self._slots) and self._is_marked()
 
     def close(self) -> tuple[int, list[int], list[tuple[Announce, float]]]:
-        """End the term.
-
-        Returns:
-            How many ids are complete, how many each rank has announced, and what is not complete, with when it came.
-        """
+        """End the term; see :class:`workbench.runtime.coordinators.Agreement`."""
         with self._lock:
             self.writes = False
             if not self._slots:
@@ -350,49 +345,6 @@ def _in_full(event: Announce) -> Announce:
 def _is_unnamed(request: Request) -> bool:
     more = request.process_set or request.group or request.progress or request.ranks or request.priority
     return ".noname." in request.name and request.kind in VERBS and request.offset == -1 and not more
-
-
-class Terms:
-    """When is a term opened? After some decisions in a row about known names, when all are done with the last term.
-
-    A term in which nothing was agreed on was opened too early: the next one takes twice as many.
-
-    Example:
-        >>> from workbench.core.messages import Kind
-        >>> terms, known = Terms(size=1), Decision(1, [Response("x", Kind.BARRIER, cached=True)])
-        >>> for number in (1, 2):
-        ...     terms.heard(0, number, known)
-        ...     print(terms.alike)
-        False
-        True
-    """
-
-    def __init__(self, size: int) -> None:
-        self._seen = [0] * size
-        self._closed = self._steps = 0
-        self._enough = _ENOUGH
-
-    def heard(self, rank: int, seen: int, decision: Decision) -> None:
-        """A rank has read all up to ``seen``, and what it said led to a decision."""
-        self._seen[rank] = max(self._seen[rank], seen)
-        if decision:
-            self._steps = self._steps + 1 if all(map(_is_steady, decision.items)) else 0
-
-    def closed(self, number: int, complete: int) -> None:
-        """The term was closed in this decision, after so many ids."""
-        self._closed, self._steps = number, 0
-        self._enough = _ENOUGH if complete else min(2 * self._enough, _MOST_STEPS)
-
-    @property
-    def alike(self) -> bool:
-        return self._steps >= self._enough and min(self._seen) >= self._closed
-
-
-def _is_steady(item: Response | int) -> bool:
-    """Would a slot take it?"""
-    if not isinstance(item, Response) or not (item.cached or ".noname." in item.name) or item.kind not in VERBS:
-        return False
-    return not (item.process_set or item.priority or item.error or item.joined)
 
 
 def _words(nbytes: int) -> int:
