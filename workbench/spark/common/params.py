@@ -3,12 +3,12 @@
 Each has a setter and a getter: ``estimator.setBatchSize(64).getBatchSize()``. Those of "no effect" belong to
 Petastorm's readers, for which ``shards.py`` stands; they are kept, so that scripts written for Horovod run.
 """
-# ruff: noqa: N802, N815 - the methods have the names of Spark ML and Horovod
+# ruff: noqa: N802 - the methods have the names of Spark ML and Horovod
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from pyspark.ml.param.shared import HasOutputCols, Param, Params, TypeConverters
 
@@ -18,7 +18,32 @@ def param(name: str, text: str, converter: Callable[[Any], Any] | None = None) -
     return Param(Params._dummy(), name, text, converter or TypeConverters.identity)
 
 
-def setter(name: str) -> Callable[[Any, Any], Any]:
+class Accessible(Params):  # type: ignore[misc]  # untyped
+    """Parameters with a setter and a getter each, made of their names: ``batch_size`` has ``setBatchSize``.
+
+    Attributes:
+        _as_horovod: those whose accessors have another name in Horovod, in part by its slips.
+    """
+
+    _as_horovod: ClassVar[Mapping[str, str]] = {
+        "train_reader_num_workers": "TrainReaderNumWorker",
+        "val_reader_num_workers": "ValReaderNumWorker",
+        "shuffle_buffer_size": "ShufflingBufferSize",
+        "inmemory_cache_all": "InMemoryCacheAll",
+    }
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in [name for name, each in vars(cls).items() if isinstance(each, Param) and name[0] != "_"]:
+            spelled = cls._as_horovod.get(name, "".join(word.capitalize() for word in name.split("_")))
+            setattr(cls, f"set{spelled}", _setter(name))
+            setattr(cls, f"get{spelled}", _getter(name))
+
+    def setParams(self, **kwargs: Any) -> Any:
+        return self._set(**{name: value for name, value in kwargs.items() if value is not None})
+
+
+def _setter(name: str) -> Callable[[Any, Any], Any]:
     """A method that sets a parameter and returns its object."""
 
     def put(self: Any, value: Any) -> Any:
@@ -28,7 +53,7 @@ def setter(name: str) -> Callable[[Any, Any], Any]:
     return put
 
 
-def getter(name: str) -> Callable[[Any], Any]:
+def _getter(name: str) -> Callable[[Any], Any]:
     """A method that returns a parameter's value."""
 
     def get(self: Any) -> Any:
@@ -38,7 +63,7 @@ def getter(name: str) -> Callable[[Any], Any]:
     return get
 
 
-class EstimatorParams(Params):  # type: ignore[misc]  # untyped
+class EstimatorParams(Accessible):
     """What all estimators can be told."""
 
     num_proc = param("num_proc", "number of ranks; spark.default.parallelism by default", TypeConverters.toInt)
@@ -104,61 +129,8 @@ class EstimatorParams(Params):  # type: ignore[misc]  # untyped
             }
         )
 
-    def setParams(self, **kwargs: Any) -> Any:
-        return self._set(**{name: value for name, value in kwargs.items() if value is not None})
 
-    setNumProc, getNumProc = setter("num_proc"), getter("num_proc")
-    setBackend, getBackend = setter("backend"), getter("backend")
-    setStore, getStore = setter("store"), getter("store")
-    setModel, getModel = setter("model"), getter("model")
-    setOptimizer, getOptimizer = setter("optimizer"), getter("optimizer")
-    setLoss, getLoss = setter("loss"), getter("loss")
-    setLossWeights, getLossWeights = setter("loss_weights"), getter("loss_weights")
-    setMetrics, getMetrics = setter("metrics"), getter("metrics")
-    setSampleWeightCol, getSampleWeightCol = setter("sample_weight_col"), getter("sample_weight_col")
-    setGradientCompression = setter("gradient_compression")
-    getGradientCompression = getter("gradient_compression")
-    setFeatureCols, getFeatureCols = setter("feature_cols"), getter("feature_cols")
-    setLabelCols, getLabelCols = setter("label_cols"), getter("label_cols")
-    setContinuousCols, getContinuousCols = setter("continuous_cols"), getter("continuous_cols")
-    setCategoricalCols, getCategoricalCols = setter("categorical_cols"), getter("categorical_cols")
-    setValidation, getValidation = setter("validation"), getter("validation")
-    setCallbacks, getCallbacks = setter("callbacks"), getter("callbacks")
-    setBatchSize, getBatchSize = setter("batch_size"), getter("batch_size")
-    setValBatchSize, getValBatchSize = setter("val_batch_size"), getter("val_batch_size")
-    setEpochs, getEpochs = setter("epochs"), getter("epochs")
-    setTrainStepsPerEpoch = setter("train_steps_per_epoch")
-    getTrainStepsPerEpoch = getter("train_steps_per_epoch")
-    setValidationStepsPerEpoch = setter("validation_steps_per_epoch")
-    getValidationStepsPerEpoch = getter("validation_steps_per_epoch")
-    setVerbose, getVerbose = setter("verbose"), getter("verbose")
-    setRandomSeed, getRandomSeed = setter("random_seed"), getter("random_seed")
-    setShuffle, getShuffle = setter("shuffle"), getter("shuffle")
-    setPartitionsPerProcess = setter("partitions_per_process")
-    getPartitionsPerProcess = getter("partitions_per_process")
-    setRunId, getRunId = setter("run_id"), getter("run_id")
-    setTransformationFn, getTransformationFn = setter("transformation_fn"), getter("transformation_fn")
-    setTransformationEditFields = setter("transformation_edit_fields")
-    getTransformationEditFields = getter("transformation_edit_fields")
-    setTransformationRemovedFields = setter("transformation_removed_fields")
-    getTransformationRemovedFields = getter("transformation_removed_fields")
-    setLabelShapes, getLabelShapes = setter("label_shapes"), getter("label_shapes")
-    setUseGpu, getUseGpu = setter("use_gpu"), getter("use_gpu")
-    setBackwardPassesPerStep = setter("backward_passes_per_step")
-    getBackwardPassesPerStep = getter("backward_passes_per_step")
-    setTrainReaderNumWorker = setter("train_reader_num_workers")
-    getTrainReaderNumWorker = getter("train_reader_num_workers")
-    setValReaderNumWorker, getValReaderNumWorker = setter("val_reader_num_workers"), getter("val_reader_num_workers")
-    setReaderPoolType, getReaderPoolType = setter("reader_pool_type"), getter("reader_pool_type")
-    setCompressSparseCols = setter("compress_sparse_cols")
-    getCompressSparseCols = getter("compress_sparse_cols")
-    setShufflingBufferSize = setter("shuffle_buffer_size")
-    getShufflingBufferSize = getter("shuffle_buffer_size")
-    setInMemoryCacheAll, getInMemoryCacheAll = setter("inmemory_cache_all"), getter("inmemory_cache_all")
-    setMpStartMethod, getMpStartMethod = setter("mp_start_method"), getter("mp_start_method")
-
-
-class ModelParams(HasOutputCols):  # type: ignore[misc]  # untyped
+class ModelParams(HasOutputCols, Accessible):  # type: ignore[misc]  # untyped
     """What all trained models have."""
 
     history = param("history", "metrics of each epoch")
@@ -168,16 +140,10 @@ class ModelParams(HasOutputCols):  # type: ignore[misc]  # untyped
     run_id = param("run_id", "of the run that has trained it", TypeConverters.toString)
     _metadata = param("_metadata", "types and sizes of the columns")
 
-    def setParams(self, **kwargs: Any) -> Any:
-        return self._set(**{name: value for name, value in kwargs.items() if value is not None})
-
     def setOutputCols(self, value: list[str]) -> Any:
         """Name the columns that :meth:`transform` adds, one for each label."""
         return self._set(outputCols=value)
 
-    setHistory, getHistory = setter("history"), getter("history")
-    setModel, getModel = setter("model"), getter("model")
-    setFeatureColumns, getFeatureColumns = setter("feature_columns"), getter("feature_columns")
-    setLabelColumns, getLabelColumns = setter("label_columns"), getter("label_columns")
-    setLabelColoumns = setter("label_columns")
-    setRunId, getRunId = setter("run_id"), getter("run_id")
+    def setLabelColoumns(self, value: list[str]) -> Any:
+        """Horovod's spelling of ``setLabelColumns``."""
+        return self._set(label_columns=value)

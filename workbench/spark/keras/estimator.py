@@ -1,5 +1,4 @@
 """The estimator for Keras, and the model that it returns."""
-# ruff: noqa: N815 - the methods have the names of Spark ML and Horovod
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 from workbench.keras.flavour import keras
 from workbench.spark.common.estimator import HorovodEstimator, ParameterError
 from workbench.spark.common.model import HorovodModel
-from workbench.spark.common.params import getter, param, setter
+from workbench.spark.common.params import param
 from workbench.spark.common.spec import Spec
 from workbench.spark.keras import training
 from workbench.spark.keras.files import load_weights, model_bytes
@@ -37,11 +36,6 @@ class KerasEstimator(HorovodEstimator):
     checkpoint_callback = param("checkpoint_callback", "writes a .keras file into the run's folder, too")
     backend_env = param("backend_env", "environment variables of the ranks")
     data_module = param("data_module", "of Horovod's readers; refused")
-
-    setCustomObjects, getCustomObjects = setter("custom_objects"), getter("custom_objects")
-    setCheckpointCallback, getCheckpointCallback = setter("checkpoint_callback"), getter("checkpoint_callback")
-    setBackendEnv, getBackendEnv = setter("backend_env"), getter("backend_env")
-    setDataModule, getDataModule = setter("data_module"), getter("data_module")
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
@@ -101,8 +95,6 @@ class KerasModel(HorovodModel):
     """
 
     custom_objects = param("custom_objects", "the user's own classes and functions by name")
-
-    setCustomObjects, getCustomObjects = setter("custom_objects"), getter("custom_objects")
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
 """The estimator for PyTorch, and the model that it returns."""
-# ruff: noqa: N815 - the methods have the names of Spark ML and Horovod
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from cloudpickle import dumps
 
 from workbench.spark.common.estimator import HorovodEstimator, ParameterError
 from workbench.spark.common.model import HorovodModel
-from workbench.spark.common.params import getter, param, setter
+from workbench.spark.common.params import param
 from workbench.spark.common.spec import Spec
 from workbench.spark.torch import training
 from workbench.spark.torch.predicting import dtype_of, predictor, shapes_of
@@ -41,11 +40,6 @@ class TorchEstimator(HorovodEstimator):
     loss_constructors = param("loss_constructors", "functions that make the losses")
     train_minibatch_fn = param("train_minibatch_fn", "a step of the training")
     data_module = param("data_module", "of Horovod's readers; refused")
-
-    setInputShapes, getInputShapes = setter("input_shapes"), getter("input_shapes")
-    setLossConstructors, getLossConstructors = setter("loss_constructors"), getter("loss_constructors")
-    setTrainMinibatchFn, getTrainMinibatchFn = setter("train_minibatch_fn"), getter("train_minibatch_fn")
-    setDataModule, getDataModule = setter("data_module"), getter("data_module")
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
@@ -107,11 +101,6 @@ class TorchModel(HorovodModel):
     input_shapes = param("input_shapes", "shape of each feature, with -1 for samples")
     loss = param("loss", "that it was trained with")
     loss_constructors = param("loss_constructors", "functions that made the losses")
-
-    setOptimizer, getOptimizer = setter("optimizer"), getter("optimizer")
-    setInputShapes, getInputShapes = setter("input_shapes"), getter("input_shapes")
-    setLoss, getLoss = setter("loss"), getter("loss")
-    setLossConstructors, getLossConstructors = setter("loss_constructors"), getter("loss_constructors")
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
