@@ -86,7 +86,7 @@ def _stars(script: Script) -> list[Reason]:
     """Star imports, by which a name may mean anything."""
     text = "import * hides what comes from there: a loader, optimizer or file of it is not converted. Import by name."
     stars = [node for node in script.all(cst.ImportFrom) if isinstance(node.names, cst.ImportStar)]
-    return [Reason(script.line(node), text) for node in stars if script.text(node.module or node) != "__future__"]
+    return [script.reason(node, text) for node in stars if script.text(node.module or node) != "__future__"]
 
 
 def _kind(script: Script, options: Options) -> tuple[str, Callable[[], Edits]]:
@@ -99,14 +99,14 @@ def _kind(script: Script, options: Options) -> tuple[str, Callable[[], Edits]]:
     if ours := script.imports("workbench"):
         raise RefusedError(
             script.name,
-            Reason(script.line(ours[0]), "it uses the workbench already. --to ddp converts it to plain DDP."),
+            script.reason(ours[0], "it uses the workbench already. --to ddp converts it to plain DDP."),
         )
     if script.imports("horovod"):
         return "Horovod", lambda: horovod.convert(script)
     if script.imports("pytorch_lightning", "lightning", "transformers.trainer", "fastai", "ignite"):
         (node, *_) = script.imports("pytorch_lightning", "lightning", "transformers.trainer", "fastai", "ignite")
         raise RefusedError(
-            script.name, Reason(script.line(node), "its trainer has the loop: see the guide on converting by hand.")
+            script.name, script.reason(node, "its trainer has the loop: see the guide on converting by hand.")
         )
     if script.imports("accelerate"):
         return "Accelerate", lambda: accelerate.convert(script)

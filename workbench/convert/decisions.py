@@ -10,7 +10,6 @@ import libcst as cst
 from workbench.convert.edits import Edits
 from workbench.convert.origins import returns
 from workbench.convert.script import Script, inside, last
-from workbench.convert.source import Reason
 
 _Key = tuple[cst.CSTNode | None, str]
 _COUNTS = ("sum", "reduce_sum", "len", "count_nonzero")
@@ -44,10 +43,8 @@ class Own:
     def has(self, node: cst.CSTNode) -> bool:
         """Does an expression have one of these variables?"""
         found = self._keys.intersection(self._of(node))
-        return bool(found - self._reduced if self._is_outside(node) else found)
-
-    def _is_outside(self, node: cst.CSTNode) -> bool:
-        return bool(self._reduced) and not any(each in self._loops for each in self._script.above(node))
+        is_outside = not any(each in self._loops for each in self._script.above(node))
+        return bool(found - self._reduced if is_outside else found)
 
     def keys(self, node: cst.Name | cst.Attribute) -> set[_Key]:
         """The places that set a variable that is read or set here; of an attribute its class."""
@@ -210,7 +207,7 @@ def say_put(
         name = script.text(where)
         if is_own and name not in said and is_read_later(script, loop, name):
             said.add(name)
-            edits.decide(Reason(script.line(node), text))
+            edits.say(node, text)
 
 
 def say_sums(edits: Edits, own: Own, loops: Iterable[cst.For]) -> None:
@@ -220,7 +217,7 @@ def say_sums(edits: Edits, own: Own, loops: Iterable[cst.For]) -> None:
         for node in inside(loop.body, cst.AugAssign):
             counts = any(last(call.func) in _COUNTS for call in inside(node.value, cst.Call))
             if counts and own.has(node.value) and is_read_later(script, loop, script.text(node.target)):
-                edits.decide(Reason(script.line(node), ADDED))
+                edits.say(node, ADDED)
 
 
 def check(edits: Edits, own: Own) -> None:
@@ -236,7 +233,7 @@ def check(edits: Edits, own: Own) -> None:
                 f"each rank has {what}, and would decide about {names} by itself. Let all decide alike: "
                 "hvd.allreduce(…) averages a value."
             )
-            edits.decide(Reason(script.line(node), text))
+            edits.say(node, text)
 
 
 def _set(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:

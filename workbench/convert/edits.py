@@ -71,6 +71,10 @@ class Edits:
         for reason in reasons:
             self._undecided[reason] = self.script.at(reason.line)
 
+    def say(self, node: cst.CSTNode, text: str) -> None:
+        """Leave the line of a node to be decided."""
+        self.decide(self.script.reason(node, text))
+
     @property
     def undecided(self) -> list[Reason]:
         return sorted(self._undecided)
@@ -94,7 +98,9 @@ class Edits:
 
     def wrap(self, node: cst.CSTNode, within: str, step: int = 0, text: str = "") -> None:
         """Put an expression, with what is edited in it, where ``{}`` is."""
-        self.replace(node, lambda new: cst.parse_expression(within.format(_code(new))), step, text)
+        self.replace(
+            node, lambda new: cst.parse_expression(within.format(cst.Module([]).code_for_node(new))), step, text
+        )
 
     def guard(self, node: cst.CSTNode) -> None:
         """Let only rank 0 run the statement of a node."""
@@ -138,10 +144,6 @@ class Edits:
 
 def _lines(step: int, lines: str, text: str, said: bool) -> str:
     return f"{comment(step, text)}\n{lines}" if said else lines
-
-
-def _code(node: Any) -> str:
-    return cst.Module([]).code_for_node(node)
 
 
 def _constant(node: cst.CSTNode) -> Change:
@@ -222,7 +224,8 @@ class _Apply(cst.CSTTransformer):
         """Statements of rank 0 that follow each other are in one ``if``."""
         found: list[Any] = []
         for node in body:
-            if node in self._made and found and found[-1] in self._made and not _has_comment(node):
+            has_comment = any(each.comment is not None for each in getattr(node, "leading_lines", ()))
+            if node in self._made and found and found[-1] in self._made and not has_comment:
                 first = found.pop()
                 inner = node.body.body[0]
                 inner = inner.with_changes(leading_lines=[*node.leading_lines, *inner.leading_lines])
@@ -244,7 +247,3 @@ class _Apply(cst.CSTTransformer):
 
 def _comment_line(text: str) -> cst.EmptyLine:
     return cst.EmptyLine(comment=cst.Comment(text))
-
-
-def _has_comment(node: Any) -> bool:
-    return any(each.comment is not None for each in node.leading_lines)

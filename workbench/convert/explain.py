@@ -29,7 +29,8 @@ def explain(name: str, converted: Converted) -> str:
         mine = [(number, text) for number, which, text in found if which == step]
         lines += [f"## {step}. {title}", ""]
         for number, text in mine:
-            lines.append(f"- line {number} (line {old[number - 1]} before): `{_code(new, number)}`: {text}")
+            code = new[number - 1].partition("  # Step ")[0].strip()
+            lines.append(f"- line {number} (line {old[number - 1]} before): `{code}`: {text}")
         if not mine:
             lines.append("- nothing to change")
         lines += ["", f"Without it, {WITHOUT[step]}.", ""]
@@ -46,10 +47,6 @@ def _commented(lines: list[str]) -> Iterator[tuple[int, int, str]]:
             while lines[number].strip().startswith("#"):
                 number += 1
             yield number + 1, int(match[1]), match[2]
-
-
-def _code(lines: list[str], number: int) -> str:
-    return lines[number - 1].partition("  # Step ")[0].strip()
 
 
 def _places(converted: Converted) -> list[int]:

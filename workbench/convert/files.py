@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import libcst as cst
-
 from workbench.convert.edits import Edits
-from workbench.convert.script import Script, argument
-from workbench.convert.source import Reason
+from workbench.convert.script import argument
 
 _SAVES = ("torch.save", "numpy.save", "pickle.dump")
 _LOADS = ("torch.load", "numpy.load", "pickle.load")
@@ -23,17 +20,12 @@ def convert(edits: Edits) -> list[str]:
         if script.calls(*_SAVES):
             edits.before(call, 7, "hvd.barrier()", "what rank 0 saves is whole before others load it")
     opened = [call for call in script.calls("builtins.open") if call.args]
-    written = [call for call in opened if _mode(script, call)[:1] in ("w", "a", "x")]
+    written = [call for call in opened if script.word(argument(call, 1, "mode"), "r")[:1] in ("w", "a", "x")]
     for call in written:
         name = script.text(call.args[0].value)
         if any(script.text(each.args[0].value) == name for each in opened if each not in written):
             text = f"all ranks write {name}, and read it. Let rank 0 write it, and the others wait by hvd.barrier()."
-            edits.decide(Reason(script.line(call), text))
+            edits.say(call, text)
             continue
         edits.replace(call.args[0].value, f"{name} if hvd.rank() == 0 else os.devnull", 7)
     return ["import os"] if written else []
-
-
-def _mode(script: Script, call: cst.Call) -> str:
-    arg = argument(call, 1, "mode")
-    return script.text(arg.value).strip("'\"") if arg is not None else "r"

@@ -8,7 +8,7 @@ import libcst as cst
 
 from workbench.convert.edits import Edits
 from workbench.convert.script import Script, last
-from workbench.convert.source import Reason, RefusedError
+from workbench.convert.source import RefusedError
 
 _SAME = ("torch", "tensorflow", "keras", "mxnet", "spark", "ray")  # below these our names are Horovod's
 _PACKAGE = Path(__file__).parents[1]
@@ -28,12 +28,11 @@ def convert(script: Script) -> Edits:
         if not _is_ours(module)
     ]
     reasons = [
-        Reason(script.line(node), f"{module} has no counterpart: see docs/how-to/convert.md.")
-        for node, module in unknown
+        script.reason(node, f"{module} has no counterpart: see docs/how-to/convert.md.") for node, module in unknown
     ]
     for node in script.all(cst.Attribute):
         if script.text(node.value) == "horovod" and not _is_ours(name := script.text(node)) and name != "horovod.run":
-            reasons.append(Reason(script.line(node), f"{name} has no counterpart: see docs/how-to/convert.md."))
+            reasons.append(script.reason(node, f"{name} has no counterpart: see docs/how-to/convert.md."))
     left = [node for node, _ in unknown]
     if len(left) == len(script.imports("horovod")):
         raise RefusedError(script.name, *reasons)

@@ -160,7 +160,8 @@ def called(script: Script, call: cst.Call) -> list[cst.FunctionDef]:
 
 def _called(script: Script, call: cst.Call) -> list[cst.FunctionDef]:
     if not isinstance(call.func, cst.Attribute) or script.text(call.func.value) == "self":
-        functions = [each for each in script.functions(last(call.func)) if not _is_nested(script, each, call)]
+        is_plain = isinstance(call.func, cst.Name)  # such a name is no method
+        functions = [each for each in script.functions(last(call.func)) if not (is_plain and script.owner(each))]
         if functions:
             return functions
     if isinstance(call.func, (cst.Name, cst.Attribute, cst.Call)):
@@ -169,11 +170,6 @@ def _called(script: Script, call: cst.Call) -> list[cst.FunctionDef]:
         methods = [*script.functions("forward"), *script.functions("__call__")]
         return [each for each in methods if (owner := script.owner(each)) and owner.name.value in classes]
     return []
-
-
-def _is_nested(script: Script, function: cst.FunctionDef, call: cst.Call) -> bool:
-    """Is it a method, though the call is of a plain name?"""
-    return isinstance(call.func, cst.Name) and script.owner(function) is not None
 
 
 def returns(script: Script, function: cst.FunctionDef) -> list[cst.BaseExpression]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from workbench.convert.script import Script, argument, last
+from workbench.convert.source import Reason
 
 _STATES = {
     "torch": "torch.set_rng_state(hvd.broadcast_object(torch.get_rng_state(), root_rank=0))",
@@ -15,6 +16,7 @@ _STATES = {
     "random": "random.setstate(hvd.broadcast_object(random.getstate(), root_rank=0))",
 }
 _SEEDS = {"torch": "torch.manual_seed", "numpy": "numpy.random.seed", "random": "random.seed"}
+_GENERATORS = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
 _SEED_ALL = ("seed_everything", "set_random_seed", "set_seed", "seed_all", "fix_seed")
 _TORCH = ("rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "bernoulli", "multinomial")
 _BY_NUMPY = ("sklearn", "pandas", "scipy", "imblearn", "skimage", "albumentations", "imgaug", "statsmodels", "networkx")
@@ -82,7 +84,7 @@ def _draws(script: Script) -> Iterator[tuple[str, cst.Call]]:
         name = script.meaning(call.func)
         given = [arg for each in ("generator", "random_state", "seed", "rng") if (arg := argument(call, None, each))]
         has_own = any(script.text(arg.value) != "None" for arg in given)
-        if has_own or name in ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random"):
+        if has_own or name in _GENERATORS:
             continue
         short = last(call.func)
         by_numpy = name.startswith(("numpy.random.", *(f"{each}." for each in _BY_NUMPY if each != "pandas")))
@@ -99,10 +101,14 @@ def is_draw(script: Script, call: cst.Call) -> bool:
     return any(each is call for _, each in _draws(script))
 
 
-def own_generators(script: Script) -> list[cst.Call]:
-    """Generators without a seed: each rank would draw other numbers from its own."""
-    names = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
-    return [call for call in script.calls(*names) if not call.args]
+def refused(script: Script) -> Iterator[Reason]:
+    """What would be another on each rank, and what would be the same where each should have its own."""
+    for text in script.all(cst.SimpleString):
+        if text.evaluated_value == "CUDA_VISIBLE_DEVICES":
+            yield script.reason(text, "CUDA_VISIBLE_DEVICES would be the same on all ranks: remove it.")
+    for call in script.calls(*_GENERATORS):
+        if not call.args:
+            yield script.reason(call, "without a seed each rank draws other numbers: give one.")
 
 
 def lines(script: Script, found: dict[str, list[cst.Call]]) -> str:

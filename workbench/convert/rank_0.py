@@ -42,9 +42,9 @@ def convert(edits: Edits, trains: Sequence[cst.CSTNode]) -> None:
             edits.guard(statement)
     for call in script.all(cst.Call):
         if last(call.func) in ("tqdm", "trange") and argument(call, None, "disable") is None:
-            edits.replace(call, _quiet, 7)
+            edits.replace(call, lambda call: also(call, "disable=hvd.rank() != 0"), 7)
         if script.meaning(call.func) == "os.makedirs" and argument(call, None, "exist_ok") is None:
-            edits.replace(call, _exist_ok, 7, "another rank may have made it")
+            edits.replace(call, lambda call: also(call, "exist_ok=True"), 7, "another rank may have made it")
 
 
 def _is_output(script: Script, small: cst.BaseSmallStatement) -> bool:
@@ -76,14 +76,6 @@ def _functions_with(script: Script, nodes: Sequence[cst.CSTNode]) -> set[str]:
             names.add(function.name.value)
             todo += [script.function(call) for call in script.callers(function)]
     return names
-
-
-def _quiet(call: cst.Call) -> cst.Call:
-    return also(call, "disable=hvd.rank() != 0")
-
-
-def _exist_ok(call: cst.Call) -> cst.Call:
-    return also(call, "exist_ok=True")
 
 
 def also(call: cst.Call, text: str) -> cst.Call:

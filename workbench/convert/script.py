@@ -18,7 +18,7 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
-from workbench.convert.source import parse
+from workbench.convert.source import Reason, UnclearError, parse
 
 Statement: TypeAlias = cst.SimpleStatementLine | cst.SimpleStatementSuite | cst.BaseCompoundStatement
 _STATEMENTS = (cst.SimpleStatementLine, cst.SimpleStatementSuite, cst.BaseCompoundStatement)
@@ -53,6 +53,14 @@ class Script:
     def line(self, node: cst.CSTNode) -> int:
         return int(self._positions[node].start.line)
 
+    def reason(self, node: cst.CSTNode, text: str) -> Reason:
+        """What is said of its line."""
+        return Reason(self.line(node), text)
+
+    def unclear(self, node: cst.CSTNode, text: str) -> UnclearError:
+        """An error, to be raised, about its line."""
+        return UnclearError(self.line(node), text)
+
     def place(self, node: cst.CSTNode) -> tuple[int, int]:
         start = self._positions[node].start
         return int(start.line), int(start.column)
@@ -65,6 +73,10 @@ class Script:
             tokens = [each for each in tokenize.generate_tokens(lines.readline) if each.type != tokenize.COMMENT]
             code = tokenize.untokenize(tokens).strip()[1:-1].replace("\\\n", "")
         return " ".join(code.split())
+
+    def word(self, arg: cst.Arg | None, default: str) -> str:
+        """What a text says that is an argument; the default where it is not given."""
+        return self.text(arg.value).strip("'\"") if arg is not None else default
 
     def factor(self, node: cst.CSTNode) -> str:
         """Its code, so that ``*`` and ``//`` may follow."""

@@ -6,7 +6,6 @@ import libcst as cst
 
 from workbench.convert.origins import assignments, bound, parameters
 from workbench.convert.script import Script, last
-from workbench.convert.source import UnclearError
 
 _PROGRESS = ("tqdm", "trange", "track", "progress_bar")
 
@@ -52,9 +51,7 @@ def way_out(script: Script, node: cst.CSTNode) -> list[tuple[cst.CSTNode, list[c
             return found
         if len(calls) > 1:
             lines = ", ".join(str(script.line(call)) for call in calls)
-            raise UnclearError(
-                script.line(calls[1]), f"{function.name.value}() trains, and is called at lines {lines}."
-            )
+            raise script.unclear(calls[1], f"{function.name.value}() trains, and is called at lines {lines}.")
         through.append(calls[0])
         node = calls[0]
 

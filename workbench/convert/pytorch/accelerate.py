@@ -12,7 +12,7 @@ from workbench.convert.origins import makers
 from workbench.convert.pytorch import gradients, serial, sharding
 from workbench.convert.pytorch.training import Training, training
 from workbench.convert.script import Script, inside, last
-from workbench.convert.source import Reason, RefusedError, UnclearError
+from workbench.convert.source import Reason, RefusedError
 from workbench.convert.ways import bare
 
 _DEVICE = 'torch.device("cuda" if torch.cuda.is_available() else "cpu")'
@@ -74,7 +74,7 @@ def _accelerator(edits: Edits, found: Training) -> str:
                 text = (
                     f"Accelerator({script.text(arg).rstrip(', ')}) of line {script.line(call)} has no counterpart here."
                 )
-                edits.decide(Reason(script.line(found.backward[0]), text))
+                edits.say(found.backward[0], text)
     return script.text(made[0].targets[0].target)
 
 
@@ -88,13 +88,13 @@ def _prepare(edits: Edits, name: str) -> set[str]:
         for arg in call.args:
             made = makers(script, arg.value)
             if any("lr_scheduler" in script.meaning(each.func) or "scheduler" in last(each.func) for each in made):
-                raise UnclearError(
-                    script.line(call), "a prepared scheduler steps once for each process. Leave it out of prepare()."
+                raise script.unclear(
+                    call, "a prepared scheduler steps once for each process. Leave it out of prepare()."
                 )
         assign = next((each for each in script.above(call) if isinstance(each, cst.Assign)), None)
         given = ", ".join(script.text(arg.value) for arg in call.args)
         if assign is None or script.text(assign.targets[0].target).strip("()") != given:
-            raise UnclearError(script.line(call), "prepare() should give each thing its own name again.")
+            raise script.unclear(call, "prepare() should give each thing its own name again.")
         edits.remove(call)
         names |= {script.text(arg.value) for arg in call.args}
     return names
@@ -112,7 +112,7 @@ def _uses(edits: Edits, name: str) -> None:
             is_in_text = any(isinstance(each, cst.FormattedString) for each in script.above(node))
             edits.replace(node, _VALUES[last(node)].replace('"', "'") if is_in_text else _VALUES[last(node)])
         elif call is None or not _call(edits, call, last(node)):
-            edits.decide(Reason(script.line(node), f"{script.text(node)} has no counterpart here."))
+            edits.say(node, f"{script.text(node)} has no counterpart here.")
 
 
 def _call(edits: Edits, call: cst.Call, method: str) -> bool:
@@ -155,7 +155,7 @@ def _move_batches(edits: Edits, found: Training, loaders: set[str]) -> None:
             target = target.elements[-1].value  # of enumerate()
         names = [each.value for each in target.elements] if isinstance(target, cst.Tuple) else [target]
         if not all(isinstance(each, cst.Name) for each in names) or not isinstance(loop.body, cst.IndentedBlock):
-            raise UnclearError(script.line(loop), "which tensors of a batch go to the device is not known.")
+            raise script.unclear(loop, "which tensors of a batch go to the device is not known.")
         text = ", ".join(script.text(each) for each in names)
         moved = ", ".join(f"{script.text(each)}.to(device)" for each in names)
         edits.before(loop, 3, f"device = {_DEVICE}", said=False)

@@ -54,15 +54,13 @@ def _refused(script: Script) -> list[Reason]:
         name = script.meaning(call.func)
         if name.endswith("multiprocessing.spawn"):
             found.append(
-                Reason(
-                    script.line(call), "the script starts processes: call the function once, a launcher starts ranks."
-                )
+                script.reason(call, "the script starts processes: call the function once, a launcher starts ranks.")
             )
         if ".fsdp" in name or last(call.func) in ("no_sync", "Join", "register_comm_hook", "convert_sync_batchnorm"):
-            found.append(Reason(script.line(call), f"{last(call.func)} has no counterpart in the converted script."))
+            found.append(script.reason(call, f"{last(call.func)} has no counterpart in the converted script."))
     for text in script.all(cst.SimpleString):
         if str(text.evaluated_value).startswith("--local") and "rank" in str(text.evaluated_value):
-            found.append(Reason(script.line(text), "--local_rank: read os.environ['LOCAL_RANK'], as under torchrun."))
+            found.append(script.reason(text, "--local_rank: read os.environ['LOCAL_RANK'], as under torchrun."))
     return found
 
 
@@ -87,7 +85,7 @@ def _model(edits: Edits) -> None:
     for assign, call in found:
         model = argument(call, 0, "module")
         if model is None:
-            raise UnclearError(script.line(call), f"{_DDP} has no model here.")
+            raise script.unclear(call, f"{_DDP} has no model here.")
         name, inner = script.text(assign.targets[0].target), script.text(model.value)
         names.add(name)
         edits.after(assign, 5, f"hvd.broadcast_parameters({name}.state_dict(), root_rank=0)")
@@ -96,12 +94,10 @@ def _model(edits: Edits) -> None:
         else:
             edits.replace(call, inner)
     for attribute in script.all(cst.Attribute):
-        if last(attribute) == "module" and any(_is_model(script, attribute.value, name) for name in names):
-            edits.replace(attribute, lambda node: node.value)
-
-
-def _is_model(script: Script, node: cst.BaseExpression, name: str) -> bool:
-    return script.text(node) == name or "model" in script.text(node).lower()
+        if last(attribute) == "module":
+            on = script.text(attribute.value)
+            if on in names or "model" in on.lower():
+                edits.replace(attribute, lambda node: node.value)
 
 
 def _calls(edits: Edits) -> None:
@@ -121,7 +117,7 @@ def _calls(edits: Edits) -> None:
             edits.replace(call, text)
         else:
             said = f"{script.text(call.func)}(…): replace it by hand, see the table in docs/how-to/convert.md."
-            edits.decide(Reason(script.line(call), said))
+            edits.say(call, said)
 
 
 def _collective(script: Script, call: cst.Call, name: str) -> str:
@@ -148,8 +144,7 @@ def _numbers(edits: Edits) -> None:
         if not name:
             continue
         if isinstance(around, cst.AssignTarget):
-            text = "a launcher sets this for each rank, as workbench run does: leave it out."
-            edits.decide(Reason(script.line(node), text))
+            edits.say(node, "a launcher sets this for each rank, as workbench run does: leave it out.")
             continue
         outer = next(iter(script.above(around)), None) if around is not None else None
         if isinstance(outer, cst.Call) and script.meaning(outer.func) == "builtins.int":
@@ -178,6 +173,6 @@ def _samplers(edits: Edits, found: Training) -> None:
         if argument(call, 1, "num_replicas") is None:
             edits.replace(call, lambda node: also(also(node, "num_replicas=hvd.size()"), "rank=hvd.rank()"), 4)
     if not samplers:
-        raise UnclearError(
-            script.line(found.backward[0]), "no loader has a DistributedSampler here, so ranks may share no samples."
+        raise script.unclear(
+            found.backward[0], "no loader has a DistributedSampler here, so ranks may share no samples."
         )

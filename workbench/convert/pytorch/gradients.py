@@ -11,7 +11,6 @@ import libcst as cst
 from workbench.convert.edits import Edits
 from workbench.convert.pytorch.training import Training
 from workbench.convert.script import Script, last
-from workbench.convert.source import UnclearError
 
 _READ = ("unscale_", "grad")
 _NO_READ = ("zero_grad", "step", "print", "update")
@@ -46,8 +45,8 @@ def _keep(edits: Edits, found: Training, backward: cst.Call) -> None:
     function = script.function(backward)
     names = dict.fromkeys(name(script, step) for step in found.steps if script.function(step) is function)
     if not names:
-        raise UnclearError(
-            script.line(backward),
+        raise script.unclear(
+            backward,
             "the optimizer's step() is in another function. If it does not follow each backward(), put this one under "
             "with optimizer.no_sync(), so that step() averages the gradients.",
         )
@@ -62,22 +61,18 @@ def _wait(edits: Edits, found: Training, step: cst.Call) -> None:
     begin = max(
         (script.place(call) for call in found.backward if call in same and script.place(call) < end), default=None
     )
-    there = [node for node in same if _is_code(node) and begin is not None and begin < script.place(node) < end]
+    code = [node for node in same if isinstance(node, (cst.Name, cst.Attribute, cst.Call))]
+    there = [node for node in code if begin is not None and begin < script.place(node) < end]
     readers: list[cst.CSTNode] = [node for node in there if _reads(script, node, name(script, step))]
     if not readers and script.text(step.func) == f"{name(script, step)}.step":
         return
     first = script.level(readers[0] if readers else step, step)
     if begin is not None and script.place(first) <= begin:
-        raise UnclearError(
-            script.line(step),
-            f"gradients are read between backward() and step(): {_SYNCHRONIZE.format(name(script, step))}",
+        raise script.unclear(
+            step, f"gradients are read between backward() and step(): {_SYNCHRONIZE.format(name(script, step))}"
         )
     edits.before(first, 6, f"{name(script, step)}.synchronize()", "wait for the average of the gradients")
     edits.within(step, f"with {name(script, step)}.skip_synchronize():")
-
-
-def _is_code(node: cst.CSTNode) -> bool:
-    return isinstance(node, (cst.Name, cst.Attribute, cst.Call))
 
 
 _SYNCHRONIZE = "call {0}.synchronize() before, and step() within {0}.skip_synchronize()."

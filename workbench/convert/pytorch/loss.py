@@ -81,8 +81,7 @@ class _Reader:
         """``reduction=`` of one of torch's losses; ``mean`` if it says nothing."""
         if argument(call, None, "weight") is not None or argument(call, None, "ignore_index") is not None:
             return UNKNOWN  # such a mean divides by the weights of this rank's samples
-        arg = argument(call, None, "reduction")
-        text = self._script.text(arg.value).strip("'\"") if arg else MEAN
+        text = self._script.word(argument(call, None, "reduction"), MEAN)
         return text if text in (MEAN, SUM) else UNKNOWN
 
 

@@ -27,16 +27,12 @@ def found(script: Script) -> Iterator[Reason]:
     """All that are there."""
     for call in script.all(cst.Call):
         if text := _CALLS.get(script.meaning(call.func)):
-            yield Reason(script.line(call), text)
+            yield script.reason(call, text)
     for each in script.all(cst.ClassDef):
         for base in each.bases:
             if text := _BASES.get(script.meaning(base.value)):
-                yield Reason(script.line(each), text)
-    for text_node in script.all(cst.SimpleString):
-        if text_node.evaluated_value == "CUDA_VISIBLE_DEVICES":
-            yield Reason(script.line(text_node), "CUDA_VISIBLE_DEVICES would be the same on all ranks: remove it.")
-    for generator in randomness.own_generators(script):
-        yield Reason(script.line(generator), "without a seed each rank draws other numbers: give one.")
+                yield script.reason(each, text)
+    yield from randomness.refused(script)
 
 
 def weights_after(script: Script, optimizer: Optimizer) -> Iterator[Reason]:
@@ -46,4 +42,4 @@ def weights_after(script: Script, optimizer: Optimizer) -> Iterator[Reason]:
         meaning = script.meaning(call.func)
         draws = meaning.startswith("torch.nn.init.") or last(call.func) in ("apply", "reset_parameters")
         if draws and script.function(call) is place and script.line(call) > line:
-            yield Reason(script.line(call), "this changes weights after their broadcast: move it before the optimizer.")
+            yield script.reason(call, "this changes weights after their broadcast: move it before the optimizer.")

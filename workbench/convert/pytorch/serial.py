@@ -11,7 +11,7 @@ from workbench.convert.edits import Edits
 from workbench.convert.pytorch import gradients, loss, refusals, sharding, statistics, totals
 from workbench.convert.pytorch.training import Batches, Optimizer, Training, training
 from workbench.convert.script import Script, argument, inside, last
-from workbench.convert.source import Reason, UnclearError
+from workbench.convert.source import Reason
 from workbench.convert.steps import MEAN_OR_SUM
 
 PIN = "if torch.cuda.is_available():\n    torch.cuda.set_device(hvd.local_rank())"
@@ -57,7 +57,7 @@ def _optimizers(edits: Edits, found: Training, loss_is: str, scale_rate: bool) -
     kinds = {call: loss_is or loss.kind(script, value) for call, value in losses.items()}
     for call, kind in kinds.items():
         if kind not in (loss.MEAN, loss.SUM) or len({*kinds.values()}) > 1:
-            edits.decide(Reason(script.line(call), MEAN_OR_SUM.format("DistributedOptimizer")))
+            edits.say(call, MEAN_OR_SUM.format("DistributedOptimizer"))
     for batches in found.batches:
         edits.decide(*_drawn(script, batches))
         if not loss_is and (pairs := loss.compared(script, batches.loop)):
@@ -65,7 +65,7 @@ def _optimizers(edits: Edits, found: Training, loss_is: str, scale_rate: bool) -
                 f"{script.text(pairs)}: the samples of a batch are compared with each other, but a rank has a part. "
                 "Gather them with hvd.allgather(…), or leave it."
             )
-            edits.decide(Reason(script.line(pairs), text))
+            edits.say(pairs, text)
     more = ", op=hvd.Sum" if {*kinds.values()} == {loss.SUM} else ""
     for each in found.optimizers:
         with edits.attempt():
@@ -81,8 +81,8 @@ def _drawn(script: Script, batches: Batches) -> Iterator[Reason]:
     methods = [each for module in modules for each in inside(module, cst.FunctionDef) if each.name.value != "__init__"]
     for call in [call for place in (batches.loop.body, *methods) for call in inside(place, cst.Call)]:
         if randomness.is_draw(script, call):
-            yield Reason(
-                script.line(call),
+            yield script.reason(
+                call,
                 "all ranks draw the same numbers here. If each should have its own, seed by the rank before the "
                 "training: torch.manual_seed(… + hvd.rank()).",
             )
@@ -102,10 +102,8 @@ def wrap(edits: Edits, optimizer: Optimizer, more: str = "", broadcast: bool = T
     if not name:
         edits.wrap(optimizer.made, f"hvd.DistributedOptimizer({{}}{more})", 6)
         if not models:
-            line = edits.script.line(optimizer.made)
-            edits.decide(
-                Reason(line, "before the training, give all ranks the weights of rank 0: broadcast_parameters.")
-            )
+            text = "before the training, give all ranks the weights of rank 0: broadcast_parameters."
+            edits.say(optimizer.made, text)
         for each in weights:
             edits.before(place, 5, each)
         return
@@ -121,7 +119,7 @@ def wrap(edits: Edits, optimizer: Optimizer, more: str = "", broadcast: bool = T
 def _scale_rate(edits: Edits, optimizer: Optimizer) -> None:
     rate = argument(optimizer.made, 1, "lr")
     if rate is None:
-        raise UnclearError(edits.script.line(optimizer.made), "write the learning rate: lr=….")
+        raise edits.script.unclear(optimizer.made, "write the learning rate: lr=….")
     edits.replace(rate.value, f"{edits.script.factor(rate.value)} * hvd.size()", 2, "larger batches, so larger steps")
 
 
@@ -134,12 +132,10 @@ def _one_device(edits: Edits) -> None:
         if text.evaluated_value == "cuda:0":
             edits.replace(text, text.value.replace("cuda:0", "cuda"), 3)
         elif isinstance(text.evaluated_value, str) and text.evaluated_value.startswith("cuda:"):
-            said = f"{text.value} is a certain GPU, and each rank should have its own."
-            edits.decide(Reason(edits.script.line(text), said))
+            edits.say(text, f"{text.value} is a certain GPU, and each rank should have its own.")
     for call in edits.script.all(cst.Call):
         if isinstance(call.func, cst.Attribute) and last(call.func) == "cuda" and call.args:
             if edits.script.text(call.args[0].value) == "0":
                 edits.replace(call, lambda node: node.with_changes(args=()), 3)
             else:
-                said = "this is a certain GPU, and each rank should have its own."
-                edits.decide(Reason(edits.script.line(call), said))
+                edits.say(call, "this is a certain GPU, and each rank should have its own.")

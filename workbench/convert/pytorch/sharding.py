@@ -10,7 +10,7 @@ from workbench.convert.edits import Edits
 from workbench.convert.origins import assignments, bound, called, origins, parameters
 from workbench.convert.pytorch.training import Batches, Training
 from workbench.convert.script import Script, argument, inside, last, stars
-from workbench.convert.source import Reason, UnclearError
+from workbench.convert.source import UnclearError
 from workbench.convert.steps import comment
 from workbench.convert.ways import bare, shown_at, way_out
 
@@ -214,7 +214,7 @@ def _say_batch_size(edits: Edits, batches: Batches) -> None:
             statement = script.statement(node)
             if not any(script.meaning(call.func) == "builtins.print" for call in inside(statement, cst.Call)):
                 text = f"{script.text(node)} is that of all ranks, and this batch is smaller: write len(…) of it."
-                edits.decide(Reason(script.line(node), text))
+                edits.say(node, text)
                 return
 
 
@@ -265,15 +265,12 @@ def _parameter_of(script: Script, calls: list[cst.Call], counter: str) -> str:
         if len(functions) != 1:
             return ""
         (function,) = functions
-        given = [each for each in parameters(function) if _is_name(bound(script, function, call, each), name)]
+        values = {each: bound(script, function, call, each) for each in parameters(function)}
+        given = [each for each, value in values.items() if isinstance(value, cst.Name) and value.value == name]
         if not given:
             return ""
         name = given[0]
     return name
-
-
-def _is_name(node: cst.BaseExpression | None, name: str) -> bool:
-    return isinstance(node, cst.Name) and node.value == name
 
 
 # --- downloads ----------------------------------------------------------------------------------------

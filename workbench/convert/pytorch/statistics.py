@@ -5,6 +5,8 @@ A validation loss is then the same on all ranks, so that all stop, save and choo
 
 from __future__ import annotations
 
+import itertools
+
 import libcst as cst
 
 from workbench.convert.edits import Edits
@@ -68,10 +70,4 @@ def _may_have_batch_norm(script: Script) -> bool:
     words = ("model", "net", "timm", "backbone", "encoder", "smp")
     names = {script.meaning(call.func) for call in script.all(cst.Call)}
     others = [name for name in names if any(word in name.lower() for word in words) and not name.startswith(_LIBRARIES)]
-    return any(
-        script.imports(*(".".join(parts[:n]) for n in range(1, len(parts) + 1))) for parts in map(_parts, others)
-    )
-
-
-def _parts(name: str) -> list[str]:
-    return name.split(".")
+    return any(script.imports(*itertools.accumulate(name.split("."), "{}.{}".format)) for name in others)

@@ -62,7 +62,7 @@ def convert(script: Script) -> Edits:
             and not inside(call.func, cst.Call)
             and not _call(edits, call, name.removeprefix(_OURS), used)
         ):
-            problems.append(Reason(script.line(call), f"{script.text(call.func)}(…) has no counterpart in plain DDP."))
+            problems.append(script.reason(call, f"{script.text(call.func)}(…) has no counterpart in plain DDP."))
     _synchronize(edits)
     if problems:
         raise RefusedError(script.name, *problems)
@@ -98,7 +98,7 @@ def _optimizer(edits: Edits) -> None:
         other = [arg for arg in call.args[1:] if arg.keyword is None or arg.keyword.value not in known]
         if inner is None or other:
             text = script.text(other[0]).rstrip(", ") if other else "no optimizer"
-            raise UnclearError(script.line(call), f"DistributedOptimizer({text}) has no counterpart in plain DDP.")
+            raise script.unclear(call, f"DistributedOptimizer({text}) has no counterpart in plain DDP.")
         assign = next((each for each in script.above(call) if isinstance(each, cst.Assign)), None)
         if assign is not None and script.text(assign.targets[0].target) == script.text(inner.value):
             edits.remove(assign)
@@ -115,7 +115,7 @@ def _model(edits: Edits) -> None:
         raise UnclearError(line, f"broadcast_parameters() is called {len(calls)} times, and should be once.")
     state = calls[0].args[0].value if calls[0].args else None
     if not isinstance(state, cst.Call) or last(state.func) not in ("state_dict", "named_parameters"):
-        raise UnclearError(script.line(calls[0]), "write broadcast_parameters(model.state_dict(), root_rank=0).")
+        raise script.unclear(calls[0], "write broadcast_parameters(model.state_dict(), root_rank=0).")
     model = cst.ensure_type(state.func, cst.Attribute).value
     name = script.text(model)
     edits.replace(calls[0], f"DistributedDataParallel({name})")
@@ -128,8 +128,8 @@ def _model(edits: Edits) -> None:
         if not is_later or last(node) in _PASSED_ON or not set(origins(script, node.value)) & same:
             continue
         if last(node) not in ("state_dict", "load_state_dict") and _is_called(script, node):
-            raise UnclearError(
-                script.line(node), f"{script.text(node)}: DDP averages gradients only of what goes through {name}(…)."
+            raise script.unclear(
+                node, f"{script.text(node)}: DDP averages gradients only of what goes through {name}(…)."
             )
         edits.replace(node.value, f"{script.text(node.value)}.module")
 

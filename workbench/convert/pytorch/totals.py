@@ -17,7 +17,6 @@ from workbench.convert.pytorch import loss
 from workbench.convert.pytorch.statistics import judged
 from workbench.convert.pytorch.training import Batches, Training
 from workbench.convert.script import Script, inside, last
-from workbench.convert.source import Reason
 
 _SCHEDULERS = ("scheduler", "sched")
 
@@ -64,7 +63,7 @@ def _reduce(edits: Edits, batches: Batches, own: Own) -> Iterator[tuple[cst.CSTN
         kind = _kind(script, node.value)
         _say_divisions(edits, batches, own, name, kind)
         if kind not in (loss.MEAN, loss.SUM) or not _begins_before(script, batches.loop, name):
-            edits.decide(Reason(script.line(node), ADDED))
+            edits.say(node, ADDED)
             continue
         op = ", op=hvd.Sum" if kind == loss.SUM else ""
         end = ".item()" if _is_number(script, node.value) else ""
@@ -143,4 +142,4 @@ def _say_divisions(edits: Edits, batches: Batches, own: Own, name: str, kind: st
         divides = isinstance(node.operator, cst.Divide) and name in script.text(node.left)
         if divides and not own.has(node.right) and "sampler" not in script.text(node.right):
             text = f"{name} is a sum over this rank's samples, and {script.text(node.right)} may count all samples."
-            edits.decide(Reason(script.line(node), text))
+            edits.say(node, text)

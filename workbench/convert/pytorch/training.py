@@ -88,7 +88,7 @@ def training(edits: Edits, shares: bool = True) -> Training:
         raise RefusedError(script.name, Reason(0, text))
     for each in optimizers:
         if not each.steps:
-            edits.decide(Reason(script.line(each.made), "where this optimizer steps is not known."))
+            edits.say(each.made, "where this optimizer steps is not known.")
     batches = dict[cst.CSTNode, Batches]()
     for call in backward if shares else ():
         with edits.attempt():
@@ -107,7 +107,7 @@ def is_optimizer(meaning: str) -> bool:
 def _optimizers(script: Script) -> list[Optimizer]:
     made = [call for call in script.all(cst.Call) if is_optimizer(script.meaning(call.func))]
     steps = script.methods("step")
-    origin = {call: _stepped(script, call) for call in steps}
+    origin = {step: [each for on in _on(step) for each in makers(script, on)] for step in steps}
     # What is cleared and steps is an optimizer, also if another package has made it.
     cleared = {script.text(cst.ensure_type(call.func, cst.Attribute).value) for call in script.methods("zero_grad")}
     for step in steps:
@@ -133,11 +133,6 @@ def _optimizers(script: Script) -> list[Optimizer]:
 def _on(step: cst.Call) -> list[cst.BaseExpression]:
     """What may be the optimizer in ``optimizer.step()`` and ``scaler.step(optimizer)``."""
     return [cst.ensure_type(step.func, cst.Attribute).value, *(arg.value for arg in step.args[:1])]
-
-
-def _stepped(script: Script, step: cst.Call) -> list[cst.Call]:
-    """The calls that make what this step is of."""
-    return [each for on in _on(step) for each in makers(script, on)]
 
 
 def _makes_optimizer(script: Script, call: cst.Call, is_cleared: bool) -> bool:
@@ -219,13 +214,10 @@ def _is_loader_by_name(script: Script, node: cst.BaseExpression) -> bool:
     base = node.value if isinstance(node, cst.Subscript) else node
     made = origins(script, base)
     known = any(isinstance(each, (cst.List, cst.ListComp, cst.Integer)) for each in made)
-    ours = any(_is_other(script.meaning(each.func)) for each in makers(script, base))
-    return not known and not ours and any(word in last(base).lower() for word in ("loader", "dataiter", "train_dl"))
-
-
-def _is_other(meaning: str) -> bool:
-    """Loaders that sample by themselves, such as those of neighbours in a graph."""
-    return meaning.startswith(("torch_geometric.", "builtins.", "torchtext.")) and meaning not in _GRAPHS
+    meanings = {script.meaning(each.func) for each in makers(script, base)}.difference(_GRAPHS)
+    # Those that sample by themselves, such as neighbours in a graph.
+    others = any(each.startswith(("torch_geometric.", "builtins.", "torchtext.")) for each in meanings)
+    return not known and not others and any(word in last(base).lower() for word in ("loader", "dataiter", "train_dl"))
 
 
 def _only_if(script: Script, loop: cst.For, backward: cst.Call) -> cst.BaseExpression | None:

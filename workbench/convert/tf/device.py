@@ -21,30 +21,25 @@ def refused(script: Script) -> Iterator[Reason]:
     for call in script.all(cst.Call):
         name = script.meaning(call.func)
         if name.startswith("tensorflow.distribute."):
-            yield Reason(script.line(call), "this is for tf.distribute, which shares the work itself: remove it.")
+            yield script.reason(call, "this is for tf.distribute, which shares the work itself: remove it.")
         if name.startswith("tensorflow.compat.v1."):
-            yield Reason(
-                script.line(call), "this is for TensorFlow 1; examples/tensorflow_mnist_v1.py shows it by hand."
-            )
+            yield script.reason(call, "this is for TensorFlow 1; examples/tensorflow_mnist_v1.py shows it by hand.")
         if name.endswith("Dataset.list_files") and (
             (shuffle := argument(call, 1, "shuffle")) is None or script.text(shuffle.value) != "False"
         ):
-            yield Reason(script.line(call), "list_files() shuffles on each rank by itself: shuffle=False.")
+            yield script.reason(call, "list_files() shuffles on each rank by itself: shuffle=False.")
         compiled = argument(call, None, "jit_compile")
         if compiled is not None and script.text(compiled.value) == "True":
-            yield Reason(script.line(call), "jit_compile=True: XLA cannot call the collectives. Leave it out.")
+            yield script.reason(call, "jit_compile=True: XLA cannot call the collectives. Leave it out.")
     for text in script.all(cst.SimpleString):
-        if text.evaluated_value == "CUDA_VISIBLE_DEVICES":
-            yield Reason(script.line(text), "CUDA_VISIBLE_DEVICES would be the same on all ranks: remove it.")
         if text.evaluated_value in ("/GPU:0", "/gpu:0", "GPU:0"):
-            yield Reason(script.line(text), f"{text.value}: with one visible GPU no device needs a name. Leave it out.")
-    for generator in randomness.own_generators(script):
-        yield Reason(script.line(generator), "without a seed each rank draws other numbers: give one.")
+            yield script.reason(text, f"{text.value}: with one visible GPU no device needs a name. Leave it out.")
+    yield from randomness.refused(script)
     names = {script.meaning(call.func).rpartition(".")[2] for call in script.all(cst.Call)}
     if not names & {"set_seed", "set_random_seed"}:
         for call in script.all(cst.Call):
             name = script.meaning(call.func)
             if name.startswith(("tensorflow.random.", "keras.random.")) and argument(call, None, "seed") is None:
-                yield Reason(
-                    script.line(call), "without a seed each rank draws other numbers: keras.utils.set_random_seed(…)."
+                yield script.reason(
+                    call, "without a seed each rank draws other numbers: keras.utils.set_random_seed(…)."
                 )

@@ -61,13 +61,13 @@ def _refused(script: Script) -> list[Reason]:
             and arg.keyword.value == "reduction"
             and script.text(arg.value).strip("'\"") == "sum"
         ):
-            found.append(Reason(script.line(arg), "this loss is a sum, and the ranks' average of sums is too small."))
+            found.append(script.reason(arg, "this loss is a sum, and the ranks' average of sums is too small."))
     for call in script.all(cst.Call):
         if last(call.func) == "BackupAndRestore":
-            found.append(Reason(script.line(call), "BackupAndRestore would restore another epoch on each rank."))
+            found.append(script.reason(call, "BackupAndRestore would restore another epoch on each rank."))
     for text in script.all(cst.SimpleString):
         if text.evaluated_value in ("jax", "torch") and script.imports("keras"):
-            found.append(Reason(script.line(text), f"Keras on {text.evaluated_value}: convert its device by hand."))
+            found.append(script.reason(text, f"Keras on {text.evaluated_value}: convert its device by hand."))
     return found
 
 
@@ -96,7 +96,7 @@ def _optimizer(edits: Edits, compiled: cst.Call) -> list[str]:
     """Wrap it; returns the imports that this needs."""
     script = edits.script
     if stars(compiled):
-        raise UnclearError(script.line(compiled), "write the arguments of compile() out.")
+        raise script.unclear(compiled, "write the arguments of compile() out.")
     arg = argument(compiled, 0, "optimizer")
     keras, imports = _keras(script)
     if arg is None:
@@ -143,7 +143,7 @@ def _data(edits: Edits, fit: cst.Call) -> list[str]:
         edits.replace(arg.value, _shared(script, arg.value, name))
     batch = argument(fit, 2, "batch_size")
     local = script.unused("local_batch")
-    edits.before(fit, 2, f"{local} = {_divided(script, batch)}")
+    edits.before(fit, 2, f"{local} = {script.factor(batch.value) if batch else 32} // hvd.size()")  # Keras' default
     if batch is None:
         edits.replace(fit, lambda call: rank_0.also(call, f"batch_size={local}"))
     else:
@@ -151,18 +151,12 @@ def _data(edits: Edits, fit: cst.Call) -> list[str]:
     return []
 
 
-def _divided(script: Script, batch: cst.Arg | None) -> str:
-    if batch is None:
-        return "32 // hvd.size()"  # Keras' default
-    return f"{script.factor(batch.value)} // hvd.size()"
-
-
 def _first(script: Script, node: cst.BaseExpression) -> str:
     if isinstance(node, (cst.List, cst.Tuple)) and node.elements:
         return _first(script, node.elements[0].value)
     if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
         return script.text(node)
-    raise UnclearError(script.line(node), "give these samples a name before fit(), so that they can be shared.")
+    raise script.unclear(node, "give these samples a name before fit(), so that they can be shared.")
 
 
 def _shared(script: Script, node: cst.BaseExpression, name: str) -> str:
@@ -170,7 +164,7 @@ def _shared(script: Script, node: cst.BaseExpression, name: str) -> str:
         return "[" + ", ".join(_shared(script, each.value, name) for each in node.elements) + "]"
     if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
         return f"{script.text(node)}[{name}]"
-    raise UnclearError(script.line(node), "give these samples a name before fit(), so that they can be shared.")
+    raise script.unclear(node, "give these samples a name before fit(), so that they can be shared.")
 
 
 # --- 5 and 7 ------------------------------------------------------------------------------------------
@@ -180,7 +174,7 @@ def _arguments(edits: Edits, fit: cst.Call) -> None:
     """Callbacks and ``verbose``."""
     script = edits.script
     if sum(arg.keyword is None for arg in fit.args) > 4:
-        raise UnclearError(script.line(fit), "write the arguments of fit() with their names, after the batch size.")
+        raise script.unclear(fit, "write the arguments of fit() with their names, after the batch size.")
     callbacks, verbose = argument(fit, None, "callbacks"), argument(fit, None, "verbose")
     name = script.unused("hvd_callbacks")
     edits.before(fit, 5, f"{name} = [{_CALLBACKS}]")
@@ -215,8 +209,8 @@ def _writers(edits: Edits) -> None:
     for each in script.all(cst.Element):
         if _writes(script, each.value):
             text = script.text(each.value)
-            star = cst.parse_expression(f"[{text}] if hvd.rank() == 0 else []")
-            edits.replace(each, _starred(star.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])), 7)
+            star = cst.parse_expression(f"([{text}] if hvd.rank() == 0 else [])")
+            edits.replace(each, lambda old, star=star: cst.StarredElement(value=star, comma=old.comma), 7)  # type: ignore[misc]
     for call in script.methods("append"):
         if any(_writes(script, arg.value) for arg in call.args if isinstance(arg.value, (cst.Call, cst.Name))):
             edits.guard(call)
@@ -224,7 +218,3 @@ def _writers(edits: Edits) -> None:
 
 def _writes(script: Script, callback: cst.BaseExpression) -> bool:
     return any(last(each.func) in _WRITERS for each in makers(script, callback))
-
-
-def _starred(value: cst.BaseExpression) -> Change:
-    return lambda element: cst.StarredElement(value=value, comma=element.comma)

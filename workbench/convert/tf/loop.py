@@ -84,7 +84,7 @@ def _average(edits: Edits, tape: str, gradient: cst.Call, loss_is: str) -> None:
     loss = argument(gradient, 0, "target")
     kind = loss_is or (_kind(script, loss.value) if loss else "unknown")
     if kind not in ("mean", "sum"):
-        edits.decide(Reason(script.line(gradient), MEAN_OR_SUM.format("DistributedGradientTape")))
+        edits.say(gradient, MEAN_OR_SUM.format("DistributedGradientTape"))
     more = ", op=hvd.Sum" if kind == "sum" else ""
     edits.before(gradient, 6, f"{tape} = hvd.DistributedGradientTape({tape}{more})")
 
@@ -99,8 +99,7 @@ def _kind(script: Script, loss: cst.BaseExpression) -> str:
         if name in ("tensorflow.reduce_mean", "tensorflow.reduce_sum", "keras.ops.mean") and len(each.args) == 1:
             found.add("sum" if name.endswith("sum") else "mean")
         elif isinstance(made, cst.Call) and ".losses." in script.meaning(made.func):
-            arg = argument(made, None, "reduction")
-            text = script.text(arg.value).strip("'\"") if arg else "mean"
+            text = script.word(argument(made, None, "reduction"), "mean")
             found.add({"mean": "mean", "sum_over_batch_size": "mean", "sum": "sum"}.get(text, "unknown"))
         else:
             return "unknown"
@@ -112,16 +111,15 @@ def _same_start(edits: Edits, gradient: cst.Call) -> None:
     script = edits.script
     around = way_out(script, gradient)
     if not around:
-        raise UnclearError(
-            script.line(gradient),
-            "no loop is around this. Broadcast the variables before the training: broadcast_variables.",
+        raise script.unclear(
+            gradient, "no loop is around this. Broadcast the variables before the training: broadcast_variables."
         )
     place, through = around[-1]
     sources = argument(gradient, 1, "sources")
     names = _sources(script, sources.value, through) if sources else []
     if not names:
-        raise UnclearError(
-            script.line(gradient),
+        raise script.unclear(
+            gradient,
             "the variables have no names before the loop: model.trainable_variables, or a list of tf.Variable.",
         )
     model = names[0].removesuffix(".variables")
@@ -164,8 +162,8 @@ def _batches(script: Script, gradient: cst.Call, through: list[cst.Call]) -> str
             target = loop.target if isinstance(loop.target, cst.Tuple) else None
             if name and target is not None and len(target.elements) == 2:
                 return name
-    raise UnclearError(
-        script.line(gradient),
+    raise script.unclear(
+        gradient,
         "this model has no variables before its first batch, so none to broadcast: begin with keras.Input(…), or call "
         "it once before the loop.",
     )

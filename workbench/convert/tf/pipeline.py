@@ -7,7 +7,7 @@ import libcst as cst
 from workbench.convert.edits import Edits
 from workbench.convert.origins import assignments, bound, called, parameters, returned
 from workbench.convert.script import Script, argument, inside, last
-from workbench.convert.source import Reason, UnclearError
+from workbench.convert.source import UnclearError
 from workbench.convert.ways import bare
 
 _SOURCES = ("tensorflow.data.Dataset.", "tensorflow.data.TFRecordDataset", "tensorflow.data.TextLineDataset")
@@ -91,11 +91,11 @@ def shard(edits: Edits, node: cst.BaseExpression) -> list[str]:
         )
     size = argument(batches[0], 0, "batch_size")
     if size is None:
-        raise UnclearError(script.line(batches[0]), "the batch size is not written in this call.")
+        raise script.unclear(batches[0], "the batch size is not written in this call.")
     maker = script.function(sources[0])
     if maker is not None and len(script.callers(maker)) > 1:
-        raise UnclearError(
-            script.line(sources[0]),
+        raise script.unclear(
+            sources[0],
             f"{maker.name.value}() makes several data sets. For the one to train on, put "
             ".shard(hvd.size(), hvd.rank()) behind this call.",
         )
@@ -105,12 +105,10 @@ def shard(edits: Edits, node: cst.BaseExpression) -> list[str]:
         edits.wrap(sources[0], "share_of({})", 4)
         return [_SHARE]
     edits.wrap(sources[0], "{}.shard(hvd.size(), hvd.rank())", 4)
-    edits.decide(
-        Reason(
-            script.line(sources[0]),
-            "how many samples this reads is not known before. If it is no multiple of the number of ranks, one rank "
-            "has a batch more, for which the others do not wait: .take(…) so many batches that all have them.",
-        )
+    edits.say(
+        sources[0],
+        "how many samples this reads is not known before. If it is no multiple of the number of ranks, one rank "
+        "has a batch more, for which the others do not wait: .take(…) so many batches that all have them.",
     )
     return []
 
@@ -128,4 +126,4 @@ def _say_other_readers(edits: Edits, source: cst.Call, trained: cst.BaseExpressi
         )
         if reads and bare(script, name) is not trained:
             text = f"{name.value} is this rank's share now: what is computed here is not of all samples."
-            edits.decide(Reason(script.line(name), text))
+            edits.say(name, text)
