@@ -14,7 +14,7 @@ import pytest
 from executors import counting, end, eventually, executors, start, with_variable
 
 from workbench.errors import LaunchError, PeerLostError, RankFailedError
-from workbench.executors.jobs import run_elastic_on, run_on
+from workbench.executors.jobs import run_on
 from workbench.executors.registry import ExecutorRegistry
 from workbench.launch.elastic.run import Limits
 
@@ -54,7 +54,7 @@ def test_fewer_executors_than_ranks_is_an_error(board: ExecutorRegistry) -> None
 def test_mpi_is_refused(board: ExecutorRegistry) -> None:
     """Mpiexec starts no process in an executor."""
     with executors(board, 1), pytest.raises(LaunchError, match="MPI and Gloo exclude each other"):
-        run_on(board, 1, total, (1.0,), use_mpi=True)
+        run_on(board, 1, total, (1.0,), env={"WORKBENCH_BACKEND": "mpi"})
 
 
 def test_an_exception_comes_with_its_rank(board: ExecutorRegistry) -> None:
@@ -132,7 +132,7 @@ def test_an_elastic_job_takes_in_an_executor_that_comes(board: ExecutorRegistry,
 
         comer = threading.Thread(target=come)
         comer.start()
-        found = run_elastic_on(board, Limits(least=1), counting, (str(tmp_path), 150))
+        found = run_on(board, Limits(least=1), counting, (str(tmp_path), 150))
         comer.join()
     assert found == [(0, 2, 150.0), (1, 2, 150.0)]
     assert end(late[0]) == 0
@@ -154,7 +154,7 @@ def test_an_elastic_job_goes_on_when_a_rank_is_killed(board: ExecutorRegistry, t
         killer = threading.Thread(target=kill)
         killer.start()
         env = {MARK: str(tmp_path)}
-        found = run_elastic_on(board, Limits(least=1), counting, (str(tmp_path), 150), env=env)
+        found = run_on(board, Limits(least=1), counting, (str(tmp_path), 150), env=env)
         killer.join()
     assert sorted(size for _, size, _ in found) == [2, 2]
     assert {total for *_, total in found} == {150.0}
@@ -172,7 +172,7 @@ def test_an_elastic_job_ends_with_its_last_host(board: ExecutorRegistry, tmp_pat
         killer = threading.Thread(target=kill)
         killer.start()
         with pytest.raises(RankFailedError, match="All ranks of epoch 1 were lost"):
-            run_elastic_on(board, Limits(least=1), counting, (str(tmp_path), 150), env={MARK: str(tmp_path)})
+            run_on(board, Limits(least=1), counting, (str(tmp_path), 150), env={MARK: str(tmp_path)})
         killer.join()
         assert eventually(lambda: with_variable(MARK, str(tmp_path)) == [])
 
@@ -193,7 +193,5 @@ def test_an_elastic_job_ends_when_no_executor_will_come_any_more(board: Executor
 
     with executors(board, 2):
         with pytest.raises(LaunchError, match="the engine has given up"):
-            run_elastic_on(
-                board, Limits(least=2), counting, (str(tmp_path), 50), env={MARK: str(tmp_path)}, failed=failed
-            )
+            run_on(board, Limits(least=2), counting, (str(tmp_path), 50), env={MARK: str(tmp_path)}, failed=failed)
         assert eventually(lambda: with_variable(MARK, str(tmp_path)) == [])

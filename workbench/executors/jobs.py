@@ -29,53 +29,7 @@ from workbench.machine import make_room
 
 def run_on(
     board: ExecutorRegistry,
-    n: int,
-    func: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    env: Mapping[str, str] | None = None,
-    nics: Sequence[str] = (),
-    use_mpi: bool | None = None,
-    executable: str | None = None,
-    stdout: TextIO | None = None,
-    stderr: TextIO | None = None,
-    output_dir: str = "",
-    prefix_output_with_timestamp: bool = False,
-    verbose: bool = False,
-    as_horovod: bool = False,
-) -> list[Any]:
-    """What ``func`` returns on each of ``n`` ranks, which start where executors are.
-
-    Args:
-        board: ``n`` executors have checked in there.
-        n: how many ranks.
-        func, args, kwargs: what each calls; picklable.
-        env: further environment variables of the ranks.
-        nics: names of interfaces, of which one is used between the hosts.
-        use_mpi: refused if true: mpiexec cannot start processes inside an engine's executors.
-        stdout, stderr: get the ranks' lines; by default this process's.
-        executable, output_dir, prefix_output_with_timestamp, verbose, as_horovod: see :func:`workbench.run`.
-
-    Raises:
-        RankFailedError, PeerLostError, KeyboardInterrupt: see :func:`workbench.run`.
-        LaunchError: the ranks did not start.
-    """
-    variables = environment(n, as_horovod, env)
-    starter = choose(use_mpi, True, variables)
-    task = dataclasses.replace(
-        runner.task_of(n, variables, func, args, kwargs, executable),
-        starter=starter,
-        start_timeout_s=config.start_timeout_s(variables),
-    )
-    ranks, labels = ranks_on(board.targets(), variables, n, nics, folder=".")
-    printer = Printer(stdout or sys.stdout, stderr or sys.stderr, n, prefix_output_with_timestamp, output_dir, labels)
-    return runner.results(task, run(task, printer, log, verbose, (SIGINT,), ranks))
-
-
-def run_elastic_on(
-    board: ExecutorRegistry,
-    limits: Limits,
+    size: int | Limits,
     func: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -91,29 +45,44 @@ def run_elastic_on(
     as_horovod: bool = False,
     failed: Callable[[], str] = str,
 ) -> list[Any]:
-    """The same in an elastic job: executors that come give further ranks, and those that go take theirs along.
+    """What ``func`` returns on each rank, which start where executors are.
 
     Args:
-        board: as many executors as ``limits`` asks for at least have checked in there.
-        limits: how few and how many ranks an epoch may have, and how long is waited for them.
-        func: as a rule decorated with ``hvd.elastic.run``, or calls such a function.
-        args, kwargs, env, nics, executable, stdout, stderr, output_dir, prefix_output_with_timestamp, verbose,
-            as_horovod: as in :func:`run_on`.
-        failed: says why no executor will come any more; "" while all is well.
+        board: as many executors as are needed at least have checked in there.
+        size: how many ranks; or, of an elastic job, how few and how many an epoch may have, and how long is waited for
+            them: executors that come give further ranks, and those that go take theirs along.
+        func, args, kwargs: what each calls; picklable. In an elastic job ``func`` is as a rule decorated with
+            ``hvd.elastic.run``, or calls such a function.
+        env: further environment variables of the ranks.
+        nics: names of interfaces, of which one is used between the hosts.
+        stdout, stderr: get the ranks' lines; by default this process's.
+        executable, output_dir, prefix_output_with_timestamp, verbose, as_horovod: see :func:`workbench.run`.
+        failed: in an elastic job, says why no executor will come any more; "" while all is well.
 
     Returns:
-        What it returned, by the ranks of the last epoch.
+        The results by rank; in an elastic job by the ranks of the last epoch.
 
     Raises:
-        RankFailedError: no rank is left, or too few for too long; the cause is the last rank's exception, if it raised.
-        KeyboardInterrupt: see :func:`workbench.run`.
+        RankFailedError, PeerLostError, KeyboardInterrupt: see :func:`workbench.run`. In an elastic job: no rank is
+            left, or too few for too long; the cause is the last rank's exception, if it raised.
         LaunchError: the first ranks did not start, or ``failed`` has said why.
     """
-    n = limits.most or max(limits.least, len(board.executors()))
-    variables = elastic_environment(environment(n, as_horovod, env), limits, n)
+    limits = size if isinstance(size, Limits) else None
+    n = size if isinstance(size, int) else size.most or max(size.least, len(board.executors()))
+    variables = environment(n, as_horovod, env)
+    variables = elastic_environment(variables, limits, n) if limits else variables
     task = runner.task_of(n, variables, func, args, kwargs, executable)
+    out, err = stdout or sys.stdout, stderr or sys.stderr
+    if limits is None:
+        start: dict[str, Any] = {
+            "starter": choose(None, True, variables),
+            "start_timeout_s": config.start_timeout_s(variables),
+        }
+        ranks, labels = ranks_on(board.targets(), variables, n, nics, folder=".")
+        printer = Printer(out, err, n, prefix_output_with_timestamp, output_dir, labels)
+        return runner.results(task, run(dataclasses.replace(task, **start), printer, log, verbose, (SIGINT,), ranks))
     make_room(6 * n + 64, f"{n} ranks need")
-    printer = Printer(stdout or sys.stdout, stderr or sys.stderr, 0, prefix_output_with_timestamp, output_dir)
+    printer = Printer(out, err, 0, prefix_output_with_timestamp, output_dir)
     plan = HostPlan(board.targets(), nics, config.ports(variables), folder=".")
     with Signals((SIGINT,)) as signals:
         printer.heed(lambda: signals.came)

@@ -13,7 +13,7 @@ from typing import Any, TextIO, TypeVar
 from workbench import config
 from workbench.common.text import count
 from workbench.errors import LaunchError, PeerLostError, WorkbenchError
-from workbench.executors.jobs import run_elastic_on, run_on
+from workbench.executors.jobs import run_on
 from workbench.executors.registry import ExecutorRegistry
 from workbench.launch.elastic.run import Limits
 from workbench.spark import session
@@ -145,7 +145,7 @@ def run_elastic(
     until = _deadline(start_timeout)
     session.wait_for_slots(sc, limits.least, until)
     with _tasks(sc, limits.most, min(n, session.slots(sc)), until, env, barrier=False) as (board, failed):
-        return run_elastic_on(
+        return run_on(
             board,
             dataclasses.replace(limits, resets=reset_limit),
             fn,

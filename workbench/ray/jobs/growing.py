@@ -9,7 +9,7 @@ from typing import Any
 from workbench import config
 from workbench.common.text import count
 from workbench.errors import DeadlineError, LaunchError
-from workbench.executors.jobs import run_elastic_on
+from workbench.executors.jobs import run_on
 from workbench.executors.registry import ExecutorRegistry
 from workbench.launch.elastic.run import Limits
 from workbench.ray.jobs.offers import HostDiscovery, RaySlots, Takes
@@ -74,8 +74,8 @@ class Growing:
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """See :func:`workbench.executors.jobs.run_elastic_on`."""
-        return run_elastic_on(
+        """See :func:`workbench.executors.jobs.run_on`."""
+        return run_on(
             self._board,
             self._limits,
             fn,
