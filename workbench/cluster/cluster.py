@@ -245,9 +245,10 @@ class Cluster:
         # Half a second, which `import workbench.cluster` need not cost.
         from workbench.cluster.ipyparallel_internals import Client
 
+        left_s = max(1.0, deadline - time.monotonic())
         home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
         self._look_at_s += time.monotonic() - self._started_at
-        self.client = Client(str(connection_file), timeout=_left_s(deadline), **home)
+        self.client = Client(str(connection_file), timeout=left_s, **home)
         cells.name_the_gone(self.client, self.n, self._engines.host_lost)
         SentCells(self.client, StoppedEngines(self._why_stopped, self._log).look)
 
@@ -302,7 +303,3 @@ class Speaker(Notice):
         if not self._quiet:
             self.now("")
             print(line, flush=True)
-
-
-def _left_s(deadline: float) -> float:
-    return max(1.0, deadline - time.monotonic())

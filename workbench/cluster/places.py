@@ -70,7 +70,7 @@ def find(spec: ClusterSpec, site: Site, log: Log, give_back: Callable[[], None])
     Raises:
         LaunchError, ValueError: see ``cluster.up``.
     """
-    words = [name for name in ("hosts", "slurm", "ray", "k8s") if _is_asked(getattr(spec, name))]
+    words = [name for name in ("hosts", "slurm", "ray", "k8s") if getattr(spec, name) not in (None, [], "")]
     if len(words) > 1:
         raise ValueError(f"{' and '.join(words)} exclude each other: each gives the hosts.")
     if spec.n is not None and spec.n < 1:
@@ -91,10 +91,6 @@ def find(spec: ClusterSpec, site: Site, log: Log, give_back: Callable[[], None])
             return ElasticHere(n, _least(spec.min_np, n), pin(n, spec.gpus))
         return Here(n, tuple(mpi.command(n, spec.mpiexec, alone=True)), pin(n, spec.gpus))
     return _on(targets, spec, site, log)
-
-
-def _is_asked(word: object) -> bool:
-    return word is not None and word != [] and word != ""
 
 
 def _pods(asked: Mapping[str, Any]) -> list[Target]:

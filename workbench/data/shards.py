@@ -44,14 +44,10 @@ def image(content: bytes) -> Any:
     return np.asarray(Image.open(io.BytesIO(content)))
 
 
-def _npy(content: bytes) -> Any:
-    return np.load(io.BytesIO(content), allow_pickle=False)
-
-
 DECODERS: dict[str, Decode] = {
     "cls": int,
     "json": json.loads,
-    "npy": _npy,
+    "npy": lambda content: np.load(io.BytesIO(content), allow_pickle=False),
     "txt": bytes.decode,
     **dict.fromkeys(("jpeg", "jpg", "png", "webp"), image),
 }

@@ -65,7 +65,8 @@ def mpiexec(found: Sequence[Mpiexec], vendor: str) -> Finding:
         return Finding(
             Severity.WARNING, "mpiexec", text, f"{_WITHOUT} {install}, or load your site's MPI module first."
         )
-    right = [each for each in found if _fits(each, vendor)]
+    fitting = [each for each in found if mpi.same_family(each.vendor, vendor) or not vendor]
+    right = [each for each in fitting if not each.problem]
     faults = "; ".join(_fault(each, vendor) for each in found if each not in right)
     if not right:
         cure = f"Run {install}, or build mpi4py again with the MPI that you want."
@@ -82,10 +83,6 @@ def mpiexec(found: Sequence[Mpiexec], vendor: str) -> Finding:
     if right[0].vendor == "MPICH":  # workbench run has another launcher
         text += "; if you start it yourself, it listens on all addresses"
     return Finding(Severity.OK, "mpiexec", text)
-
-
-def _fits(each: Mpiexec, vendor: str) -> bool:
-    return not each.problem and (mpi.same_family(each.vendor, vendor) or not vendor)
 
 
 def _fault(each: Mpiexec, vendor: str) -> str:

@@ -61,23 +61,20 @@ def on_host(
         UnsupportedTensorError: within a compiled function: among threads, or where a shape is not known.
     """
     if not traced(tensors):
-        return [_tensor(each) for each in function([_array(each) for each in tensors])]
+        made = function([_array(each) for each in tensors])
+        return [jax.dlpack.from_dlpack(each) if on_gpu(each) else jnp.asarray(each) for each in made]
     if HOLDER.own() is not None:
         raise UnsupportedTensorError(_THREADS)
     if any(shape is None or None in shape for _, shape in results):
         raise UnsupportedTensorError(_UNKNOWN)
     HOLDER.get().unfinished.add(jax.effects_barrier)  # JAX returns before the function has run
-    made = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for dtype, shape in results]  # type: ignore[no-untyped-call]
-    return list(HOST_CALLS.call(GRAPH.function(function), tensors, made, lends))
+    structs = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for dtype, shape in results]  # type: ignore[no-untyped-call]
+    return list(HOST_CALLS.call(GRAPH.function(function), tensors, structs, lends))
 
 
 def _array(tensor: Any) -> Array:
     found = borrowed(tensor, str(tensor.dtype)) if isinstance(tensor, jax.Array) else None
     return np.asarray(tensor) if found is None else found
-
-
-def _tensor(array: Array) -> Any:
-    return jax.dlpack.from_dlpack(array) if on_gpu(array) else jnp.asarray(array)
 
 
 def sendable(leaf: Any, one: Verb) -> tuple[Any, Any]:

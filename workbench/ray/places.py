@@ -20,7 +20,7 @@ from workbench import config
 from workbench._version import __version__
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
-from workbench.job.context import World, place
+from workbench.job.context import place
 from workbench.launch.hosts.ranks_on_hosts import host_environment
 from workbench.launch.hosts.rehearsal import LOOPBACK, Endpoint
 from workbench.launch.start import mpi
@@ -124,21 +124,17 @@ def variables(places: Sequence[Location], ports: tuple[int, int]) -> list[dict[s
     first = _endpoint(places[0], ports, alone)
     found = []
     for rank, each in enumerate(places):
-        env = host_environment(mpi.LOOPBACK, _endpoint(each, (0, 0), alone), first)
+        world = place(machines, rank)
+        ours = (world.rank, world.size, world.local_rank, world.local_size, world.cross_rank, world.cross_size)
+        env = launcher_variables(*ours) | host_environment(mpi.LOOPBACK, _endpoint(each, (0, 0), alone), first)
         env["WORKBENCH_SECRET"] = secret
-        found.append(env | _numbers(place(machines, rank)) | _gpus(places, each) | {"HOROVOD_HOSTNAME": each.node})
+        found.append(env | _gpus(places, each) | {"HOROVOD_HOSTNAME": each.node})
     return found
 
 
 def _endpoint(one: Location, ports: tuple[int, int], alone: bool) -> Endpoint:
     interface, address = LOOPBACK if alone else (one.interface, one.address)
     return Endpoint(one.host, interface, address, ports)
-
-
-def _numbers(world: World) -> dict[str, str]:
-    return launcher_variables(
-        world.rank, world.size, world.local_rank, world.local_size, world.cross_rank, world.cross_size
-    )
 
 
 def _gpus(places: Sequence[Location], mine: Location) -> dict[str, str]:

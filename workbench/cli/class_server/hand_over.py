@@ -34,7 +34,9 @@ def main(folder: str, most: int) -> None:
                 path = os.path.join(at, name)
                 name = os.path.relpath(path, folder)
                 try:
-                    with open(path, "rb", opener=_plain) as file:
+                    with open(
+                        path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+                    ) as file:
                         about = os.fstat(file.fileno())
                         if not stat.S_ISREG(about.st_mode) or about.st_size > most:
                             print(f"{name!a} ({about.st_size} bytes)", file=sys.stderr)
@@ -45,10 +47,6 @@ def main(folder: str, most: int) -> None:
                         archive.addfile(entry, _AsLong(file))  # type: ignore[arg-type]
                 except OSError as error:
                     print(f"{name!a} ({error.strerror})", file=sys.stderr)
-
-
-def _plain(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 if __name__ == "__main__":

@@ -64,16 +64,11 @@ def read_all(paths: Sequence[str]) -> list[Submission]:
             about = os.lstat(path)
             places.setdefault((about.st_dev, about.st_ino), []).append(path)
     twice = {path: several for several in places.values() if len(several) > 1 for path in several}
+    others = {path: " and ".join(sorted({*several} - {path})) for path, several in twice.items()}
     return [
-        Submission(path, problem=f"it is one file with {_others(path, twice[path])}: whose is it?")
-        if path in twice
-        else read(path)
+        Submission(path, problem=f"it is one file with {others[path]}: whose is it?") if path in twice else read(path)
         for path in paths
     ]
-
-
-def _others(path: str, several: Sequence[str]) -> str:
-    return " and ".join(sorted(one for one in several if one != path))
 
 
 def code_cells(text: bytes) -> list[str]:

@@ -21,6 +21,7 @@ def wanted(job: JobDescription) -> batch.Wanted:
         >>> wanted(JobDescription(["python", "train.py"], np=4, slots=2, gpus=1, memory="2Gi")).options
         ('--mem=4096M',)
     """
+    mebibytes = ceil(quantity(job.memory) * job.slots / _MEBIBYTE)
     return batch.Wanted(
         nodes=job.workers,
         tasks_per_node=job.slots,
@@ -28,7 +29,7 @@ def wanted(job: JobDescription) -> batch.Wanted:
         cpus_per_task=job.cpus,
         time=job.time,
         name=job.name,
-        options=(f"--mem={_mebibytes(job.memory, job.slots)}M",),
+        options=(f"--mem={mebibytes}M",),
     )
 
 
@@ -52,7 +53,3 @@ def script(job: JobDescription, site: Site | None = None, activate: str = "") ->
     lines = "".join(f"export {shlex.quote(each)}\n" for each in exports)
     head, mark, run = text.rpartition("# The ranks go to")
     return head + lines + mark + run
-
-
-def _mebibytes(memory: str, times: int) -> int:
-    return ceil(quantity(memory) * times / _MEBIBYTE)

@@ -84,7 +84,7 @@ def _same_samples(ranks: Ranks) -> Iterator[Mistake]:
     most = min(map(len, seen))
     if most < 2 or any(each[:most] != seen[0][:most] for each in seen):
         return
-    at = _line_of_loop(ranks[0])
+    at = tuple((_training_loop(ranks[0]) or _first(ranks[0], "step") or {}).get("at", ()))
     if len(set(seen[0])) > 1:
         yield Mistake(
             at,
@@ -272,7 +272,3 @@ def _training_loop(events: Sequence[Event]) -> Event | None:
         elif each["what"] == "step" and inside is not None:
             return inside
     return None
-
-
-def _line_of_loop(events: Sequence[Event]) -> tuple[Any, ...]:
-    return tuple((_training_loop(events) or _first(events, "step") or {}).get("at", ()))

@@ -40,7 +40,7 @@ def _watch_models(module: ModuleType, recorder: Recorder) -> None:
         if not recorder.wants_batch or torch is None or not (model.training and torch.is_grad_enabled()):
             return
         tensors = list(_tensors(inputs))
-        if tensors and recorder.mine and not _is_traced(torch):
+        if tensors and recorder.mine and not torch.compiler.is_compiling():
             recorder.saw_batch(hash_of(map(_bytes, tensors)), model)
 
     module.register_module_forward_pre_hook(look)
@@ -91,11 +91,6 @@ def _bytes(tensor: Any) -> Any:
     tensor = tensor.detach()
     tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-
-
-def _is_traced(torch: Any) -> bool:
-    """Does the compiler, and nobody else, look at this call?"""
-    return bool(torch.compiler.is_compiling()) if hasattr(torch, "compiler") else False
 
 
 def _device(weights: list[Any]) -> str:

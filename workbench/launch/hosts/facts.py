@@ -35,6 +35,7 @@ def facts(words: Sequence[str]) -> dict[str, Any]:
     Args:
         words: of the ranks' command; those that name files here are compared by content.
     """
+    written = (Path(tempfile.gettempdir()), Path("/dev/shm"))  # by a job
     return {
         "host": socket.gethostname(),
         "machine": machine(),
@@ -48,7 +49,7 @@ def facts(words: Sequence[str]) -> dict[str, Any]:
         "imports": file_hashes(map(str, imported(words))),
         "interfaces": interfaces(),
         "cores": len(cores()),
-        "space": {str(path): shutil.disk_usage(path).free for path in _folders()},
+        "space": {str(path): shutil.disk_usage(path).free for path in written if path.is_dir()},
         "now": time.time(),
     }
 
@@ -163,8 +164,3 @@ def source(address: str) -> str:
         probe.connect((address, 9))  # sends nothing: it only asks the routing table
         return str(probe.getsockname()[0])
     return ""
-
-
-def _folders() -> list[Path]:
-    """Where a job writes: temporary files and shared memory."""
-    return [path for path in (Path(tempfile.gettempdir()), Path("/dev/shm")) if path.is_dir()]

@@ -13,7 +13,7 @@ import select
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -436,10 +436,6 @@ def last_traceback(lines: list[bytes]) -> list[bytes]:
     if not starts:
         return lines[-15:]
     start = starts.pop()
-    while starts and _is_chained(lines[start - 2 : start]):
+    while starts and any(line.startswith(_CHAINED) for line in lines[start - 2 : start]):
         start = starts.pop()
     return lines[start:]
-
-
-def _is_chained(before: Iterable[bytes]) -> bool:
-    return any(line.startswith(_CHAINED) for line in before)

@@ -142,7 +142,8 @@ def follow(number: str, log: Callable[[str], None], write: Callable[[str], objec
         state, words = look(number, seen)
         if words != said and state:
             log(words)
-            read |= dict.fromkeys(_outputs(number) - read.keys(), 0)
+            about = ask(["scontrol", "show", "job", number], missing="Invalid job id")
+            read |= dict.fromkeys({*re.findall(r"StdOut=(\S+)", about)} - read.keys(), 0)  # of each of its tasks
         said = words
         for path, at in read.items():
             with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
@@ -212,8 +213,3 @@ def _place(waiting: _Row) -> int:
     """How many jobs wait before it."""
     others = ask(["squeue", "-h", "-t", "PENDING", "-p", waiting.partition, "-o", "%Q %i"]).splitlines()
     return sum(int(other.split()[0]) > int(waiting.priority) for other in others)
-
-
-def _outputs(number: str) -> set[str]:
-    """The files that a job writes, of each of its tasks."""
-    return set(re.findall(r"StdOut=(\S+)", ask(["scontrol", "show", "job", number], missing="Invalid job id")))

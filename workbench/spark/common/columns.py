@@ -121,7 +121,7 @@ def inspect(df: Any, found: Mapping[str, tuple[str, str]]) -> tuple[dict[str, Co
 
 def _type(df: Any, name: str) -> tuple[str, str]:
     found = df.schema[name].dataType
-    if _is_vector(found):
+    if type(found).__name__ == "VectorUDT":
         return "vector", "float64"
     kind, element = ("array", found.elementType) if found.typeName() == "array" else ("scalar", found)
     if element.typeName() in _NUMBERS:
@@ -131,10 +131,6 @@ def _type(df: Any, name: str) -> tuple[str, str]:
         "arrays of these, or vectors. pyspark.ml.feature can convert it, for example with StringIndexer or "
         "VectorAssembler."
     )
-
-
-def _is_vector(found: Any) -> bool:
-    return type(found).__name__ == "VectorUDT"
 
 
 def quoted(name: str) -> str:

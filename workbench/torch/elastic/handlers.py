@@ -246,14 +246,11 @@ def handler_of(value: Any) -> StateHandler | None:
 
 def save_together(handlers: Sequence[StateHandler]) -> None:
     """Save all, or none where a rank is lost meanwhile: model and optimizer must be of one step."""
-    together = [each for each in handlers if isinstance(each, StateDictHandler) and _saves_as_usual(each)]
+    own = StateDictHandler
+    together = [each for each in handlers if isinstance(each, own) and type(each).save is own.save]
     copies = [each.copied() for each in together]
     for each, copy_of_it in zip(together, copies, strict=True):
         each.take(copy_of_it)
     for handler in handlers:
         if handler not in together:
             handler.save()
-
-
-def _saves_as_usual(handler: StateDictHandler) -> bool:
-    return type(handler).save is StateDictHandler.save

@@ -155,7 +155,8 @@ class Unit:
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         if not self._running:
             self._model.forget_failed_cell()
-        inputs = {id(each): each for each in tree_leaves((args, kwargs)) if _has_gradient(each)}
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        inputs = {id(each): each for each in tensors if each.requires_grad}
         call = _ForwardPass(len(inputs))
         self._running.append(call)
         self._unshard()
@@ -235,10 +236,6 @@ def _parameters(unit: torch.nn.Module, units: set[torch.nn.Module]) -> Iterator[
     for child in unit.children():
         if child not in units:
             yield from _parameters(child, units)
-
-
-def _has_gradient(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _with_gradients(output: Any, module: str) -> Iterator[torch.Tensor]:
