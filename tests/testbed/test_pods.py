@@ -26,7 +26,7 @@ from pods import Pod, Pods
 from running import environment
 
 from workbench.cli.jobs.description import JobDescription
-from workbench.cli.jobs.mpijob import manifest
+from workbench.cli.jobs.operators import mpijob
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -206,7 +206,7 @@ def test_the_notebook_is_a_launcher(cluster: Cluster) -> None:
 
 def test_an_mpijob(cluster: Cluster) -> None:
     """With what the MPI operator adds to its pods: a key of its own kind, the host file, names, variables."""
-    job = manifest(JobDescription(["python", TRAIN], np=4, slots=2, name="mnist", image="registry.example/workbench:1"))
+    job = mpijob(JobDescription(["python", TRAIN], np=4, slots=2, name="mnist", image="registry.example/workbench:1"))
     operate(cluster, job, "pods_train.py")
     mpi_workers(cluster, job, [0, 1])
     text = ended(mpi_launcher(cluster, job))
@@ -216,7 +216,7 @@ def test_an_mpijob(cluster: Cluster) -> None:
 def test_an_elastic_mpijob(cluster: Cluster) -> None:
     """The operator's discovery script names one worker, then two: the second joins the training."""
     image = "registry.example/workbench:1"
-    job = manifest(JobDescription(["python", TRAIN], np=2, slots=2, min_np=2, max_np=4, name="mnist", image=image))
+    job = mpijob(JobDescription(["python", TRAIN], np=2, slots=2, min_np=2, max_np=4, name="mnist", image=image))
     operate(cluster, job, "pods_elastic.py")
     mpi_workers(cluster, job, [0])
     launcher = mpi_launcher(cluster, job)

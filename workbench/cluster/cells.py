@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import config
 from workbench.cluster.frontend import somebody_looks
 from workbench.common.notebook import running_shell
-from workbench.common.text import by_rank
+from workbench.common.text import by_rank, rank_list
 from workbench.diagnostics.explain import names as explained
 from workbench.errors import TRAVELLING, PeerLostError
 
@@ -147,7 +147,7 @@ def message(found: Sequence[Failure], where: Where = nowhere) -> list[str]:
     same = [rank for rank, name, text, _ in causes if (name, text) == first[1:3]]
     others = {rank: _first_line(name, text) for rank, name, text, _ in found if rank not in same}
     frames = _users(first[3], first[1] in explained())
-    lines = [f"{_ranks(same)}:", *(frames or f"{first[1]}: {first[2]}").splitlines()]
+    lines = [f"{rank_list(same)}:", *(frames or f"{first[1]}: {first[2]}").splitlines()]
     return [*lines, "", *by_rank(others)] if others else lines
 
 
@@ -228,7 +228,3 @@ def _users(traceback: str, ours: bool) -> str:
 
 def _first_line(name: str, text: str) -> str:
     return f"{name}: {text.splitlines()[0]}" if text else name
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return by_rank(dict.fromkeys(ranks, ""))[0].strip(" :")

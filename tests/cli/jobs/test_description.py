@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from workbench.cli import main as cli
-from workbench.cli.jobs import command, forms, helm_values, jobset, slurm, trainjob
+from workbench.cli.jobs import command, forms, helm_values, operators, slurm
 from workbench.cli.jobs.description import JobDescription, seconds
 from workbench.errors import LaunchError
 from workbench.launch.site import Site
@@ -97,7 +97,7 @@ def test_what_is_no_limit_is_refused(text: str) -> None:
 def test_fixed_engines_refuse_an_elastic_job() -> None:
     """A JobSet, a TrainJob and a batch script, and they name what is elastic; their forms are left out."""
     job = JobDescription(COMMAND, np=2, min_np=1, max_np=4, image="a:1")
-    for make in (jobset.manifest, trainjob.manifest, slurm.script):
+    for make in (operators.jobset, operators.trainjob, slurm.script):
         with pytest.raises(LaunchError, match="fixed number of ranks, and this job has 1 to 4"):
             make(job)
     assert sorted(forms.lines(job)) == ["helm-values", "mpijob", "workbench run"]
@@ -106,11 +106,11 @@ def test_fixed_engines_refuse_an_elastic_job() -> None:
 def test_what_one_engine_cannot_have_is_refused() -> None:
     """A name that is too long for a JobSet's pods alone, or for the chart; a priority class in a TrainJob."""
     with pytest.raises(LaunchError, match="6 more characters name a pod"):
-        jobset.manifest(JobDescription(COMMAND, name="a" * 50, image="a:1"))
+        operators.jobset(JobDescription(COMMAND, name="a" * 50, image="a:1"))
     with pytest.raises(LaunchError, match="in the chart a name has 40 characters"):
         helm_values.values(JobDescription(COMMAND, name="a" * 41, image="a:1"))
     with pytest.raises(LaunchError, match="priority class of the runtime"):
-        trainjob.manifest(JobDescription(COMMAND, priority="high", image="a:1"))
+        operators.trainjob(JobDescription(COMMAND, priority="high", image="a:1"))
 
 
 def test_all_forms_of_one_job() -> None:

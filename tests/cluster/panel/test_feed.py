@@ -17,7 +17,7 @@ import pytest
 
 from workbench import cluster
 from workbench.cluster.panel.feed import Feed, Row
-from workbench.cluster.panel.table import as_table
+from workbench.cluster.panel.show import as_table
 from workbench.cluster.panel.widget import panel
 from workbench.launch.ranks.job_folder import BEGINS
 

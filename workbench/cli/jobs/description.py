@@ -294,3 +294,16 @@ def run_words(job: JobDescription, *hosts: str) -> list[str]:
     """
     limits = ["--min-np", str(job.min_np), "--max-np", str(job.max_np)] if job.is_elastic else []
     return ["workbench", "run", "-np", str(job.np), *limits, *hosts, "--", *job.command]
+
+
+def fixed_size(job: JobDescription, kind: str) -> None:
+    """See to it that a job is not elastic.
+
+    Raises:
+        LaunchError: it is.
+    """
+    if job.is_elastic:
+        raise LaunchError(
+            f"A {kind} has a fixed number of ranks, and this job has {job.min_np} to {job.max_np}. For an elastic job "
+            "use mpijob or helm-values."
+        )

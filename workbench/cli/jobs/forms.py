@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from workbench.cli.jobs import helm_values, jobset, mpijob, slurm, trainjob
+from workbench.cli.jobs import helm_values, operators, slurm
 from workbench.cli.jobs.description import JobDescription, run_words
 from workbench.common.extras import cure
 from workbench.errors import LaunchError
 
 MANIFESTS = {
-    "mpijob": mpijob.manifest,
-    "trainjob": trainjob.manifest,
-    "jobset": jobset.manifest,
+    "mpijob": operators.mpijob,
+    "trainjob": operators.trainjob,
+    "jobset": operators.jobset,
     "helm-values": helm_values.values,
 }
 """What ``workbench k8s`` writes."""

@@ -6,8 +6,7 @@ import dataclasses
 import shlex
 from math import ceil
 
-from workbench.cli.jobs.description import JobDescription, quantity
-from workbench.cli.jobs.jobset import fixed_size
+from workbench.cli.jobs.description import JobDescription, fixed_size, quantity
 from workbench.launch.site import Site
 from workbench.launch.slurm import batch
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.cluster.output.rows import Row
-from workbench.cluster.output.screen import Item, Line
+from workbench.cluster.output.screen import Bundle, Item, together
 from workbench.common.text import rank_spans
 
 MIME = "application/vnd.workbench.ranks+json"
@@ -22,6 +22,7 @@ def as_data(
     r"""All rows, and a line below them; ``cell``: its id, by which a page finds it that has not begun it.
 
     Example:
+        >>> from workbench.cluster.output.screen import Line
         >>> as_data([Row((0, 1), (Line("a"), Line("b")))], [0, 1])["rows"]
         [{'ranks': [0, 1], 'who': 'ranks 0, 1', 'items': [{'text': 'a\nb', 'error': False}]}]
     """
@@ -30,16 +31,9 @@ def as_data(
 
 
 def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Lines of one stream that follow each other are one text."""
-    found = list[dict[str, Any]]()
-    lines = list[Line]()
-    for item in [*items, None]:
-        if isinstance(item, Line) and (not lines or lines[-1].error == item.error):
-            lines.append(item)
-            continue
-        if lines:
-            found.append({"text": "\n".join(each.text for each in lines), "error": lines[0].error})
-        lines = [item] if isinstance(item, Line) else []
-        if item is not None and not isinstance(item, Line):
-            found.append({"data": item.data, "metadata": item.metadata})
-    return found
+    return [
+        {"data": each.data, "metadata": each.metadata}
+        if isinstance(each, Bundle)
+        else {"text": "\n".join(line.text for line in each), "error": each[0].error}
+        for each in together(items)
+    ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from workbench.cluster.output.as_text import plain
 from workbench.cluster.output.folding import folded
 from workbench.cluster.output.rows import Row
-from workbench.cluster.output.screen import Bundle, Item, Line
+from workbench.cluster.output.screen import Bundle, Item, Line, together
 from workbench.common.text import count, cut, rank_spans
 
 _MOST_HIDDEN = 400  # lines of a row that are folded; the extension has all
@@ -49,17 +49,12 @@ def _row(row: Row, first: Sequence[Item], hidden: Sequence[Item], last: Sequence
 
 
 def _block(items: Sequence[Item]) -> str:
-    found, lines = list[str](), list[Line]()
-    for item in [*items, None]:
-        if isinstance(item, Line) and (not lines or lines[-1].error == item.error):
-            lines.append(item)
-            continue
-        if lines:
-            mark = ' class="wb-err"' if lines[0].error else ""
-            found.append(f"<pre{mark}>{coloured(chr(10).join(cut(each.text) for each in lines))}</pre>")
-        lines = [item] if isinstance(item, Line) else []
-        found += [_bundle(item)] if isinstance(item, Bundle) else []
-    return "".join(found)
+    return "".join(_bundle(each) if isinstance(each, Bundle) else _lines(each) for each in together(items))
+
+
+def _lines(lines: Sequence[Line]) -> str:
+    mark = ' class="wb-err"' if lines[0].error else ""
+    return f"<pre{mark}>{coloured(chr(10).join(cut(each.text) for each in lines))}</pre>"
 
 
 def _bundle(bundle: Bundle) -> str:

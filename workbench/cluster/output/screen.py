@@ -2,7 +2,9 @@ r"""What one rank has printed, as a terminal would show it: lines, and in each t
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +55,15 @@ class Bundle:
 
 
 Item = Line | Bundle
+
+
+def together(items: Sequence[Item]) -> Iterator[list[Line] | Bundle]:
+    """Lines of one stream that follow each other as a list, and bundles."""
+    for error, same in itertools.groupby(items, lambda item: item.error if isinstance(item, Line) else None):
+        if error is None:
+            yield from (each for each in same if isinstance(each, Bundle))
+        else:
+            yield [each for each in same if isinstance(each, Line)]
 
 
 class Screen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from workbench.cli.jobs import jobset, mpijob, slurm
+from workbench.cli.jobs import operators, slurm
 from workbench.cli.jobs.description import JobDescription
 from workbench.cli.jobs.forms import as_yaml
 
@@ -27,8 +27,8 @@ def four() -> dict[str, str]:
     return {
         "ssh": shlex.join(["workbench", "run", "-np", "4", "-H", "a:2,b:2", *COMMAND]),
         "slurm": slurm.script(fixed).strip(),
-        "mpijob": as_yaml(essentials(mpijob.manifest(elastic))).strip(),
-        "jobset": as_yaml(essentials(jobset.manifest(fixed))).strip(),
+        "mpijob": as_yaml(essentials(operators.mpijob(elastic))).strip(),
+        "jobset": as_yaml(essentials(operators.jobset(fixed))).strip(),
     }
 
 

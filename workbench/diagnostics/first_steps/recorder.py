@@ -10,6 +10,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 
 from workbench.common.extras import loaded
@@ -114,11 +115,5 @@ def hash_of(arrays: Iterable[Any]) -> int:
 
 def _wrapped_by_us() -> bool:
     """Is a distributed optimizer of this package in the stack?"""
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(
-            ("workbench.torch.", "workbench.keras.", "workbench.tensorflow.")
-        ):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    ours = ("workbench.torch.", "workbench.keras.", "workbench.tensorflow.")
+    return any(frame.f_globals.get("__name__", "").startswith(ours) for frame, _ in walk_stack(sys._getframe()))
