@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.cli import serve_site
-from workbench.cli.local_server import MOST
+from workbench.cli.local_server import MOST, server
 from workbench.course.classroom import server as board_server
 
 
@@ -23,7 +22,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     made, address = (
         board_server.server(dict)
         if request.param == "class"
-        else ((pages := serve_site.server(tmp_path)), f"http://127.0.0.1:{pages.server_port}/index.html")
+        else ((pages := server(tmp_path)), f"http://127.0.0.1:{pages.server_port}/index.html")
     )
     with made:
         thread = threading.Thread(target=made.serve_forever, args=(0.01,))

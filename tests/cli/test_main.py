@@ -28,7 +28,7 @@ import workbench
 from workbench import config
 from workbench.cli import flags
 from workbench.cli import main as cli
-from workbench.cli.flag_variables import VARIABLES, has_effect, with_flags
+from workbench.cli.flags import VARIABLES, has_effect, with_flags
 from workbench.diagnostics import check_build
 from workbench.errors import LaunchError
 from workbench.launch.ranks.ending import Ending

@@ -132,7 +132,7 @@ def _demo(args: argparse.Namespace) -> NoReturn:
 
 
 def _site(args: argparse.Namespace) -> int:
-    from workbench.cli.serve_site import server
+    from workbench.cli.local_server import server
 
     with server(args.serve, args.port) as pages:
         print(f"http://127.0.0.1:{pages.server_port}/index.html (Ctrl-C ends it)", flush=True)

@@ -20,7 +20,7 @@ from workbench._version import __version__
 from workbench.cli import about, convert, flags, learn
 from workbench.cli.class_server import command as class_server
 from workbench.cli.face import HelpAll, Parser, Wide
-from workbench.cli.flag_variables import with_flags
+from workbench.cli.flags import with_flags
 from workbench.cli.grade import badge
 from workbench.cli.grade import command as grade
 from workbench.cli.grade.results import print_lines
@@ -224,8 +224,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _doctor_on_hosts(args: argparse.Namespace) -> int:
-    from workbench.diagnostics.doctor import printable
-    from workbench.diagnostics.hosts import examine_hosts
+    from workbench.diagnostics.doctor import examine_hosts, printable
     from workbench.launch.hosts.host_plan import find_hosts
     from workbench.launch.hosts.remote_shell import Ssh
 

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from signal import SIGINT
 from typing import TextIO
 
 from workbench import config
+from workbench.common.text import count
 from workbench.diagnostics import diagnosis, nccl_topology, probes, rank_checks
 from workbench.diagnostics.finding import Finding
 from workbench.diagnostics.rank_checks import RankReport
 from workbench.errors import LaunchError
+from workbench.launch.hosts.agent_connections import Connections, Target
+from workbench.launch.hosts.rehearsal import rehearse
 from workbench.launch.ranks.files import FOLDER
 from workbench.launch.ranks.output import Printer
+from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import gpus, mpi
 from workbench.launch.start.run import Outcome, run
 from workbench.launch.start.starters import JobSpec, choose, environment
@@ -120,3 +125,25 @@ def printable(line: str, encoding: str) -> str:
     except UnicodeEncodeError:
         return line.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
     return line
+
+
+def examine_hosts(targets: Sequence[Target], networks: Sequence[str] = ()) -> Iterator[str]:
+    """``workbench doctor --hosts``, the rehearsal of a job, without a job: the lines of the report.
+
+    Args:
+        targets: the hosts.
+        networks: names of interfaces, of which one is to be used.
+
+    Raises:
+        LaunchError: the rehearsal fails.
+    """
+    processes = ProcessTree(os.environ)
+    connections = Connections(targets, processes, os.getcwd())
+    try:
+        endpoints, warnings = rehearse(connections, [], networks, config.ports(os.environ))
+    finally:
+        connections.close()
+        processes.stop()
+    yield f"✓ the rehearsal with {count(len(endpoints), 'host')}"
+    yield from (f"! {line}" for line in warnings)
+    yield from (f"  {endpoint.name}: by {endpoint.interface} {endpoint.address}" for endpoint in endpoints)

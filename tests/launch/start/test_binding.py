@@ -17,7 +17,7 @@ from thorough import once_more
 from workbench import cluster, config
 from workbench.cli import flags
 from workbench.cli import main as cli
-from workbench.cli.flag_variables import with_flags
+from workbench.cli.flags import with_flags
 from workbench.errors import LaunchError
 from workbench.launch.function import run
 from workbench.launch.ranks import supervisor

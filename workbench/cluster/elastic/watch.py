@@ -14,7 +14,7 @@ from signal import SIGKILL
 
 from workbench.common.messages import Message
 from workbench.launch.elastic.membership import Membership, Out
-from workbench.launch.elastic.silence import Silence
+from workbench.launch.elastic.workers import Silence
 from workbench.launch.forks.find import behind
 from workbench.launch.ranks.ending import how_it_ended
 from workbench.launch.ranks.process_tree import ProcessTree

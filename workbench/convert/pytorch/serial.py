@@ -8,13 +8,23 @@ import libcst as cst
 
 from workbench.convert import beginning, files, randomness, rank_0
 from workbench.convert.edits import Edits
-from workbench.convert.pytorch import gradients, loss, refusals, sharding, statistics, totals
+from workbench.convert.pytorch import gradients, loss, sharding, statistics, totals
 from workbench.convert.pytorch.training import Batches, Optimizer, Training, training
 from workbench.convert.script import Script, argument, inside, last
 from workbench.convert.source import Reason
 from workbench.convert.steps import MEAN_OR_SUM
 
 PIN = "if torch.cuda.is_available():\n    torch.cuda.set_device(hvd.local_rank())"
+_CALLS = {
+    "torch.nn.DataParallel": "DataParallel splits a batch over GPUs itself: remove it, a rank has one GPU.",
+    "torch.nn.parallel.DataParallel": "DataParallel splits a batch over GPUs itself: remove it, a rank has one GPU.",
+    "torch.cuda.set_device": "this chooses a GPU, which would be the same on all ranks: remove it.",
+    "torch.multiprocessing.spawn": "the script starts processes: call the function once, a launcher starts ranks.",
+    "torch.autograd.grad": "gradients of torch.autograd.grad() do not pass the optimizer: average them by hand.",
+}
+_BASES = {
+    "torch.utils.data.IterableDataset": "an IterableDataset has no indices: share it by rank in __iter__, by hand."
+}
 
 
 def convert(script: Script, loss_is: str = "", scale_rate: bool = False) -> Edits:
@@ -29,7 +39,7 @@ def convert(script: Script, loss_is: str = "", scale_rate: bool = False) -> Edit
         RefusedError: something is not understood.
     """
     edits = Edits(script)
-    edits.decide(*refusals.found(script))
+    edits.decide(*_refused(script))
     found, shared = training(edits), list[str]()
     edits.attempt_each(
         [
@@ -69,7 +79,7 @@ def _optimizers(edits: Edits, found: Training, loss_is: str, scale_rate: bool) -
     more = ", op=hvd.Sum" if {*kinds.values()} == {loss.SUM} else ""
     for each in found.optimizers:
         with edits.attempt():
-            edits.decide(*refusals.weights_after(script, each))
+            edits.decide(*_weights_after(script, each))
             if scale_rate:
                 _scale_rate(edits, each)
             wrap(edits, each, more)
@@ -139,3 +149,27 @@ def _one_device(edits: Edits) -> None:
                 edits.replace(call, lambda node: node.with_changes(args=()), 3)
             else:
                 edits.say(call, "this is a certain GPU, and each rank should have its own.")
+
+
+# --- what must not be there ---------------------------------------------------------------------------
+
+
+def _refused(script: Script) -> Iterator[Reason]:
+    for call in script.all(cst.Call):
+        if text := _CALLS.get(script.meaning(call.func)):
+            yield script.reason(call, text)
+    for each in script.all(cst.ClassDef):
+        for base in each.bases:
+            if text := _BASES.get(script.meaning(base.value)):
+                yield script.reason(each, text)
+    yield from randomness.refused(script)
+
+
+def _weights_after(script: Script, optimizer: Optimizer) -> Iterator[Reason]:
+    """Weights that are drawn after the optimizer was made would be drawn after the broadcast."""
+    place, line = script.function(optimizer.made), script.line(optimizer.made)
+    for call in script.all(cst.Call):
+        meaning = script.meaning(call.func)
+        draws = meaning.startswith("torch.nn.init.") or last(call.func) in ("apply", "reset_parameters")
+        if draws and script.function(call) is place and script.line(call) > line:
+            yield script.reason(call, "this changes weights after their broadcast: move it before the optimizer.")

@@ -12,8 +12,8 @@ from workbench import config
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.elastic.discovery import Discovery
-from workbench.launch.elastic.local_workers import LocalWorkers
 from workbench.launch.elastic.run import Limits, run
+from workbench.launch.elastic.workers import LocalWorkers
 from workbench.launch.hosts.host_plan import HostPlan
 from workbench.launch.hosts.remote_shell import LocalShell, Shell, Ssh
 from workbench.launch.ranks.events import Signals

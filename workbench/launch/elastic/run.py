@@ -21,10 +21,9 @@ from signal import SIGKILL, SIGTERM
 from workbench.common.messages import Message
 from workbench.common.text import count
 from workbench.launch.elastic.discovery import FindsHosts
-from workbench.launch.elastic.local_workers import Workers
 from workbench.launch.elastic.membership import Membership, Out
-from workbench.launch.elastic.silence import Silence
 from workbench.launch.elastic.slots import Slots
+from workbench.launch.elastic.workers import Silence, Workers
 from workbench.launch.ranks.ending import Ending, how_it_ended, signal_name
 from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, WorkerMessage
 from workbench.launch.ranks.output import Printer

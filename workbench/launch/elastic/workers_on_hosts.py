@@ -36,7 +36,7 @@ class _Opened:
 
 
 class WorkersOnHosts(AgentsOnHosts):
-    """See :class:`workbench.launch.elastic.local_workers.Workers`.
+    """See :class:`workbench.launch.elastic.workers.Workers`.
 
     Args:
         plan: hosts that are known at the start, with their shells; networks, ports and GPUs.

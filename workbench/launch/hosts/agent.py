@@ -26,23 +26,30 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from workbench.common.messages import Decoder, Message, MessageError, write
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
 from workbench.launch.hosts import facts
-from workbench.launch.hosts.environment import environment_here
 from workbench.launch.hosts.reach import Port, PortAddress, reach
 from workbench.launch.ranks.events import REPORTS, LauncherEvent, WorkerMessage, Wrote
 from workbench.launch.ranks.files import unlisted
+from workbench.launch.slurm.allocation import JobGpus, by_slurm
+from workbench.launch.start import mpi
+from workbench.launch.start.gpus import pin
 from workbench.launch.start.local_ranks import LocalRanks
-from workbench.launch.start.starters import JobSpec, Placement
+from workbench.launch.start.starters import THREADS, JobSpec, Placement
 
 _SILENCE_S = 30.0  # until the launcher says another limit
 _LOOK_S = 0.25
 _IN, _OUT = 0, 1
+# What belongs to a host or a login, and is no other host's.
+_OWN = ("HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TMPDIR", "PWD", "OLDPWD", "DISPLAY")
+_OWN_BEGIN = ("SSH_", "XDG_", "DBUS_")
+# What a batch system gives to this host. Where there is none, the launcher's holds for all hosts.
+_GIVEN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURMD_NODENAME")
 
 
 class Agent:
@@ -166,7 +173,7 @@ class Agent:
         """
         about = message.fields
         self._silence_s = float(about["silence_s"])
-        env, contents = environment_here(about, about["slots"]), unlisted(about["files"], message.data)
+        env, contents = _environment_here(about, about["slots"]), unlisted(about["files"], message.data)
         task = JobSpec(about["slots"], about["command"], env, files=contents)
         self._ranks = LocalRanks(task, None, about["elastic"], about["tag"], about["folder"])
         if not about["elastic"]:
@@ -204,6 +211,24 @@ class Agent:
                 self._send("file", data, name=name)
         self._send("ended all")
         self._over = True
+
+
+def _environment_here(about: Mapping[str, Any], n: int) -> dict[str, str]:
+    """The launcher's environment, with what is this host's own.
+
+    Args:
+        about: ``env``, ``threads``, ``gpus`` and ``slurm``, as :meth:`Agent._start` has them.
+        n: how many ranks share the cores.
+    """
+    env = {name: text for name, text in about["env"].items() if not _is_own(name)}
+    env |= {name: text for name, text in os.environ.items() if _is_own(name) or name in _GIVEN}
+    if not about["threads"]:
+        env |= dict.fromkeys(THREADS, str(mpi.threads_per_rank(n)))
+    return env | (dict(pin(n, about["gpus"]).env) if about["gpus"] else by_slurm(n, JobGpus(**about.get("slurm", {}))))
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN or name.startswith(_OWN_BEGIN)
 
 
 def main() -> None:

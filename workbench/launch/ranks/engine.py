@@ -20,6 +20,7 @@ other ranks. Children that a cell forks would inherit the handler, and ``Pool.te
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import pickle
@@ -31,13 +32,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, BinaryIO, NoReturn
 
+from ipykernel.iostream import OutStream
 from ipyparallel.engine import app
 from ipyparallel.engine.nanny import KernelNanny
 from traitlets import default
 
-from workbench.launch.ranks import kernel, streams
+from workbench.launch.ranks import kernel
 
 _LOOK_S = 0.01
+_AT_ONCE_BYTES = 65536
 
 
 def fork() -> Callable[..., tuple[str, BinaryIO]]:
@@ -78,10 +81,42 @@ def _be_nanny(take: int, nanny_in: int) -> None:
         KernelNanny.main(**pickle.loads(text), pipe=os.fdopen(3, "w", 1))
 
 
+class Stream(OutStream):
+    """What ``print`` writes to, where ipykernel's streams do not suit engines, or do not outlive a mistake in a cell.
+
+    1. What is printed is sent every 50 ms; ipykernel waits for 200.
+    2. A character that UTF-8 cannot have is sent as its number; ipykernel loses all that was printed with it.
+    3. What C code and child processes print is read in pieces, and a character may begin in one and end in the next.
+       ipykernel shows two question marks then. Where the disk is full its thread ends, and with it this output.
+    4. ``sys.stdout.close()``, or ``with sys.stdout:``, closes nothing: an engine prints as long as it lives.
+    """
+
+    flush_interval = 0.05
+
+    def write(self, string: str) -> int | None:  # type: ignore[override]  # as ipykernel's
+        try:
+            string.encode()
+        except UnicodeEncodeError:
+            string = string.encode(errors="backslashreplace").decode()
+        return super().write(string)
+
+    def close(self) -> None:
+        """Send what was printed, and stay open."""
+        self.flush()  # type: ignore[no-untyped-call]  # ipykernel's
+
+    def _watch_pipe_fd(self) -> None:
+        """On a thread of its own: what comes by the file descriptor, for the notebook and for the engine's log."""
+        text = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        while self._fid is not None and (data := os.read(self._fid, _AT_ONCE_BYTES)):
+            self.write(text.decode(data))
+            with contextlib.suppress(OSError):  # a full disk
+                os.write(self._original_stdstream_copy, data)
+
+
 class NotebookEngine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no types
     """An engine that SIGTERM ends as SIGKILL does."""
 
-    out_stream_factory = streams.Stream
+    out_stream_factory = Stream
 
     @default("work_dir")
     def _folder(self) -> str:

@@ -12,7 +12,7 @@
 4. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
 5. The notebook asks what an engine is at, while a cell runs: the control channel has a thread of its own. ipykernel
    publishes before and after each message there that it is busy, and flushes: four times the cost of the answer.
-6. What a cell prints: see :mod:`workbench.launch.ranks.streams`. A cell that sets ``sys.stdout`` to None, to a file
+6. What a cell prints: see :mod:`workbench.launch.ranks.engine`. A cell that sets ``sys.stdout`` to None, to a file
    that it closes, or to an object without ``flush()``: ipykernel fails to flush it, and never answers any more.
 7. A cell that another notebook has sent, by a client of its own: it is told whose engines these are.
 8. JupyterLab's debugger stops ranks: see :mod:`workbench.launch.ranks.debugger`.

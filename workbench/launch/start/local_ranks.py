@@ -85,7 +85,7 @@ class FixedRanks(Ranks, Protocol):
 
 
 class LocalRanks:
-    """See the module, :class:`Ranks` and :class:`~workbench.launch.elastic.local_workers.Workers`.
+    """See the module, :class:`Ranks` and :class:`~workbench.launch.elastic.workers.Workers`.
 
     Args:
         task: what to start; ``n``: for so many the cores are shared out.

@@ -1,10 +1,14 @@
-"""Gradients that stay on this rank until ``step()``: of a rank that has nobody to average with."""
+"""Gradients that stay on this rank until ``step()``.
+
+Those of a rank that has nobody to average with, and those of which the largest entries are sent alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from workbench.torch.compiled import not_traced
 from workbench.torch.gradients.grads import Grads
 
 
@@ -40,3 +44,19 @@ class LocalGradients:
     def restart(self) -> bool:
         self.grads.restart()
         return False
+
+
+class TopKGradients(LocalGradients):
+    """A :class:`~workbench.torch.gradients.source.GradientSource` for ``Compression.topk``.
+
+    The ranks choose different entries, so that nothing can be added up where it lies: see
+    :mod:`workbench.torch.low_communication.topk`.
+    """
+
+    @not_traced
+    def reduce(self, names: Sequence[str], unsharded: bool = False) -> None:
+        grads = self.grads
+        with grads.steps.comparing(grads.order):
+            gathered = {name: wait() for name, wait in grads.sparse.gather_all(names).items()}
+        for name, grad in gathered.items():
+            grads.params[name].grad = grad

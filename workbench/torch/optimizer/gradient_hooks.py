@@ -26,10 +26,9 @@ from workbench.job.process_sets import is_alone
 from workbench.simulate.measured.plan import Plan
 from workbench.torch.gradients.dense import DenseGradients
 from workbench.torch.gradients.grads import Grads
-from workbench.torch.gradients.local import LocalGradients
+from workbench.torch.gradients.local import LocalGradients, TopKGradients
 from workbench.torch.gradients.pieces import submit_in_pieces
 from workbench.torch.gradients.source import GradientSource
-from workbench.torch.gradients.top_k import TopKGradients
 from workbench.torch.hooks import REPLACED, Arrivals, Hook, take_over
 from workbench.torch.low_communication.periodic import refuse_periodic
 from workbench.torch.optimizer.adasum import AdasumGradients

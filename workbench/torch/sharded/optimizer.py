@@ -6,17 +6,19 @@ optimizer step on this rank's shards, and in stage 2 bring every rank's shards t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
+from workbench.job import api
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.compression import Compression
-from workbench.torch.sharded.flat_parameter import GRADIENTS, PARAMETERS
-from workbench.torch.sharded.norm import clip_factor, total_norm
+from workbench.torch.sharded.flat_parameter import GRADIENTS, PARAMETERS, Members
 from workbench.torch.sharded.stage1 import check_elementwise
 from workbench.torch.sharded.stage2 import Stage2Gradients
 from workbench.torch.wrapping import Named, Wrapping, by_name, loss_of_all
@@ -203,3 +205,36 @@ class ShardedOptimizer(Wrapping):
         mine.optimizer.add_param_group(param_group)
         number = len(mine.optimizer.param_groups) - 1
         mine.add({f"noname.{number}.{i}": each for i, each in enumerate(mine.optimizer.param_groups[-1]["params"])})
+
+
+def total_norm(grads: Sequence[torch.Tensor], norm_type: float, members: Members, name: str = "") -> torch.Tensor:
+    """Of all ranks' gradients together, in float64, the same on all of them.
+
+    Args:
+        grads: this rank's; there may be none.
+        norm_type: p, of the p-th root of the sum of |g|ᵖ; infinity: the largest |g|.
+        members: who has the other parts.
+        name: of what these gradients are, the same on all ranks.
+
+    Example:
+        >>> from workbench.job.process_sets import global_process_set
+        >>> total_norm([torch.tensor([3.0]), torch.tensor([-4.0])], 2, Members(0, 1, global_process_set)).item()
+        5.0
+    """
+    largest = math.isinf(norm_type)
+    norms = [float(torch.linalg.vector_norm(grad, norm_type, dtype=torch.float64)) for grad in grads]
+    here = max(norms, default=0.0) if largest else sum(norm**norm_type for norm in norms)
+    if members.size > 1:
+        op, where = (api.Max if largest else api.Sum), members.process_set
+        here = float(api.allreduce(np.array([here]), f"norm of gradients {name}", op=op, process_set=where)[0])
+    return torch.tensor(here if largest else here ** (1 / norm_type), dtype=torch.float64)
+
+
+def clip_factor(norm: torch.Tensor, max_norm: float) -> torch.Tensor:
+    """By what gradients are multiplied: as torch.nn.utils.clip_grad_norm_ has it.
+
+    Example:
+        >>> clip_factor(torch.tensor(2.0), 5.0).item()
+        1.0
+    """
+    return torch.clamp(max_norm / (norm + 1e-6), max=1.0)
