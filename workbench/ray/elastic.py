@@ -14,7 +14,7 @@ from workbench.ray.jobs.growing import Growing, limits_of
 from workbench.ray.jobs.offers import Takes
 from workbench.ray.needed import connected
 from workbench.ray.ray_logger import calling
-from workbench.ray.settings import ElasticSettings, check_gpus, elastic_settings, own_discovery
+from workbench.ray.settings import Callbacks, ElasticSettings, check_gpus, elastic_settings, own_discovery
 
 
 class RayHostDiscovery:
@@ -157,7 +157,7 @@ class ElasticRayExecutor:
             raise LaunchError("The job already has its resources: call run().")
         self._growing = Growing(self.settings, self.settings.discovery, self._takes, self._limits, self.env_vars)
 
-    def run(self, worker_fn: Callable[[], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
+    def run(self, worker_fn: Callable[[], Any], callbacks: Callbacks = None) -> list[Any]:
         """Call a function on each rank, and give the places back when all have ended.
 
         Args:

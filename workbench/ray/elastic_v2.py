@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from workbench.ray import elastic
 from workbench.ray.jobs.growing import Growing, limits_of
 from workbench.ray.jobs.offers import HostDiscovery, Takes
 from workbench.ray.ray_logger import calling
-from workbench.ray.settings import MiniSettings, own_discovery
+from workbench.ray.settings import Args, Callbacks, Func, Kwargs, MiniSettings, own_discovery
 
 
 class RayHostDiscovery(elastic.RayHostDiscovery):
@@ -76,10 +76,10 @@ class ElasticAdapter:
 
     def start(
         self,
-        executable_cls: Callable[..., Any] | None = None,
-        executable_args: Sequence[Any] | None = None,
-        executable_kwargs: Mapping[str, Any] | None = None,
-        extra_env_vars: Mapping[str, Any] | None = None,
+        executable_cls: Func | None = None,
+        executable_args: Args = None,
+        executable_kwargs: Kwargs = None,
+        extra_env_vars: Kwargs = None,
     ) -> None:
         if executable_cls or executable_args or executable_kwargs:
             raise ValueError("executable_cls: the ranks of an elastic job may change, so they keep no object.")
@@ -88,17 +88,11 @@ class ElasticAdapter:
         env = extra_env_vars or {}
         self._growing = Growing(self._settings, self._discovery, self._takes, self._limits, env)
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        callbacks: Sequence[Callable[[Any], Any]] | None = None,
-    ) -> list[Any]:
+    def run(self, fn: Func, args: Args = None, kwargs: Kwargs = None, callbacks: Callbacks = None) -> list[Any]:
         if self._growing is None:
             raise LaunchError("There are no resources for ranks: call start() first.")
         with calling(callbacks or ()) as env:
-            return self._growing.run(fn, args or (), kwargs, env)
+            return self._growing.run(fn, args, kwargs, env)
 
     def shutdown(self) -> None:
         growing, self._growing = self._growing, None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from workbench.ray.elastic_v2 import ElasticAdapter
 from workbench.ray.jobs.fixed import StaticAdapter
+from workbench.ray.settings import Args, Callbacks, Func, Kwargs, check_gpus, renamed
 from workbench.ray.settings import MiniSettings as MiniSettings
-from workbench.ray.settings import check_gpus, renamed
 from workbench.ray.worker import BaseHorovodWorker as BaseHorovodWorker
 
 
@@ -118,10 +118,10 @@ class RayExecutor:
 
     def start(
         self,
-        executable_cls: Callable[..., Any] | None = None,
-        executable_args: Sequence[Any] | None = None,
-        executable_kwargs: Mapping[str, Any] | None = None,
-        extra_env_vars: Mapping[str, Any] | None = None,
+        executable_cls: Func | None = None,
+        executable_args: Args = None,
+        executable_kwargs: Kwargs = None,
+        extra_env_vars: Kwargs = None,
     ) -> None:
         """Start the ranks.
 
@@ -137,13 +137,7 @@ class RayExecutor:
         """
         self.adapter.start(executable_cls, executable_args, executable_kwargs, extra_env_vars)
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        callbacks: Sequence[Callable[[Any], Any]] | None = None,
-    ) -> list[Any]:
+    def run(self, fn: Func, args: Args = None, kwargs: Kwargs = None, callbacks: Callbacks = None) -> list[Any]:
         """Call a function on each rank.
 
         Args:
@@ -161,13 +155,11 @@ class RayExecutor:
         """
         return self.adapter.run(fn, args, kwargs, callbacks)
 
-    def run_remote(
-        self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
-    ) -> list[Any]:
+    def run_remote(self, fn: Func, args: Args = None, kwargs: Kwargs = None) -> list[Any]:
         """As :meth:`run`, without waiting: Ray's references to the results, by rank, for ``ray.get``."""
         return self._fixed("run_remote").run_remote(fn, args, kwargs)
 
-    def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
+    def execute(self, fn: Callable[[Any], Any], callbacks: Callbacks = None) -> list[Any]:
         """Call a function of each rank's object of ``executable_cls``.
 
         Returns:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Func = Callable[..., Any]
+Args = Sequence[Any] | None
+Kwargs = Mapping[str, Any] | None
+Callbacks = Sequence[Callable[[Any], Any]] | None
 
 
 @dataclass

@@ -12,7 +12,7 @@ from workbench.ray.jobs.calls import RankGoneError, gather, within
 from workbench.ray.needed import connected, ray
 from workbench.ray.places import Location, alias_is_wanted, meeting_point, variables
 from workbench.ray.ray_logger import calling
-from workbench.ray.settings import MiniSettings
+from workbench.ray.settings import Args, Callbacks, Func, Kwargs, MiniSettings
 from workbench.ray.strategy import ColocatedStrategy, PGStrategy
 
 _LEAVE_S = 10.0
@@ -65,10 +65,10 @@ class StaticAdapter:
 
     def start(
         self,
-        executable_cls: Callable[..., Any] | None = None,
-        executable_args: Sequence[Any] | None = None,
-        executable_kwargs: Mapping[str, Any] | None = None,
-        extra_env_vars: Mapping[str, Any] | None = None,
+        executable_cls: Func | None = None,
+        executable_args: Args = None,
+        executable_kwargs: Kwargs = None,
+        extra_env_vars: Kwargs = None,
     ) -> None:
         connected()
         if self._strategy:
@@ -105,33 +105,19 @@ class StaticAdapter:
         alias = alias_is_wanted()
         within([each.become.remote(env, alias) for each, env in zip(workers, by_rank, strict=True)], limit_s, "start")
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        callbacks: Sequence[Callable[[Any], Any]] | None = None,
-    ) -> list[Any]:
+    def run(self, fn: Func, args: Args = None, kwargs: Kwargs = None, callbacks: Callbacks = None) -> list[Any]:
         with calling(callbacks or ()) as env:
             return self._gather(self._call(fn, args, kwargs, env))
 
-    def run_remote(
-        self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
-    ) -> list[Any]:
+    def run_remote(self, fn: Func, args: Args = None, kwargs: Kwargs = None) -> list[Any]:
         return self._call(fn, args, kwargs, {})
 
-    def _call(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] | None,
-        kwargs: Mapping[str, Any] | None,
-        env: Mapping[str, str],
-    ) -> list[Any]:
+    def _call(self, fn: Func, args: Args, kwargs: Kwargs, env: Mapping[str, str]) -> list[Any]:
         workers, task = self._workers(), _sent((fn, tuple(args or ()), dict(kwargs or {})), fn)
         said = self._calls.next(range(len(workers)))
         return [worker.call.remote(task, env, said) for worker in workers]
 
-    def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
+    def execute(self, fn: Callable[[Any], Any], callbacks: Callbacks = None) -> list[Any]:
         workers, sent = self._workers(), _sent(fn, fn)
         with calling(callbacks or ()) as env:
             said = self._calls.next(range(len(workers)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench import config
@@ -15,7 +15,7 @@ from workbench.launch.elastic.run import Limits
 from workbench.ray.jobs.offers import HostDiscovery, RaySlots, Takes
 from workbench.ray.needed import connected
 from workbench.ray.places import alias_is_wanted
-from workbench.ray.settings import MiniSettings
+from workbench.ray.settings import Args, Func, Kwargs, MiniSettings
 
 _LOOK_S = 0.1
 _REST_S = (1.0, 60.0)
@@ -68,18 +68,14 @@ class Growing:
             time.sleep(_LOOK_S)
 
     def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        env: Mapping[str, str] | None = None,
+        self, fn: Func, args: Args = None, kwargs: Kwargs = None, env: Mapping[str, str] | None = None
     ) -> list[Any]:
         """See :func:`workbench.executors.jobs.run_on`."""
         return run_on(
             self._board,
             self._limits,
             fn,
-            args,
+            args or (),
             kwargs,
             env={**self._env, **(env or {})},
             nics=self._settings.interfaces(),

@@ -8,16 +8,15 @@ from typing import Any
 from workbench.spark import session
 from workbench.spark.run import run as run_on_spark
 
+Kwargs = Mapping[str, Any] | None
+Env = Mapping[str, str] | None
+
 
 class Backend:
     """Runs a function on ranks; derive from it to have them elsewhere."""
 
     def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        env: Mapping[str, str] | None = None,
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Kwargs = None, env: Env = None
     ) -> list[Any]:
         """What ``fn(*args, **kwargs)`` returns, by rank, with these environment variables."""
         raise NotImplementedError
@@ -35,16 +34,12 @@ class SparkBackend(Backend):
         kwargs: for :func:`workbench.spark.run`.
     """
 
-    def __init__(self, num_proc: int | None = None, env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+    def __init__(self, num_proc: int | None = None, env: Env = None, **kwargs: Any) -> None:
         self._n = num_proc or session.context().defaultParallelism
         self._env, self._kwargs = dict(env or {}), kwargs
 
     def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        env: Mapping[str, str] | None = None,
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Kwargs = None, env: Env = None
     ) -> list[Any]:
         env = {**self._env, **(env or {})}
         return run_on_spark(fn, args, kwargs, num_proc=self._n, env=env, **self._kwargs)
@@ -62,15 +57,11 @@ class LocalBackend(Backend):
         kwargs: for :func:`workbench.run`.
     """
 
-    def __init__(self, num_proc: int = 1, env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+    def __init__(self, num_proc: int = 1, env: Env = None, **kwargs: Any) -> None:
         self._n, self._env, self._kwargs = num_proc, dict(env or {}), kwargs
 
     def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        env: Mapping[str, str] | None = None,
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Kwargs = None, env: Env = None
     ) -> list[Any]:
         from workbench.launch.function import run
 
