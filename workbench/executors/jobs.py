@@ -42,7 +42,6 @@ def run_on(
     output_dir: str = "",
     prefix_output_with_timestamp: bool = False,
     verbose: bool = False,
-    as_horovod: bool = False,
     failed: Callable[[], str] = str,
 ) -> list[Any]:
     """What ``func`` returns on each rank, which start where executors are.
@@ -56,7 +55,7 @@ def run_on(
         env: further environment variables of the ranks.
         nics: names of interfaces, of which one is used between the hosts.
         stdout, stderr: get the ranks' lines; by default this process's.
-        executable, output_dir, prefix_output_with_timestamp, verbose, as_horovod: see :func:`workbench.run`.
+        executable, output_dir, prefix_output_with_timestamp, verbose: see :func:`workbench.run`.
         failed: in an elastic job, says why no executor will come any more; "" while all is well.
 
     Returns:
@@ -69,7 +68,7 @@ def run_on(
     """
     limits = size if isinstance(size, Limits) else None
     n = size if isinstance(size, int) else size.most or max(size.least, len(board.executors()))
-    variables = environment(n, as_horovod, env)
+    variables = environment(n, alias_is_wanted(), env)
     variables = elastic_environment(variables, limits, n) if limits else variables
     task = runner.task_of(n, variables, func, args, kwargs, executable)
     out, err = stdout or sys.stdout, stderr or sys.stderr
@@ -89,6 +88,11 @@ def run_on(
         workers = WorkersOnHosts(plan, task, signals, lambda host: Relay(board.path))
         outcome = run_elastic(limits, workers, BoardDiscovery(board, failed), printer, log)
     return runner.results(task, outcome)
+
+
+def alias_is_wanted() -> bool:
+    """Does ``import horovod`` mean the workbench in this process? Then in the ranks, too."""
+    return "workbench.as_horovod" in sys.modules
 
 
 class BoardDiscovery:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -150,8 +149,3 @@ def _check_versions(places: Sequence[Location]) -> None:
             f"The workbench is {__version__} on the driver, and {other[0].version} on {other[0].host} "
             f"({other[0].address}). Install one version everywhere."
         )
-
-
-def alias_is_wanted() -> bool:
-    """Does ``import horovod`` mean the workbench in this process? Then in the ranks, too."""
-    return "workbench.as_horovod" in sys.modules

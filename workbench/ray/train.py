@@ -17,8 +17,9 @@ from importlib import import_module
 from typing import Any
 
 from workbench import config
+from workbench.executors.jobs import alias_is_wanted
 from workbench.job import api
-from workbench.ray.places import alias_is_wanted, free_ports, here, meeting_point, variables
+from workbench.ray.places import free_ports, here, meeting_point, variables
 from workbench.ray.settings import MiniSettings
 
 _backend: Any = import_module("ray.train.backend")

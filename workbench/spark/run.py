@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -90,7 +89,6 @@ def run(
             stderr=stderr,
             prefix_output_with_timestamp=prefix_output_with_timestamp,
             verbose=verbose > 1,
-            as_horovod=_as_horovod(),
         )
 
 
@@ -157,7 +155,6 @@ def run_elastic(
             stderr=stderr,
             prefix_output_with_timestamp=prefix_output_with_timestamp,
             verbose=verbose > 1,
-            as_horovod=_as_horovod(),
             failed=failed,
         )
 
@@ -207,8 +204,3 @@ def _either(new: int | None, old: int | None, which: str) -> int | None:
 
 def _for_ranks(env: Mapping[str, str] | None) -> dict[str, str]:
     return {**dict.fromkeys(_FROM_THE_DRIVER, ""), **(env or {})}
-
-
-def _as_horovod() -> bool:
-    """Does ``import horovod`` find the workbench here? Then it does in the ranks."""
-    return "workbench.as_horovod" in sys.modules

@@ -8,9 +8,10 @@ from typing import Any
 from workbench import config
 from workbench.errors import LaunchError
 from workbench.executors.calls import NumberedCalls
+from workbench.executors.jobs import alias_is_wanted
 from workbench.ray.jobs.calls import RankGoneError, gather, within
 from workbench.ray.needed import connected, ray
-from workbench.ray.places import Location, alias_is_wanted, meeting_point, variables
+from workbench.ray.places import Location, meeting_point, variables
 from workbench.ray.ray_logger import calling
 from workbench.ray.settings import Args, Callbacks, Func, Kwargs, MiniSettings
 from workbench.ray.strategy import ColocatedStrategy, PGStrategy

@@ -14,7 +14,6 @@ from workbench.executors.registry import ExecutorRegistry
 from workbench.launch.elastic.run import Limits
 from workbench.ray.jobs.offers import HostDiscovery, RaySlots, Takes
 from workbench.ray.needed import connected
-from workbench.ray.places import alias_is_wanted
 from workbench.ray.settings import Args, Func, Kwargs, MiniSettings
 
 _LOOK_S = 0.1
@@ -82,7 +81,6 @@ class Growing:
             output_dir=getattr(self._settings, "output_filename", ""),
             prefix_output_with_timestamp=getattr(self._settings, "prefix_output_with_timestamp", False),
             verbose=self._settings.verbose > 1,
-            as_horovod=alias_is_wanted(),
         )
 
     def close(self) -> None:
