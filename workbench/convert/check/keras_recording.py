@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import keras
 
-from workbench.convert.check.record import SEED, Record, changed
+from workbench.convert.check.record import SEED, Record
 
 
 @contextlib.contextmanager
@@ -36,8 +37,8 @@ def recording(found: Record, steps: int) -> Iterator[None]:
         options |= {"shuffle": False, "callbacks": callbacks}
         return fit(self, *args, **options)
 
-    dropout = changed(keras.src.backend.random, "dropout", _skip(found, "dropout"))
-    with changed(keras.Model, "fit", recorded), dropout, _same_order(found), _optimizers(found):
+    dropout = patch.object(keras.src.backend.random, "dropout", _skip(found, "dropout"))
+    with patch.object(keras.Model, "fit", recorded), dropout, _same_order(found), _optimizers(found):
         yield
 
 
@@ -57,7 +58,10 @@ def _same_order(found: Record) -> Iterator[None]:
         return
     from tensorflow import data, nn
 
-    with changed(data.Dataset, "shuffle", _skip(found, "shuffle")), changed(nn, "dropout", _skip(found, "dropout")):
+    with (
+        patch.object(data.Dataset, "shuffle", _skip(found, "shuffle")),
+        patch.object(nn, "dropout", _skip(found, "dropout")),
+    ):
         yield
 
 
@@ -70,7 +74,7 @@ def _optimizers(found: Record) -> Iterator[None]:
         init(self, *args, **options)
         made.append(self)
 
-    with changed(keras.optimizers.Optimizer, "__init__", kept):
+    with patch.object(keras.optimizers.Optimizer, "__init__", kept):
         yield
     if not found.steps and made:
         found.steps = max(int(each.iterations.numpy()) for each in made)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,14 +41,3 @@ class Record:
             self.weights, self.begin = weights, begin
         if self.steps >= limit:
             raise Enough
-
-
-@contextlib.contextmanager
-def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute has another value within it."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
