@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from workbench.keras.flavour import build, is_legacy
 from workbench.keras.wrapper import Distributed
-from workbench.tf.aggregation import Aggregation
+from workbench.tf.functions import Aggregation
 from workbench.tf.tensors import as_it_is
 from workbench.training.bridge import TensorReducer
 

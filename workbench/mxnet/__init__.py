@@ -16,8 +16,8 @@ from workbench.job.objects import broadcast_object as broadcast_object
 from workbench.mxnet.functions import broadcast_parameters as broadcast_parameters
 from workbench.mxnet.ops import *  # noqa: F403
 from workbench.mxnet.optimizer import DistributedOptimizer as DistributedOptimizer
+from workbench.mxnet.optimizer import DistributedTrainer as DistributedTrainer
 from workbench.mxnet.tensors import Compression as Compression
-from workbench.mxnet.trainer import DistributedTrainer as DistributedTrainer
 from workbench.mxnet.verbs import *  # noqa: F403
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 

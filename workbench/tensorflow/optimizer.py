@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
-from workbench.tf.aggregation import Aggregation
+from workbench.tf.functions import Aggregation
 from workbench.tf.tensors import BRIDGE, Compression, as_it_is
 from workbench.training.bridge import TensorReducer, names_among, names_of
 from workbench.training.compression import Compressor

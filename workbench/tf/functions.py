@@ -11,6 +11,7 @@ from workbench.job import objects
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.tf.ops import broadcast_
 from workbench.tf.tensors import as_it_is
+from workbench.training.bridge import TensorReducer
 from workbench.training.step_count import note_broadcast
 
 
@@ -102,3 +103,19 @@ def allgather_object(
 ) -> list[Any]:
     """Every rank's object, by rank."""
     return objects.allgather_object(obj, name, process_set)
+
+
+class Aggregation:
+    """How far the passes of a step are; Horovod's optimizers have it as ``_agg_helper``, and suites read it.
+
+    Args:
+        reducer: the optimizer's.
+    """
+
+    def __init__(self, reducer: TensorReducer) -> None:
+        self._reducer, self.backward_passes_per_step = reducer, reducer.passes
+
+    @property
+    def counter(self) -> Any:
+        """A tensor: how many passes have been added up since the last step."""
+        return tf.constant(self._reducer.passed)

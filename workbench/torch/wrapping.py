@@ -12,6 +12,10 @@ from workbench.job.process_sets import ProcessSet
 from workbench.torch.verbs import allreduce_async
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
+SHARDED_SCALER = (
+    "GradScaler would look at a part of the gradients only, and the ranks would disagree about infinities. "
+    "Use bfloat16, which needs no GradScaler, or leave {} out."
+)
 
 
 class Wrapping(torch.optim.Optimizer):
@@ -50,6 +54,12 @@ class Wrapping(torch.optim.Optimizer):
 
     def __reduce__(self) -> Any:
         raise TypeError("A DistributedOptimizer cannot be pickled: save its state_dict().")
+
+
+def check_passes(passes: int) -> None:
+    """Of ``backward_passes_per_step``: there is one at least."""
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
 
 
 def loss_of_all(loss: Any, name: str, process_set: ProcessSet, op: ReduceOp = Average) -> Any:

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 
 from workbench.cluster.output.as_text import plain
-from workbench.cluster.output.folding import folded
-from workbench.cluster.output.rows import Row
+from workbench.cluster.output.rows import Row, folded
 from workbench.cluster.output.screen import Bundle, Item, Line, together
 from workbench.common.text import count, cut, rank_spans
 

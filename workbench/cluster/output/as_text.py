@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from workbench.cluster.output.folding import SCREEN_LINES, folded
-from workbench.cluster.output.rows import Row
+from workbench.cluster.output.rows import SCREEN_LINES, Row, folded
 from workbench.cluster.output.screen import Bundle, Item
 from workbench.common.text import count, cut, rank_spans
 

@@ -7,11 +7,14 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from workbench.cluster.output.screen import Item, Line
 
 _NEAR = 64  # so many places ahead a rank's line is looked for
 _BAR = re.compile(r"^(?P<before>.*?)\s*(?P<percent>\d+)%\|.*\|\s*(?P<at>\d+)/(?P<of>\d+)")
+SCREEN_LINES = 40
+_FEWEST = 2  # at the beginning of a row, and at its end
 
 
 @dataclass(frozen=True)
@@ -126,3 +129,40 @@ def _slowest(bars: Mapping[int, tuple[Item, int]]) -> Line:
     if at == bars[fast][1]:
         return line
     return Line(f"{line.text} (the slowest: rank {slow}; the fastest, rank {fast}, is at {bars[fast][1]})", line.error)
+
+
+class Folded(NamedTuple):
+    """The parts of a row; ``hidden`` and ``last`` are empty where the row is short."""
+
+    first: Sequence[Item]
+    hidden: Sequence[Item]
+    last: Sequence[Item]
+
+
+def folded(rows: Sequence[Row], most: int = SCREEN_LINES) -> list[tuple[Row, Folded]]:
+    """Each row with its parts, such that all together take ``most`` lines where that can be.
+
+    Example:
+        >>> row = Row((0,), tuple(Line(str(i)) for i in range(1000)))
+        >>> ((_, parts),) = folded([row], most=10)
+        >>> [each.text for each in parts.first], len(parts.hidden), [each.text for each in parts.last]
+        (['0', '1', '2', '3'], 991, ['995', '996', '997', '998', '999'])
+    """
+    # Rows that are short leave their lines to those that are long.
+    each, left, long = most, most, len(rows)
+    for n, length in enumerate(sorted(len(row.items) for row in rows)):
+        each = left // (len(rows) - n)
+        if length > each:
+            long = len(rows) - n
+            break
+        left -= length
+    each = max(2 * _FEWEST + 1, left // max(1, long))
+    return [(row, _parts(row.items, each)) for row in rows]
+
+
+def _parts(items: Sequence[Item], most: int) -> Folded:
+    if len(items) <= most or any(not isinstance(item, Line) for item in items):
+        return Folded(items, (), ())
+    first = (most - 1) // 2
+    last = len(items) - (most - 1 - first)
+    return Folded(items[:first], items[first:last], items[last:])

@@ -11,8 +11,7 @@ from workbench.spark.common.model import HorovodModel
 from workbench.spark.common.params import param
 from workbench.spark.common.spec import Spec
 from workbench.spark.keras import training
-from workbench.spark.keras.files import load_weights, model_bytes
-from workbench.spark.keras.predicting import predictor
+from workbench.spark.keras.files import load_weights, model_bytes, predictor
 
 
 class KerasEstimator(HorovodEstimator):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +77,22 @@ def shaped(values: npt.NDArray[Any], shape: Sequence[int | None]) -> npt.NDArray
     if wanted.count(-1) > 1 or (-1 not in wanted and int(np.prod(wanted)) * len(values) != values.size):
         return values
     return values.reshape(len(values), *wanted)
+
+
+def predictor(
+    content: bytes, custom_objects: Mapping[str, Any]
+) -> Callable[[Sequence[npt.NDArray[Any]]], list[npt.NDArray[Any]]]:
+    """A function from features to outputs.
+
+    Args:
+        content: the model, see :func:`workbench.spark.keras.files.model_bytes`.
+        custom_objects: the user's own classes and functions by name.
+    """
+    model = model_of(content, custom_objects)
+
+    def predict(features: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        inputs = [shaped(each, tensor.shape) for each, tensor in zip(features, model.inputs, strict=True)]
+        found = model.predict_on_batch(inputs if len(inputs) > 1 else inputs[0])
+        return [np.asarray(each) for each in (found if isinstance(found, (list, tuple)) else [found])]
+
+    return predict

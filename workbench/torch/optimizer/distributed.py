@@ -25,7 +25,7 @@ from workbench.torch.optimizer.gradient_hooks import GradientHooks
 from workbench.torch.sharded.optimizer import ShardedOptimizer
 from workbench.torch.sharded.resharded import refuse_sharded
 from workbench.torch.sharded.stage1 import check_shardable
-from workbench.torch.wrapping import Named, Wrapping, by_name, loss_of_all
+from workbench.torch.wrapping import SHARDED_SCALER, Named, Wrapping, by_name, check_passes, loss_of_all
 from workbench.training.compression import Compressor
 from workbench.training.planned import PlanSource, agree
 
@@ -44,10 +44,6 @@ _SCALER = (
     "GradScaler reads gradients that are still being sent to the other ranks. Call optimizer.synchronize() after "
     "backward(), then scaler.unscale_(optimizer) if you clip, and scaler.step(optimizer) within "
     "optimizer.skip_synchronize()."
-)
-_SCALER_SHARDED = (
-    "GradScaler would look at a part of the gradients only, and the ranks would disagree about infinities. "
-    "Use bfloat16, which needs no GradScaler, or leave sharded=True out."
 )
 
 
@@ -147,7 +143,7 @@ class DistributedOptimizer(Wrapping):
             if op is not Average or compression is not Compression.none or num_groups or groups is not None:
                 raise ValueError("sharded=True works only with op=Average, without compression and without groups.")
         chosen = _groups(params, num_groups, groups)
-        _check_passes(backward_passes_per_step)
+        check_passes(backward_passes_per_step)
         planned: Plan | None = None
         if plan is not None:
             ruling = {
@@ -313,7 +309,7 @@ class DistributedOptimizer(Wrapping):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate over this number of passes from the next step on."""
-        _check_passes(passes)
+        check_passes(passes)
         self._distributed.grads.passes = passes
 
     @not_traced
@@ -343,7 +339,7 @@ class DistributedOptimizer(Wrapping):
         if self._distributed.unreduced:
             raise RuntimeError(_SCALER)
         if self._distributed.sharded:
-            raise RuntimeError(_SCALER_SHARDED)
+            raise RuntimeError(SHARDED_SCALER.format("sharded=True"))
         return getattr(self._distributed.optimizer, "_step_supports_amp_scaling", False)
 
     @property
@@ -383,11 +379,6 @@ def _agree(
     except ValueError as error:
         cannot_defer = str(error)
     return agree(plan, given, cannot_defer, sum(param.numel() for param in params if param.requires_grad))
-
-
-def _check_passes(passes: int) -> None:
-    if passes < 1:
-        raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
 
 
 def _groups(

@@ -21,14 +21,10 @@ from workbench.torch.compression import Compression
 from workbench.torch.sharded.flat_parameter import GRADIENTS, PARAMETERS, Members
 from workbench.torch.sharded.stage1 import check_elementwise
 from workbench.torch.sharded.stage2 import Stage2Gradients
-from workbench.torch.wrapping import Named, Wrapping, by_name, loss_of_all
+from workbench.torch.wrapping import SHARDED_SCALER, Named, Wrapping, by_name, check_passes, loss_of_all
 from workbench.training.compression import Compressor
 
 _STAGES = (False, True, "optimizer", GRADIENTS, PARAMETERS)
-_SCALER = (
-    "GradScaler would look at a part of the gradients only, and the ranks would disagree about infinities. "
-    "Use bfloat16, which needs no GradScaler, or leave sharded out."
-)
 
 
 class ShardedOptimizer(Wrapping):
@@ -95,8 +91,7 @@ class ShardedOptimizer(Wrapping):
         }
         if wrong := [name for name, is_wrong in refused.items() if is_wrong]:
             raise ValueError(f"sharded={sharded!r} does not go with {', '.join(wrong)}. Leave one of them out.")
-        if backward_passes_per_step < 1:
-            raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: must be ≥ 1.")
+        check_passes(backward_passes_per_step)
         check_elementwise(optimizer, f"sharded={sharded!r}", "updates slices of parameters, and {} may need whole ones")
         self._distributed = Stage2Gradients(optimizer, by_name(optimizer, named_parameters), str(sharded), process_set)
 
@@ -172,8 +167,7 @@ class ShardedOptimizer(Wrapping):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accepted, and not needed: any number of passes may come before a step."""
-        if passes < 1:
-            raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
+        check_passes(passes)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop gradients that no step has used."""
@@ -183,7 +177,7 @@ class ShardedOptimizer(Wrapping):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        raise RuntimeError(_SCALER)
+        raise RuntimeError(SHARDED_SCALER.format("sharded"))
 
     @property
     def _parameter_names(self) -> dict[torch.nn.Parameter, str]:
