@@ -108,13 +108,24 @@ def spans(numbers: Iterable[int]) -> str:
         >>> spans([0, 1, 2, 3, 6, 7])
         '0-3, 6, 7'
     """
-    runs: list[list[int]] = []
+    found = (range(first, last + 1) for first, last in runs(numbers))
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in found)
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last number of each unbroken run.
+
+    Example:
+        >>> runs([8, 0, 1, 2])
+        [(0, 2), (8, 8)]
+    """
+    found: list[tuple[int, int]] = []
     for number in sorted(numbers):
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
         else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+            found.append((number, number))
+    return found
 
 
 def rank_spans(ranks: Iterable[int]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from workbench import machine
+from workbench.common.text import runs
 
 usable = machine.cores
 _SYSTEM = Path("/sys/devices/system")
@@ -101,19 +102,3 @@ def spelled(these: Iterable[int]) -> str:
         '0-2,8'
     """
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs(these))
-
-
-def runs(these: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last number of each unbroken run.
-
-    Example:
-        >>> runs([8, 0, 1, 2])
-        [(0, 2), (8, 8)]
-    """
-    found: list[tuple[int, int]] = []
-    for core in sorted(these):
-        if found and core == found[-1][1] + 1:
-            found[-1] = (found[-1][0], core)
-        else:
-            found.append((core, core))
-    return found
