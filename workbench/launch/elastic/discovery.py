@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Protocol
 
 from workbench.errors import LaunchError
@@ -20,9 +19,7 @@ class FindsHosts(Protocol):
 
     def __enter__(self) -> FindsHosts: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def news(self) -> tuple[Found | None, str]:
         """The hosts, if they have changed since the last call, and what is wrong, if it is new."""
@@ -55,7 +52,7 @@ class Discovery:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end.set()
         if self._script:
             self._thread.join(5.0)
