@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from workbench import config
 from workbench.errors import LaunchError
 from workbench.ray.jobs.growing import Growing, limits_of
 from workbench.ray.jobs.offers import Takes
@@ -136,14 +135,8 @@ class ElasticRayExecutor:
         own_discovery(settings)
         self.settings, self.env_vars = settings, dict(env_vars or {})
         self._takes = Takes(cpus_per_slot, (gpus_per_slot or 1) * use_gpu)
-        self._limits = limits_of(
-            settings.min_num_proc,
-            settings.max_num_proc,
-            settings.reset_limit,
-            settings.cooldown_range,
-            settings.elastic_timeout,
-            config.settings().peer_timeout_s,
-        )
+        least, most, rest_s = settings.min_num_proc, settings.max_num_proc, settings.cooldown_range
+        self._limits = limits_of(least, most, settings.reset_limit, rest_s, settings.elastic_timeout)
         self._growing: Growing | None = None
 
     def start(self) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench import config
 from workbench.errors import LaunchError
 from workbench.ray import elastic
 from workbench.ray.jobs.growing import Growing, limits_of
@@ -64,8 +63,7 @@ class ElasticAdapter:
         cpus_per_worker: float = 1,
         gpus_per_worker: float | None = None,
     ) -> None:
-        peer_timeout_s = config.settings().peer_timeout_s
-        self._limits = limits_of(min_workers, max_workers, reset_limit, cooldown_range, elastic_timeout, peer_timeout_s)
+        self._limits = limits_of(min_workers, max_workers, reset_limit, cooldown_range, elastic_timeout)
         self._takes = Takes(cpus_per_worker, (gpus_per_worker or 1) * use_gpu)
         self._settings = settings
         self._growing: Growing | None = None

@@ -89,12 +89,7 @@ class Growing:
 
 
 def limits_of(
-    least: int,
-    most: int | None,
-    resets: int | None,
-    rest_s: Sequence[float] | None,
-    timeout_s: float,
-    peer_timeout_s: float,
+    least: int, most: int | None, resets: int | None, rest_s: Sequence[float] | None, timeout_s: float
 ) -> Limits:
     """What an elastic job may do, by Horovod's arguments.
 
@@ -108,4 +103,5 @@ def limits_of(
     shortest, longest = rest_s or _REST_S
     if not 0 <= shortest <= longest:
         raise ValueError(f"cooldown_range={tuple(rest_s or ())}: first the shorter time, then the longer.")
-    return Limits(least, most or 0, resets, timeout_s, (float(shortest), float(longest)), peer_timeout_s)
+    rest = float(shortest), float(longest)
+    return Limits(least, most or 0, resets, timeout_s, rest, config.settings().peer_timeout_s)
