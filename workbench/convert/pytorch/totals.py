@@ -80,18 +80,14 @@ def _reduce(edits: Edits, batches: Batches, own: Own) -> Iterator[tuple[cst.CSTN
 
 def _begins_before(script: Script, loop: cst.For, name: str) -> bool:
     """Is it set anew each time that the loop begins? Else a second reduction would count the first sum again."""
-    return any(
-        script.text(target.target) == name
-        and script.block(target) is script.block(loop)
-        and script.line(target) < script.line(loop)
-        for target in script.all(cst.AssignTarget)
-    ) or any(
-        script.text(element.value) == name
-        and isinstance(next(script.above(next(script.above(element)))), cst.AssignTarget)
-        and script.block(element) is script.block(loop)
-        and script.line(element) < script.line(loop)
-        for element in script.all(cst.Element)
-    )
+    set_here: list[cst.CSTNode] = [each for each in script.all(cst.AssignTarget) if script.text(each.target) == name]
+    for each in script.all(cst.Element):
+        if script.text(each.value) == name and isinstance(
+            next(script.above(next(script.above(each)))), cst.AssignTarget
+        ):
+            set_here.append(each)
+    block, line = script.block(loop), script.line(loop)
+    return any(script.block(each) is block and script.line(each) < line for each in set_here)
 
 
 def _kind(script: Script, value: cst.BaseExpression) -> str:
