@@ -650,9 +650,9 @@ way_picture(steady, "Its bucket in a steady step")
 # would read the other's memory before backward has written there.
 #
 # By default two more things change, which we have turned off to see each stop on a thread of its own. With
-# `WORKBENCH_CALLER_RUNS` 1 a main thread that waits in `step()` may run the engine's lines itself, because waking another
-# thread would take longer. With `WORKBENCH_SLOTS` 1 the ranks of one machine do not even ask rank 0: each writes its
-# numbers into memory that all can read, and sees for itself when all have written the same.
+# `WORKBENCH_CALLER_RUNS` 1 a main thread that waits in `step()` may run the engine's lines itself, because waking
+# another thread would take longer. With `WORKBENCH_SLOTS` 1 the ranks of one machine do not even ask rank 0: each
+# writes its numbers into memory that all can read, and sees for itself when all have written the same.
 
 # %%
 engines.down()

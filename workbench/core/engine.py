@@ -36,7 +36,7 @@ from workbench.core.fusion import Batch, plan
 from workbench.core.handle import Handle
 from workbench.core.messages import Broke, Decision, Done, Event, Kind, Left
 from workbench.core.pending import Entry, PendingTable
-from workbench.core.protocols import Alone, Announcer, AtOnce, Batching, Control, NeverAlone, Observer, PlainAnnouncer
+from workbench.core.protocols import Alone, Announcer, AtOnce, Batching, Control, Observer, PlainAnnouncer
 from workbench.errors import CollectiveError, ShutDownError
 
 _LOOK_S = 0.1
@@ -75,7 +75,7 @@ class Engine(threading.Thread):
         waits: the threads that wait.
         settled: is nothing in flight?
         names: of what is in flight.
-        alone: shortens the way of a lone tensor; an acceleration.
+        alone: shortens the way of a lone tensor; an acceleration. None: it goes the way of all.
         begin: called first on the engine's thread, where callbacks run.
         left: set when the engine has ended, for any reason.
         tuned: number and ``bucket_bytes`` of autotune's latest choice. Each handle gets it when it is finished: at the
@@ -102,7 +102,7 @@ class Engine(threading.Thread):
         self.failed_here = 0
         self.given_up = 0
         self.waits = Waits()
-        self.alone: Alone = NeverAlone()
+        self.alone: Alone | None = None
         self.begin: Callable[[], None] = lambda: None
         self.left = threading.Event()
         self.tuned: tuple[int, int] | None = None
@@ -207,24 +207,24 @@ class Engine(threading.Thread):
 
     def one_round(self, longest_s: float, spin_s: float | None) -> None:
         """Announce new tensors, wait for messages for at most ``longest_s``, execute the decisions."""
-        if spin_s and self._one_alone(spin_s):
+        if spin_s and self.alone and self._one_alone(self.alone, spin_s):
             return
         for decision in self._control.receive(min(self._announce(), longest_s), spin_s):
             self._obey(decision)
         self.waits.look(time.monotonic())
         self._check()
 
-    def _one_alone(self, spin_s: float) -> bool:
+    def _one_alone(self, alone: Alone, spin_s: float) -> bool:
         """The same for a lone tensor: is it done?"""
         entry = self._pending.alone()
-        if entry is None or self._batching.held or not (known := self.alone.announce(entry, self._control.seen)):
+        if entry is None or self._batching.held or not (known := alone.announce(entry, self._control.seen)):
             return False
         new = self._pending.drain()
         self.observer.announces([entry])
         self._batching.flush_now = False
         if new[1:]:  # has come meanwhile
             self._batching.add(new[1:], time.monotonic())
-        done, result = self.alone.result(known, entry, spin_s)
+        done, result = alone.result(known, entry, spin_s)
         if done:
             with self.observer.batch([known.response], [entry]):
                 self._pending.remove([entry])

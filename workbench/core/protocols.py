@@ -78,16 +78,6 @@ class Alone(Protocol):
         """Of what :meth:`announce` has returned: is it done within ``spin_s``, and its result."""
 
 
-class NeverAlone:
-    """All go the ordinary way."""
-
-    def announce(self, entry: Entry, seen: int) -> Any:
-        return None
-
-    def result(self, known: Any, entry: Entry, spin_s: float) -> tuple[bool, Any]:
-        return False, None
-
-
 class Batching(Protocol):
     """When entries and events are sent to rank 0, and which of them together."""
 

@@ -5,8 +5,7 @@ Four algorithms of an allreduce:
 1. *In place*: every rank's array is in shared memory, at offsets that the response has. Nothing is copied, and
    since all have announced that theirs is ready, there is only one barrier, at the end.
 2. *Short arrays* are copied into the stage; then every rank reduces all of it for itself.
-3. *Staged*: over the stage in segments that stay in the cache, in a pipeline (``staged.py``); so are many arrays at
-   once.
+3. *Staged*: over the stage in segments that stay in the cache (``staged.py``); so are many arrays at once.
 4. *Cross memory*: long arrays, where the system lets ranks read each other's memory (``cross_memory.py``). They do not
    stay in the cache anyway, and cores of different caches take long to write where another one has just read.
 
@@ -29,7 +28,7 @@ from workbench.transport.shm.node import Node
 from workbench.transport.shm.staged import SEGMENT_BYTES, Staged
 
 _SHORT_BYTES = 16 << 10
-_STAGED_BYTES = 16 << 20
+_STAGED_BYTES = 12 << 20
 _PUBLISHED_BYTES = 2 << 20  # of a result that goes over the stage; benchmarks/verbs.py: 4 MiB take longer there
 _LEAST_BYTES = 8 << 10  # of an array, in the mean over a batch; smaller ones are packed in less time
 
