@@ -239,9 +239,9 @@ class Slots:
 
     def open(self) -> int:
         """Begin a term; its number, or 0 where there are no slots."""
-        if not self._slots or self._terms >= _MOST_TERMS:
-            return 0
         with self._lock:
+            if not self._slots or self._terms >= _MOST_TERMS:
+                return 0
             self._terms += 1
             self._begin(self._terms)
             self._slots[0].numbers[_MARK] = self._terms
@@ -269,8 +269,9 @@ class Slots:
 
     def stuck(self) -> bool:
         """Has some rank announced what is not complete, and nothing has changed since the last call?"""
-        before, self._stuck = self._stuck, tuple(slot.numbers[_WRITTEN] for slot in self._slots)
-        return self.is_open() and before == self._stuck and len({slot.end(self._term) for slot in self._slots}) > 1
+        with self._lock:
+            before, self._stuck = self._stuck, tuple(slot.numbers[_WRITTEN] for slot in self._slots)
+            return self.is_open() and before == self._stuck and len(set(before)) > 1
 
     # --- both ---------------------------------------------------------------------------------------
 

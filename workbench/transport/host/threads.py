@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 def connect(bootstrap: ThreadBootstrap, settings: object) -> Backend:
     """Our algorithms over the mailboxes."""
-    return replace(link_backend(bootstrap.mailboxes.link(bootstrap.rank)), slots=bootstrap.mailboxes.slots)
+    slots = bootstrap.exchange(memoryview(bytearray(SLOT_BYTES)))  # of this job alone
+    return replace(link_backend(bootstrap.mailboxes.link(bootstrap.rank)), slots=slots)
 
 
 class Mailboxes:
@@ -30,7 +31,6 @@ class Mailboxes:
     def __init__(self, size: int, timeout_s: float = 30.0) -> None:
         self.size, self.timeout_s, self.secret = size, timeout_s, secrets.token_bytes(32)
         self.broken = threading.Event()
-        self.slots = [memoryview(bytearray(SLOT_BYTES)) for _ in range(size)]
         self.queues: dict[tuple[int, int], queue.SimpleQueue[Any]] = {
             (source, dest): queue.SimpleQueue() for source in range(size) for dest in range(size)
         }
