@@ -61,9 +61,9 @@ class SlotsChannel:
         Raises:
             OSError: a process is not to be seen from here.
         """
-        rings = [os.open(f"/proc/{pid}/fd/{file}", os.O_WRONLY | os.O_NONBLOCK) for pid, file in bells]
-        self._files += rings
-        return [partial(_ring, each) for each in rings]
+        for pid, file in bells:
+            self._files.append(os.open(f"/proc/{pid}/fd/{file}", os.O_WRONLY | os.O_NONBLOCK))
+        return [partial(_ring, each) for each in self._files[-len(bells) :]]
 
     def send(self, event: Event) -> None:
         if isinstance(event, Announce) and event.items and self._slots.write(event):
