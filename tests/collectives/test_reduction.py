@@ -65,8 +65,7 @@ def test_bfloat16_is_combined_as_torch_does(op: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "expected"),
-    [("sum", [0, 1, 1, 1]), ("max", [0, 1, 1, 1]), ("product", [0, 0, 0, 1]), ("min", [0, 0, 0, 1])],
+    ("op", "expected"), [("sum", [0, 1, 1, 1]), ("max", [0, 1, 1, 1]), ("product", [0, 0, 0, 1]), ("min", [0, 0, 0, 1])]
 )
 def test_bool_has_or_and_and(op: str, expected: list[int]) -> None:
     """For bool, sum and max mean "or", product and min mean "and"."""

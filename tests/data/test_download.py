@@ -114,11 +114,7 @@ def test_download_is_whole_and_alone(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
-    [
-        ("missing", "HTTP Error 404"),
-        ("cut", "ended after 1,000 of 256,000 bytes"),
-        ("changed", f"expected {SHA256}"),
-    ],
+    [("missing", "HTTP Error 404"), ("cut", "ended after 1,000 of 256,000 bytes"), ("changed", f"expected {SHA256}")],
 )
 def test_bad_answers_leave_nothing_and_are_named(server: Server, tmp_path: Path, behaviour: str, reason: str) -> None:
     """A missing, cut or changed file is never kept; the error has the address and the reason."""

@@ -76,10 +76,7 @@ CATALOGUE = (
     Mistake("hvd.shutdown()\nif rank == {who}:\n    hvd.init()", others=True, repair="hvd.init()"),
     Mistake("hvd.shutdown()\nif rank != {who}:\n    hvd.init()", repair="hvd.init()"),
     Mistake(
-        DELETE + "        del sys.modules[name]",
-        fails=False,
-        after=Mistake(AGAIN, raises=2, waits=3),
-        repair="rescue",
+        DELETE + "        del sys.modules[name]", fails=False, after=Mistake(AGAIN, raises=2, waits=3), repair="rescue"
     ),
     Mistake(THREADS + "[t.start() for t in all4]\n[t.join() for t in all4]\nhvd.allreduce(x)", fails=False),
     Mistake("if rank == {who}:\n    os.kill(os.getpid(), 9)\nhvd.allreduce(x)", repair="rescue"),

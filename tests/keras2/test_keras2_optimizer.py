@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from thorough import diagonal, once_more, quick
-from twins2 import (
-    OPTIMIZERS,
-    assert_same_everywhere,
-    compiled,
-    data,
-    net,
-    train,
-)
+from twins2 import OPTIMIZERS, assert_same_everywhere, compiled, data, net, train
 
 import workbench.keras as hvd
 import workbench.tensorflow as tf_hvd

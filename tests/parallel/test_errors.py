@@ -274,22 +274,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         UnsupportedTensorError,
         r"average of bool.*op=Sum",
     ),
-    "root too large": (
-        lambda: hvd.broadcast(torch.ones(2), size()),
-        ValueError,
-        r"root rank \d+ does not.*[Rr]anks",
-    ),
+    "root too large": (lambda: hvd.broadcast(torch.ones(2), size()), ValueError, r"root rank \d+ does not.*[Rr]anks"),
     "root negative": (lambda: hvd.broadcast_(torch.ones(2), -1), ValueError, r"root rank -1 does not"),
     "root of parameters": (
         lambda: hvd.broadcast_parameters({"w": torch.ones(2)}, root_rank=size()),
         ValueError,
         r"root rank \d+ does not",
     ),
-    "uneven rows": (
-        lambda: hvd.alltoall(torch.ones(2 * size() + 1)),
-        ValueError,
-        r"cannot be split evenly.*splits=",
-    ),
+    "uneven rows": (lambda: hvd.alltoall(torch.ones(2 * size() + 1)), ValueError, r"cannot be split evenly.*splits="),
     "splits too few": (
         lambda: hvd.alltoall(square(), [2 * size()] + [0] * size()),
         ValueError,
@@ -313,11 +305,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "allgather of 0-d": (lambda: hvd.allgather(torch.ones(())), ValueError, r"at least one dimension.*\(1,\)"),
     "alltoall of 0-d": (lambda: hvd.alltoall(torch.ones(())), ValueError, r"at least one dimension.*\(1,\)"),
-    "reducescatter of 0-d": (
-        lambda: hvd.reducescatter(torch.ones(())),
-        ValueError,
-        r"at least one dimension.*\(1,\)",
-    ),
+    "reducescatter of 0-d": (lambda: hvd.reducescatter(torch.ones(())), ValueError, r"at least one dimension.*\(1,\)"),
     "member of a group": (
         lambda: hvd.grouped_allreduce([torch.ones(2), torch.ones(2, dtype=torch.complex64)]),
         UnsupportedTensorError,

@@ -102,10 +102,7 @@ WAYS: dict[str, Callable[[Any, str, dict[str, Any]], Any]] = {
 # Adam divides by gradients, and would magnify their rounding where they are next to nothing; not with this epsilon.
 @pytest.mark.parametrize(
     ("optimizer", "options"),
-    [
-        ("sgd", {"learning_rate": 0.3, "momentum": 0.9, "wd": 0.01}),
-        ("adam", {"learning_rate": 0.01, "epsilon": 1e-3}),
-    ],
+    [("sgd", {"learning_rate": 0.3, "momentum": 0.9, "wd": 0.01}), ("adam", {"learning_rate": 0.01, "epsilon": 1e-3})],
 )
 @pytest.mark.parametrize("way", WAYS)
 def test_training_is_the_serial_training(way: str, optimizer: str, options: dict[str, Any]) -> None:

@@ -61,8 +61,7 @@ def batch(which: str, sizes: list[int], step: int = 0, mean: float = 0.0) -> tup
 
 
 @pytest.mark.parametrize(
-    ("which", "affine", "how"),
-    diagonal(SHAPES, [True, False], ["even", "uneven", "one each", "none on rank 0"]),
+    ("which", "affine", "how"), diagonal(SHAPES, [True, False], ["even", "uneven", "one each", "none on rank 0"])
 )
 def test_equals_batch_norm_on_all_samples(which: str, affine: bool, how: str, n: int) -> None:
     """Output, input gradient, the sum of the parameter gradients, running statistics: over three steps, to 1e-12."""

@@ -36,13 +36,7 @@ from workbench.job.context import HOLDER, Context
 from workbench.runtime.events import Began
 
 WORLDS = [1, 2, 4]
-OPS = {
-    wb.Sum: np.add.reduce,
-    wb.Average: np.mean,
-    wb.Min: np.min,
-    wb.Max: np.max,
-    wb.Product: np.multiply.reduce,
-}
+OPS = {wb.Sum: np.add.reduce, wb.Average: np.mean, wb.Min: np.min, wb.Max: np.max, wb.Product: np.multiply.reduce}
 # A busy machine is no failure: no deadline per example.
 PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 

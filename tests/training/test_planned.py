@@ -145,10 +145,7 @@ def test_overlap_forward_is_not_chosen_where_it_was_refused_or_cannot_be() -> No
 
     def work() -> list[str]:
         keep(found(SLOW))
-        return [
-            make("auto", overlap_forward=False)[1].plan.why,
-            make("auto", kind=torch.optim.LBFGS)[1].plan.why,
-        ]
+        return [make("auto", overlap_forward=False)[1].plan.why, make("auto", kind=torch.optim.LBFGS)[1].plan.why]
 
     for refused, cannot in on_ranks(work):
         assert "overlap_forward=False was given" in refused

@@ -21,11 +21,7 @@ from thorough import once_more, quick
 from workbench import cluster
 from workbench.cluster import recovery
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.parallel,
-    pytest.mark.timeout(180),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
 
 N = 3
 Send = Callable[[cluster.Cluster, str], list[Any]]
