@@ -62,9 +62,8 @@ def test_the_scripts_below_are_converted_without_their_faults(text: str) -> None
     assert "hvd.init()" in convert("train.py", text).after
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "line", "words"),
-    [
+FAULTS: dict[str, list[tuple[str, str, int, str]]] = {
+    TRAINING: [
         ("import torch\n", "from torch import *\n", 1, "Import by name"),
         ("shuffle=True", "sampler=mine", 4, "a sampler of its own"),
         ("batch_size=4, ", "", 4, "a batch is one sample"),
@@ -97,17 +96,7 @@ def test_the_scripts_below_are_converted_without_their_faults(text: str) -> None
         ("optimizer.zero_grad()", "print 'step'", 10, "Python 2"),
         ("optimizer.zero_grad()", "optimizer.zero_grad(", 10, "not valid Python"),
     ],
-)
-def test_pytorch(old: str, new: str, line: int, words: str) -> None:
-    """One fault in a script for PyTorch."""
-    assert old in TRAINING
-    found = refused(TRAINING.replace(old, new, 1))
-    assert any(at == line and words in text for at, text in found), found
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "line", "words"),
-    [
+    KERAS: [
         ('loss="mse"', 'loss="mse", jit_compile=True', 5, "XLA"),
         ("model.fit(x, y", "model.fit(batches()", 6, "neither arrays"),
         ("model.fit(x, y", "model.fit(x, y, steps_per_epoch=3", 6, "steps_per_epoch"),
@@ -116,28 +105,23 @@ def test_pytorch(old: str, new: str, line: int, words: str) -> None:
         ('loss="mse"', "loss=keras.losses.MeanSquaredError(reduction='sum')", 5, "is a sum"),
         ("model.fit(x, y", "model.fit(np.ones((8, 2)), y", 6, "give these samples a name"),
     ],
-)
-def test_keras(old: str, new: str, line: int, words: str) -> None:
-    """One fault in a script for Keras."""
-    assert old in KERAS
-    found = refused(KERAS.replace(old, new, 1))
-    assert any(at == line and words in text for at, text in found), found
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "line", "words"),
-    [
+    LOOP: [
         ("tf.reduce_mean(", "tf.norm(", 8, "--loss mean"),
         (".batch(4)", "", 5, "0 calls of batch()"),
         ("for x, y in data:", "for x, y in other:", 5, "no loop over a data set"),
         ("tf.keras.optimizers.SGD(0.1)", "tf.distribute.MirroredStrategy()", 4, "tf.distribute"),
         ("tf.ones([8, 2])", "tf.random.normal([8, 2])", 2, "without a seed"),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("script", "old", "new", "line", "words"), [(script, *fault) for script in FAULTS for fault in FAULTS[script]]
 )
-def test_tensorflow(old: str, new: str, line: int, words: str) -> None:
-    """One fault in a script for TensorFlow with a loop of its own."""
-    assert old in LOOP
-    found = refused(LOOP.replace(old, new, 1))
+def test_one_fault(script: str, old: str, new: str, line: int, words: str) -> None:
+    """In a script for PyTorch, for Keras, or for TensorFlow with a loop of its own."""
+    assert old in script
+    found = refused(script.replace(old, new, 1))
     assert any(at == line and words in text for at, text in found), found
 
 
