@@ -282,40 +282,23 @@ def test_local_variables_of_an_optimizer_of_tensorflow_1(scale: bool) -> None:
 # --- errors -------------------------------------------------------------------------------------------
 
 
-def shape(hvd: Any, rank: int) -> Any:
-    """Another shape on every rank."""
-    return hvd.allreduce(tf.ones(2 + rank), name="wrong")
+# What a rank calls where all differ.
+MISTAKES: dict[str, Callable[[int], Any]] = {
+    "shape": lambda rank: hvd.allreduce(tf.ones(2 + rank), name="wrong"),
+    "dtype": lambda rank: hvd.allreduce(tf.ones(2, tf.float32 if rank % 2 else tf.float64), name="wrong"),
+    "columns": lambda rank: hvd.allgather(tf.ones([2, 2 + rank]), name="wrong"),
+    "root": lambda rank: hvd.broadcast(tf.ones(2), rank, name="wrong"),
+    "scattered": lambda rank: hvd.reducescatter(tf.ones([4, 2 + rank]), name="wrong"),
+}
 
 
-def dtype(hvd: Any, rank: int) -> Any:
-    """Another dtype."""
-    return hvd.allreduce(tf.ones(2, tf.float32 if rank % 2 else tf.float64), name="wrong")
-
-
-def columns(hvd: Any, rank: int) -> Any:
-    """Rows of another length."""
-    return hvd.allgather(tf.ones([2, 2 + rank]), name="wrong")
-
-
-def root(hvd: Any, rank: int) -> Any:
-    """Another root."""
-    return hvd.broadcast(tf.ones(2), rank, name="wrong")
-
-
-def scattered(hvd: Any, rank: int) -> Any:
-    """Another shape of what is scattered."""
-    return hvd.reducescatter(tf.ones([4, 2 + rank]), name="wrong")
-
-
-@pytest.mark.parametrize(
-    ("run", "mistake"), diagonal([at_once, in_function, in_session], [shape, dtype, columns, root, scattered])
-)
-def test_ranks_that_disagree(run: Callable[..., Any], mistake: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("run", "mistake"), diagonal([at_once, in_function, in_session], MISTAKES))
+def test_ranks_that_disagree(run: Callable[..., Any], mistake: str) -> None:
     """It is TensorFlow's FailedPreconditionError; eagerly ours as well; in a graph ours is known by its text."""
     if hvd.size() == 1:
         pytest.skip("one rank agrees with itself")
     with pytest.raises(tf.errors.FailedPreconditionError, match="Mismatched") as caught:
-        run(lambda: mistake(hvd, hvd.rank()))
+        run(lambda: MISTAKES[mistake](hvd.rank()))
     if run is at_once:
         assert isinstance(caught.value, hvd.HorovodInternalError)
     else:
