@@ -92,21 +92,33 @@ def step_alike(
     optimizer: Any,
     serial: nn.Module,
     reference: Any,
-    batch: Batch,
+    *passes: Batch,
     set_to_none: bool = True,
     tolerance: float = 1e-12,
     within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    uses: torch.Tensor | None = None,
+    factor: float = 1.0,
 ) -> None:
-    """One step, each rank on its part of the batch, ``within`` its backward, and the serial run on all: equal then."""
-    x, y = batch
+    """One step, each rank on its part of the batches, ``within`` its backward, and the serial run on all: equal then.
+
+    The rows that ``uses`` names take the extra layer, and ``factor`` is that of the ranks' losses.
+    """
     optimizer.zero_grad(set_to_none=set_to_none)
     reference.zero_grad(set_to_none=set_to_none)
-    with within():
-        mse(model, part(x), part(y)).backward()
+    for x, y in passes:
+        with within():
+            (factor * mse(model, part(x), part(y), **({} if uses is None else {"with_extra": part(uses)}))).backward()
+        mse(serial, x, y, **({} if uses is None else {"with_extra": uses})).backward()
     optimizer.step()
-    mse(serial, x, y).backward()
     reference.step()
     assert_equal(model, serial, tolerance)
+
+
+def one_step(model: nn.Module, optimizer: Any, batch: Batch) -> None:
+    """A rank's step on its part of a batch."""
+    optimizer.zero_grad()
+    mse(model, *map(part, batch)).backward()
+    optimizer.step()
 
 
 def run(
@@ -124,8 +136,8 @@ def run(
         options["groups"] = options["groups"](model)
     optimizer, reference = distributed(model, make, **options), make(serial.parameters())
     before = copy.deepcopy(serial.state_dict())
-    for x, y in batches(n, steps):
-        step_alike(model, optimizer, serial, reference, (x, y), set_to_none, tolerance)
+    for batch in batches(n, steps):
+        step_alike(model, optimizer, serial, reference, batch, set_to_none=set_to_none, tolerance=tolerance)
     changed = [name for name, value in serial.state_dict().items() if not torch.equal(value, before[name])]
     assert len(changed) >= 2, "the test trains nothing"
 

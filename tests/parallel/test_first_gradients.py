@@ -41,8 +41,7 @@ def test_after_wrapping(n: int) -> None:
 def test_a_gradient_that_is_there_stays(n: int) -> None:
     """Who wraps between backward and step keeps the gradients of that backward."""
     model, _ = twins()
-    x, y = next(batches(n))
-    mse(model, part(x), part(y)).backward()
+    mse(model, *map(part, next(batches(n)))).backward()
     before = model.head.weight.grad
     distributed(model)
     assert model.head.weight.grad is before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -47,39 +48,29 @@ def test_gradient_predivide_factor(factor: float | str, n: int) -> None:
     run(n, gradient_predivide_factor=float(n if factor == "n" else factor))
 
 
-@pytest.mark.parametrize("num_groups", quick([1, 2, 100], 2))
-def test_num_groups(num_groups: int, n: int) -> None:
-    """Gradients that travel in groups give the same result; more groups than parameters are as many as parameters."""
-    run(n, num_groups=num_groups)
+# More groups than parameters are as many as parameters; parameters in no list travel alone.
+GROUPS: dict[str, dict[str, Any]] = {
+    **{str(number): {"num_groups": number} for number in (1, 2, 100)},
+    "Horovod's other name for their number": {"groups": 2},
+    "an unused parameter": {
+        "groups": lambda m: [[m.head.weight, m.body.weight], [m.unused.weight, m.head.bias], [m.body.bias]]
+    },
+    "a frozen parameter": {"groups": lambda m: [[m.head.weight, m.frozen.weight, m.frozen.bias], []]},
+}
 
 
-def test_groups(n: int) -> None:
-    """Groups given as lists of parameters; those in no list travel alone, the unused one's group is no trap."""
-    run(n, groups=lambda m: [[m.head.weight, m.body.weight], [m.unused.weight, m.head.bias], [m.body.bias]])
-
-
-def test_groups_with_a_frozen_parameter(n: int) -> None:
-    """A frozen parameter in a group does not make the others wait for it."""
-    run(n, groups=lambda m: [[m.head.weight, m.frozen.weight, m.frozen.bias], [m.frozen.bias][:0]])
-
-
-def test_groups_as_a_number(n: int) -> None:
-    """Horovod takes a number for ``groups`` as well: it is the number of groups."""
-    run(n, groups=2)
+@pytest.mark.parametrize("groups", quick(GROUPS, "2", *list(GROUPS)[3:]))
+def test_groups(groups: str, n: int) -> None:
+    """Gradients that travel in groups give the same result; the others do not wait for what is unused or frozen."""
+    run(n, **GROUPS[groups])
 
 
 def test_op_sum(n: int) -> None:
     """With op=Sum and the loss divided by n, the result is the same."""
     model, serial = twins()
     optimizer, reference = distributed(model, op=hvd.Sum), MAKES["SGD"](serial.parameters())
-    for x, y in batches(n, 5):
-        optimizer.zero_grad()
-        reference.zero_grad()
-        (mse(model, part(x), part(y)) / n).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial)
+    for batch in batches(n, 5):
+        step_alike(model, optimizer, serial, reference, batch, factor=1 / n)
 
 
 def test_without_names(n: int) -> None:
@@ -131,16 +122,9 @@ def test_a_parameter_that_one_rank_uses(make: str, where: str, n: int) -> None:
     """Only some rows use a layer, so on most ranks it has no gradient: they contribute zeros."""
     model, serial = twins()
     optimizer, reference = distributed(model, MAKES[make]), MAKES[make](serial.parameters())
-    for step, (x, y) in enumerate(batches(n)):
+    for step, batch in enumerate(batches(n)):
         user = {"last rank": n - 1, "first rank": 0, "alternating": step % (n + 1)}[where]  # rank n: nobody
-        uses = torch.arange(len(x)) % n == user
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y), with_extra=part(uses)).backward()
-        optimizer.step()
-        mse(serial, x, y, with_extra=uses).backward()
-        reference.step()
-        assert_equal(model, serial)
+        step_alike(model, optimizer, serial, reference, batch, uses=torch.arange(ROWS * n) % n == user)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +136,8 @@ def test_backward_passes_per_step(passes: int, options: dict[str, Any], n: int) 
     optimizer = distributed(model, backward_passes_per_step=passes, **options)
     reference = MAKES["SGD"](serial.parameters())
     data = list(batches(n, STEPS * passes // 2))
-    for start in range(0, len(data), passes):
-        optimizer.zero_grad()
-        reference.zero_grad()
-        for x, y in data[start : start + passes]:  # the last step may have fewer passes
-            mse(model, part(x), part(y)).backward()
-            mse(serial, x, y).backward()
-        optimizer.step()
-        reference.step()
-        assert_equal(model, serial)
+    for start in range(0, len(data), passes):  # the last step may have fewer passes
+        step_alike(model, optimizer, serial, reference, *data[start : start + passes])
 
 
 def test_backward_passes_changed_between_steps(n: int) -> None:
@@ -170,15 +147,7 @@ def test_backward_passes_changed_between_steps(n: int) -> None:
     data = batches(n)
     for passes in (1, 3, 2, 1):
         optimizer.set_backward_passes_per_step(passes)
-        optimizer.zero_grad()
-        reference.zero_grad()
-        for _ in range(passes):
-            x, y = next(data)
-            mse(model, part(x), part(y)).backward()
-            mse(serial, x, y).backward()
-        optimizer.step()
-        reference.step()
-        assert_equal(model, serial)
+        step_alike(model, optimizer, serial, reference, *itertools.islice(data, passes))
 
 
 def test_add_param_group_and_unfreeze(n: int) -> None:
@@ -186,7 +155,7 @@ def test_add_param_group_and_unfreeze(n: int) -> None:
     model, serial = twins()
     optimizer = hvd.DistributedOptimizer(MAKES["SGD"](model.body.parameters()))
     reference = MAKES["SGD"](serial.body.parameters())
-    for step, (x, y) in enumerate(batches(n, 16)):
+    for step, batch in enumerate(batches(n, 16)):
         for net, its in ((model, optimizer), (serial, reference)):
             if step == 3:
                 its.add_param_group({"params": net.head.parameters(), "lr": 0.2})
@@ -197,26 +166,18 @@ def test_add_param_group_and_unfreeze(n: int) -> None:
                 net.head.requires_grad_(False)
             if step == 14:
                 net.head.requires_grad_(True)
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        for name in ("body.weight", "body.bias", "head.weight", "head.bias", "frozen.weight", "frozen.bias"):
-            mine, its = model.get_parameter(name), serial.get_parameter(name)
-            assert torch.allclose(mine, its, rtol=0, atol=1e-12), (step, name)
+        step_alike(model, optimizer, serial, reference, batch)
 
 
 def test_unfreeze_a_parameter_of_the_optimizer(n: int) -> None:
     """All parameters are given to the optimizer at once; some are unfrozen later (fine-tuning)."""
     model, serial = twins()
     optimizer, reference = distributed(model), MAKES["SGD"](serial.parameters())
-    for step, (x, y) in enumerate(batches(n)):
+    for step, batch in enumerate(batches(n)):
         if step == 5:
             model.frozen.requires_grad_(True)
             serial.frozen.requires_grad_(True)
-        step_alike(model, optimizer, serial, reference, (x, y))
+        step_alike(model, optimizer, serial, reference, batch)
 
 
 def test_clipping(n: int) -> None:
@@ -286,16 +247,10 @@ def test_learning_rate_scheduler(make: str, scheduled: str, n: int) -> None:
         optimizer = hvd.DistributedOptimizer(inner, named_parameters=model.named_parameters())
     reference = MAKES[make](serial.parameters())
     its_scheduler = schedule(reference)
-    for x, y in batches(n, 6):
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
+    for batch in batches(n, 6):
+        step_alike(model, optimizer, serial, reference, batch)
         scheduler.step()
-        mse(serial, x, y).backward()
-        reference.step()
         its_scheduler.step()
-        assert_equal(model, serial)
         assert optimizer.param_groups[0]["lr"] == reference.param_groups[0]["lr"] == scheduler.get_last_lr()[0]
 
 

@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from serial import (
     distributed,
     goes_on,
     mse,
+    one_step,
     part,
     step_alike,
     train_alike,
@@ -80,8 +82,7 @@ def test_zero_grad_keeps_the_memory(n: int) -> None:
     """zero_grad(set_to_none=False) fills with zeros in place, through step() as well; True drops the gradients."""
     model, _ = twins()
     optimizer = distributed(model)
-    x, y = next(batches(n))
-    mse(model, part(x), part(y)).backward()
+    mse(model, *map(part, next(batches(n)))).backward()
     place = model.head.weight.grad.data_ptr()
     optimizer.step()
     optimizer.zero_grad(set_to_none=False)
@@ -100,8 +101,7 @@ def test_step_hooks(n: int) -> None:
     calls: list[str] = []
     optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
     optimizer.register_step_post_hook(lambda *_: calls.append("after"))
-    x, y = next(batches(n))
-    mse(model, part(x), part(y)).backward()
+    mse(model, *map(part, next(batches(n)))).backward()
     optimizer.step()
     assert calls == ["before", "after"]
 
@@ -144,8 +144,7 @@ def test_an_optimizer_that_was_replaced_says_so(op: Any, n: int) -> None:
     """It would step with gradients that are another one's: it raises, and the new one works."""
     model, _ = twins()
     old, new = distributed(model, op=op), distributed(model)
-    x, y = next(batches(n))
-    mse(model, part(x), part(y)).backward()
+    mse(model, *map(part, next(batches(n)))).backward()
     with pytest.raises(RuntimeError, match="has taken over"):
         old.step()
     new.step()
@@ -176,12 +175,10 @@ def test_two_models_in_unlike_order_are_not_mixed(options: dict[str, Any], first
     optimizers = [distributed(model, **options) for model in models]
 
     def train() -> None:
-        for step, (x, y) in enumerate(batches(n, 5)):
+        for step, batch in enumerate(batches(n, 5)):
             swapped = step >= first and rank == 0
             for model, optimizer in list(zip(models, optimizers, strict=True))[:: -1 if swapped else 1]:
-                optimizer.zero_grad()
-                mse(model, part(x), part(y)).backward()
-                optimizer.step()
+                one_step(model, optimizer, batch)
 
     with pytest.raises(MismatchError, match=r"(?s)Two optimizers have parameters of this name.*in the same order"):
         train()
@@ -231,19 +228,12 @@ def test_a_step_more_than_another_rank_is_named_once(
     """An interrupt comes to one rank when it has the results, and to the other after its step."""
     model, _ = twins()
     optimizer = distributed(model, **options)
-    mine = optimizer._distributed
-
-    def step() -> None:
-        optimizer.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-
-    x, y = next(iter(batches(n, 1)))
+    step = partial(one_step, model, optimizer, next(batches(n)))
     for _ in range(3):
         step()
     with monkeypatch.context() as patch:
         if rank == 1:
-            patch.setattr(mine.steps, "step", stop)
+            patch.setattr(optimizer._distributed.steps, "step", stop)
         interrupted_cell(step)
     with pytest.raises(MismatchError, match=r"(?s)Mismatched steps: .*ranks? 0.*: 4 steps\n  rank 1: 3 steps\n"):
         step()
@@ -308,10 +298,8 @@ def test_a_dropped_model_is_freed(compression: str, n: int) -> None:
     """Model and optimizer are gone as soon as nobody refers to them, without the garbage collector."""
     model, _ = twins()
     optimizer = distributed(model, compression=getattr(hvd.Compression, compression), num_groups=2)
-    for x, y in batches(n, 3):
-        optimizer.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
+    for batch in batches(n, 3):
+        one_step(model, optimizer, batch)
     momentum = optimizer.state[model.head.weight]["momentum_buffer"]
     gone = [weakref.ref(each) for each in (model, model.head.weight, momentum, optimizer)]
     del momentum, model, optimizer
@@ -329,11 +317,9 @@ def test_a_dropped_optimizer_leaves_the_model_alone(n: int) -> None:
     plain = MAKES["SGD"](model.parameters())
     alone = copy.deepcopy(model)
     its = MAKES["SGD"](alone.parameters())
-    for x, y in batches(n, 3):
+    for batch in batches(n, 3):
         for net, one in ((model, plain), (alone, its)):
-            one.zero_grad()
-            mse(net, part(x), part(y)).backward()
-            one.step()
+            one_step(net, one, batch)
     assert_equal(model, alone, 0.0)
 
 
@@ -358,12 +344,7 @@ def test_parameters_that_are_the_model_s_no_longer(first: int, mode: str, n: int
         hvd.shard_parameters(model)
     # Adasum takes a power of two ranks.
     optimizer = distributed(model, **({} if mode == "Adasum" and n & (n - 1) else MODES[mode]))
-
-    def step() -> None:
-        optimizer.zero_grad()
-        mse(model, *map(part, next(batches(n)))).backward()
-        optimizer.step()
-
+    step = partial(one_step, model, optimizer, next(batches(n)))
     for _ in range(first):
         step()
     if mode not in ("gradients", "parameters"):  # there all ranks make equally many passes
@@ -475,51 +456,38 @@ def test_too_many_backward_passes(n: int) -> None:
     goes_on(n, model, optimizer)
 
 
-def _clip(param: Any) -> None:
-    nn.utils.clip_grad_norm_([param], 1e-3)
-
-
-def _replace(param: Any) -> None:
-    param.grad = param.grad * 0.5
-
-
-def _give_other_memory(param: Any) -> None:
-    param.grad.data = param.grad * 0.5
-
-
-def _remove(param: Any) -> None:
-    param.grad = None
-
-
-def _change_data(param: Any) -> None:
-    param.grad.data.mul_(0.5)
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "clip": lambda param: nn.utils.clip_grad_norm_([param], 1e-3),
+    "replace": lambda param: setattr(param, "grad", param.grad * 0.5),
+    "give other memory": lambda param: setattr(param.grad, "data", param.grad * 0.5),
+    "remove": lambda param: setattr(param, "grad", None),
+    "change data": lambda param: param.grad.data.mul_(0.5),
+}
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
     ("change", "before"),
     [
-        *((_clip, 0), (_replace, 3), (_give_other_memory, 3), (_remove, 0), (_change_data, 0)),
-        *(once_more(*each) for each in ((_clip, 3), (_replace, 0), (_give_other_memory, 0), (_remove, 3))),
+        *(("clip", 0), ("replace", 3), ("give other memory", 3), ("remove", 0), ("change data", 0)),
+        *(once_more(*each) for each in (("clip", 3), ("replace", 0), ("give other memory", 0), ("remove", 3))),
     ],
 )
-def test_gradients_that_are_changed_on_their_way(change: Callable[[Any], None], before: int, n: int) -> None:
+def test_gradients_that_are_changed_on_their_way(change: str, before: int, n: int) -> None:
     """A change without synchronize() is an error on every rank, not weights that differ; then training goes on.
 
     In place or not, by name (before the first step) or in buckets.
     """
     model, _ = twins()
     optimizer = distributed(model)
-    *first, (x, y) = batches(n, before + 1)
-    for each in first:
-        optimizer.zero_grad()
-        mse(model, *map(part, each)).backward()
-        optimizer.step()
+    *first, last = batches(n, before + 1)
+    for batch in first:
+        one_step(model, optimizer, batch)
     optimizer.zero_grad()
-    mse(model, part(x), part(y)).backward()
+    mse(model, *map(part, last)).backward()
     for param in model.parameters():
         if param.grad is not None:
-            change(param)
+            CHANGES[change](param)
     with pytest.raises(RuntimeError, match=r"was changed .* Call optimizer\.synchronize\(\) after backward"):
         optimizer.step()
     goes_on(n, model, optimizer)
