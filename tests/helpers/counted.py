@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.job.api import barrier
 from workbench.job.context import HOLDER
 
 
@@ -49,3 +50,13 @@ def counted() -> Iterator[Sent]:
     finally:
         for name in before:
             delattr(link, name)
+
+
+def bytes_sent(make_step: Callable[[], None]) -> int:
+    """Of all collectives of a step, from the recorder."""
+    barrier()
+    recorder = HOLDER.get().timeline.recorder
+    before = recorder.snapshot(1)["collectives"][-1]["index"]
+    make_step()
+    barrier()
+    return sum(one["bytes"] for one in recorder.snapshot(200)["collectives"] if one["index"] > before)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from serial import MAKES, batches, mse, part, train_alike, twins
+from counted import bytes_sent
+from serial import MAKES, batches, mse, one_step, train_alike, twins
 from thorough import diagonal
 from torch import nn
 
 import workbench.torch as hvd
 from workbench.errors import CollectiveError, MismatchError
-from workbench.job.context import HOLDER
 
 Wrap = Callable[[torch.optim.Optimizer], Any]
 ALIKE: dict[str, Wrap] = {
@@ -34,10 +35,8 @@ def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
 
 def train(model: nn.Module, optimizer: Any, steps: int, n: int, first: int = 0) -> None:
     """Each rank on its part of every batch."""
-    for x, y in list(batches(n, first + steps))[first:]:
-        optimizer.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
+    for batch in list(batches(n, first + steps))[first:]:
+        one_step(model, optimizer, batch)
 
 
 def flat(model: nn.Module) -> torch.Tensor:
@@ -100,12 +99,7 @@ def test_between_two_exchanges_the_ranks_go_their_own_ways(wrap: str, n: int) ->
     model, _ = twins()
     optimizer = BOTH[wrap](sgd(model))
     for step in range(10):
-        hvd.barrier()
-        recorder = HOLDER.get().timeline.recorder
-        before = recorder.snapshot(1)["collectives"][-1]["index"]
-        train(model, optimizer, 1, n, first=step)
-        hvd.barrier()
-        sent = sum(one["bytes"] for one in recorder.snapshot(50)["collectives"] if one["index"] > before)
+        sent = bytes_sent(partial(train, model, optimizer, 1, n, first=step))
         exchanged = 8 * sum(param.numel() for param in model.parameters() if param.requires_grad)
         few = 1000  # who begins, and how many steps it were
         assert (sent > exchanged) == ((step + 1) % 4 == 0)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from counted import bytes_sent
 from serial import batches, distributed, mse, part, run, twins
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.job.context import HOLDER
 from workbench.torch.low_communication.powersgd import PowerSGDCompression
 
 M, N = 12, 9
@@ -56,16 +56,6 @@ class Sent:
 def mean(step: int, n: int, columns: int | None = None) -> torch.Tensor:
     """The average over all ranks, computed on each."""
     return torch.stack([gradient(step, rank, columns) for rank in range(n)]).mean(0)
-
-
-def bytes_sent(make_step: Any) -> int:
-    """Of all collectives of a step, from the recorder."""
-    hvd.barrier()
-    recorder = HOLDER.get().timeline.recorder
-    before = recorder.snapshot(1)["collectives"][-1]["index"]
-    make_step()
-    hvd.barrier()
-    return sum(one["bytes"] for one in recorder.snapshot(200)["collectives"] if one["index"] > before)
 
 
 @pytest.mark.parametrize("rank", [9, 12, 100])
@@ -291,20 +281,23 @@ def test_after_a_new_init(n: int) -> None:
     assert (-sent.weight.detach() + sent.left_out() - total).abs().max() < 1e-10
 
 
-@pytest.mark.parametrize("op", [hvd.Adasum, hvd.Min, hvd.Max, hvd.Product])
-def test_other_ops_are_refused(op: Any, n: int) -> None:
-    """Factors of sums are no factors of these."""
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        *(
+            ({"op": op}, "powersgd works only with op=Average or Sum")
+            for op in (hvd.Adasum, hvd.Min, hvd.Max, hvd.Product)
+        ),
+        ({"sharded": True}, "sharded=True works only with .*without .*compression"),
+        ({"overlap_forward": True}, "overlap_forward=True works only with .*without .*compression"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_go_with_it(option: dict[str, Any], words: str, n: int) -> None:
+    """Each is refused at once: factors of sums are no factors of other ops."""
     weight = nn.Parameter(torch.ones(2, 2))
-    with pytest.raises(ValueError, match="powersgd works only with op=Average or Sum"):
-        hvd.DistributedOptimizer(torch.optim.SGD([weight]), compression=hvd.Compression.powersgd(1), op=op)
-
-
-@pytest.mark.parametrize("option", ["sharded", "overlap_forward"])
-def test_options_that_do_not_go_with_it(option: str, n: int) -> None:
-    """Each is refused at once."""
-    weight = nn.Parameter(torch.ones(2, 2))
-    with pytest.raises(ValueError, match=f"{option}=True works only with .*without .*compression"):
-        hvd.DistributedOptimizer(torch.optim.SGD([weight]), compression=hvd.Compression.powersgd(1), **{option: True})
+    with pytest.raises(ValueError, match=words):
+        hvd.DistributedOptimizer(torch.optim.SGD([weight]), compression=hvd.Compression.powersgd(1), **option)
 
 
 def test_verbs_refuse_it(n: int) -> None:
