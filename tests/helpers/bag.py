@@ -7,8 +7,7 @@ are equal but for rounding.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -149,14 +148,27 @@ class Pair:
             for i in range(passes):
                 bag.loss(ranks, step + 100 * i, self.n, self.members).backward()
 
-    def step(self, step: int, zero: str = "optimizer, to None", passes: int = 1) -> None:
-        """One step of both; then they are equal."""
+    def zero_grad(self, zero: str = "optimizer, to None") -> None:
+        """Of both."""
         for bag, optimizer, _ in self.both():
             ZEROS[zero](bag, optimizer)
-        self.backward(step, passes)
+
+    def both_step(self) -> None:
+        """The two optimizers'."""
         for _, optimizer, _ in self.both():
             optimizer.step()
+
+    def step(self, step: int, zero: str = "optimizer, to None", passes: int = 1) -> None:
+        """One step of both; then they are equal."""
+        self.zero_grad(zero)
+        self.backward(step, passes)
+        self.both_step()
         self.check(step)
+
+    def go_on(self, steps: Iterable[int]) -> None:
+        """These steps of both."""
+        for step in steps:
+            self.step(step)
 
     def check(self, step: int) -> None:
         """All parameters and gradients are the serial run's; with ``sharded``, a step may have used gradients up."""
@@ -181,9 +193,3 @@ class Pair:
                     assert torch.allclose(other, value, rtol=0, atol=TOLERANCE), (number, key)
                 else:
                     assert other == value, (number, key)
-
-    def twin_again(self) -> None:
-        """Make the serial one anew from the distributed one's parameters and state. All ranks call it."""
-        self.twin.load_state_dict(self.bag.state_dict())
-        self.reference = self.make(self.groups(self.twin))
-        self.reference.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))

@@ -61,11 +61,6 @@ class Mixed(nn.Module):
         return torch.cat([self.last(h), self.narrow(x.float()).double()], dim=1)
 
 
-def mixed() -> nn.Module:
-    """See the class."""
-    return Mixed()
-
-
 class Checkpointed(nn.Module):
     """Its blocks are computed again amid backward."""
 
@@ -83,11 +78,6 @@ class Checkpointed(nn.Module):
         for block in self.blocks:
             h = h + checkpoint(block, h, use_reentrant=False)
         return self.last(h)
-
-
-def checkpointed() -> nn.Module:
-    """See the class."""
-    return Checkpointed()
 
 
 def batch(step: int, ranks: Iterable[int], n: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -134,8 +134,7 @@ def test_gradients_given_by_hand(n: int, job_with: Callable[..., None]) -> None:
                         if step % 2
                         else (values.flip(0) if values.dim() else values) * factor
                     )
-        for _, optimizer, _ in pair.both():
-            optimizer.step()
+        pair.both_step()
         pair.check(step)
 
 
@@ -144,14 +143,12 @@ def test_gradients_that_are_changed_on_their_way(n: int, job_with: Callable[...,
     """Whoever writes to a gradient that is in a bucket on its way is told its name; the next steps are right."""
     job_with(**SMALL)
     pair = Pair(n)
-    for step in range(4):
-        pair.step(step)
+    pair.go_on(range(4))
     pair.optimizer.zero_grad()
     pair.bag.freeze(0)
     pair.bag.loss([hvd.rank()], 0, n).backward()
     pair.bag.get_parameter("always").grad.mul_(2.0)
     with pytest.raises(RuntimeError, match="gradient of 'always' was changed while it was being sent"):
         pair.optimizer.step()
-    for step in range(4, STEPS):
-        pair.step(step)
+    pair.go_on(range(4, STEPS))
     pair.check_state()

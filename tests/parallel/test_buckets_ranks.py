@@ -55,8 +55,7 @@ def test_every_implementation(which: int, mode: str, n: int, job_with: Callable[
     job_with(**SMALL)
     kind, more = IMPLEMENTATIONS[which]
     pair = Pair(n, maker(kind, **more), **MODES[mode])
-    for step in range(5):
-        pair.step(step)
+    pair.go_on(range(5))
     pair.check_state()
 
 
@@ -74,8 +73,7 @@ def test_any_size_of_bucket(mode: str, nbytes: int, make: str, n: int, job_with:
     """Without buckets, with one for each gradient, and with a few, all over the data plane: the same numbers."""
     job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
     pair = Pair(n, MAKES[make], **MODES[mode])
-    for step in range(STEPS):
-        pair.step(step)
+    pair.go_on(range(STEPS))
     pair.check_state()
     if n > 1 and mode == "buckets":
         buckets = set(pair.optimizer._distributed.grads.buckets.values())
@@ -97,12 +95,10 @@ def test_groups_and_a_scheduler(mode: str, tensor: bool, n: int) -> None:
     schedulers = [torch.optim.lr_scheduler.StepLR(one, 2, 0.5) for one in (pair.optimizer, pair.reference)]
     for step in range(STEPS):
         pair.backward(step)
-        for _, optimizer, _ in pair.both():
-            optimizer.step()
+        pair.both_step()
         for scheduler in schedulers:
             scheduler.step()
-        for _, optimizer, _ in pair.both():
-            optimizer.zero_grad()
+        pair.zero_grad()
     pair.check(STEPS)
     pair.check_state()
 
@@ -122,8 +118,7 @@ def test_a_process_set(mode: str, first: int, rank: int, n: int, job_with: Calla
     members = list(range(first, n)) if first else list(range(n - 1))
     few = hvd.add_process_set(members)
     pair = Pair(n, MAKES["Adam"], among=members if rank in members else [rank], process_set=few, **MODES[mode])
-    for step in range(STEPS):
-        pair.step(step)
+    pair.go_on(range(STEPS))
     if rank in members:
         pair.check_state()
     if mode == "buckets":

@@ -32,11 +32,9 @@ def later(module: nn.Module) -> list[str]:
 def train(pair: Pair, steps: int = STEPS, zero: str = "optimizer, to None", passes: int = 1) -> None:
     """So many steps, and nobody looks in between but the next forward pass."""
     for step in range(steps):
-        for bag, optimizer, _ in pair.both():
-            ZEROS[zero](bag, optimizer)
+        pair.zero_grad(zero)
         pair.backward(step, passes)
-        for _, optimizer, _ in pair.both():
-            optimizer.step()
+        pair.both_step()
 
 
 @pytest.mark.parametrize(("make", "zero", "passes", "settings"), diagonal(MAKES, ZEROS, [1, 3], [SMALL, TINY], most=2))
@@ -90,8 +88,7 @@ def test_whoever_looks_sees_the_update(n: int) -> None:
     """Between step() and the next forward pass, and within no_grad() and inference_mode(), too."""
     pair = Pair(n, overlap_forward=True)
     for step, look in enumerate([*LOOKS, *LOOKS]):  # each in two of the modes
-        for _, optimizer, _ in pair.both():
-            optimizer.zero_grad()
+        pair.zero_grad()
         pair.backward(step)
         for bag, optimizer, _ in pair.both():
             optimizer.step()
@@ -194,8 +191,7 @@ def test_clipping_and_closures(make: str, n: int) -> None:
                 bag.freeze(step)
                 optimizer.step(lambda now=(bag, optimizer, ranks, step): closure(*now))
             continue
-        for _, optimizer, _ in pair.both():
-            optimizer.zero_grad()
+        pair.zero_grad()
         pair.backward(step)
         if step % 3 == 1:
             pair.optimizer.synchronize()

@@ -17,12 +17,6 @@ from torch import nn
 import workbench.torch as hvd
 
 
-def steps(pair: Pair, first: int, last: int) -> None:
-    """Some steps of both."""
-    for step in range(first, last):
-        pair.step(step)
-
-
 @pytest.mark.parametrize(("who", "sharded"), diagonal(["last", "first", "all"], [True, "gradients"], most=1))
 def test_weights_that_are_swapped_and_back(who: str, sharded: bool | str, rank: int, n: int) -> None:
     """An evaluation with other weights, on all ranks or on one, leaves the training and the other ranks alone."""
@@ -59,45 +53,38 @@ def test_weights_that_all_ranks_change(sharded: bool | str, n: int) -> None:
 
 @pytest.mark.parametrize(("dropped", "later"), diagonal([False, True], [{"sharded": False}, {"sharded": True}]))
 def test_another_optimizer_takes_over(later: dict[str, Any], dropped: bool, n: int) -> None:
-    """Made again for the same model, sharded or not, also when the first one is gone."""
+    """Made again for the same model, sharded or not, also when the first one is gone; else that says so."""
     pair = Pair(n, sharded=True)
-    steps(pair, 0, 3)
+    pair.go_on(range(3))
+    old = None if dropped else pair.optimizer
     if dropped:
         del pair.optimizer
         gc.collect()
     pair.wrap(**later)
     pair.reference = pair.make(pair.twin.parameters())
-    steps(pair, 3, STEPS)
-    pair.check_state()
-
-
-def test_the_first_one_says_that_it_was_replaced(n: int) -> None:
-    """It raises, and the new one works."""
-    pair = Pair(n, sharded=True)
-    steps(pair, 0, 3)
-    old = pair.optimizer
-    pair.wrap()
-    pair.reference = pair.make(pair.twin.parameters())
-    if n > 1:
+    if old is not None and n > 1:
         with pytest.raises(RuntimeError, match="has taken over"):
             old.step()
         with pytest.raises(ValueError, match="sharded already: make a new torch optimizer"):
             hvd.DistributedOptimizer(old, pair.bag.named_parameters())
-    steps(pair, 3, STEPS)
+    pair.go_on(range(3, STEPS))
+    pair.check_state()
+
+
+WHOLE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")  # those of torch that look at more than one element
 
 
 @pytest.mark.parametrize(
-    "name", ["LBFGS", "Adafactor", "Muon", "SparseAdam"]
-)  # those of torch that look at more than one element
-def test_optimizers_that_need_whole_parameters(name: str, n: int) -> None:
+    ("name", "sharded"), [("LBFGS", "gradients"), ("LBFGS", "parameters"), *((name, True) for name in WHOLE)]
+)
+def test_optimizers_that_need_whole_parameters(name: str, sharded: bool | str, n: int) -> None:
     """They are refused by name, with the list of those that do not."""
     if not hasattr(torch.optim, name):
         pytest.skip(f"this torch has no {name}")
     inner = getattr(torch.optim, name)([nn.Parameter(torch.ones(2, 2))])
-    with pytest.raises(
-        ValueError, match=rf"slices of parameters, and {name} may need whole ones. Use one of SGD, Adam"
-    ):
-        hvd.DistributedOptimizer(inner, sharded=True)
+    words = f"sharded={sharded!r} updates slices of parameters, and {name} may need whole ones. Use one of SGD, Adam"
+    with pytest.raises(ValueError, match=words):
+        hvd.DistributedOptimizer(inner, sharded=sharded)
 
 
 def test_a_class_of_one_s_own(n: int) -> None:
@@ -131,9 +118,8 @@ def test_a_class_of_one_s_own(n: int) -> None:
 def test_options_that_do_not_go_with_it(options: dict[str, Any], n: int) -> None:
     """Each is refused at once."""
     inner = torch.optim.SGD([nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))], lr=0.1)
-    with pytest.raises(
-        ValueError, match=r"sharded=True works only with op=Average, without compression and without groups"
-    ):
+    words = "sharded=True works only with op=Average, without compression and without groups"
+    with pytest.raises(ValueError, match=words):
         hvd.DistributedOptimizer(inner, sharded=True, **options)
 
 
@@ -157,7 +143,7 @@ def test_grad_scaler_is_refused(n: int) -> None:
 def test_a_model_that_is_moved(n: int) -> None:
     """When a parameter gets other memory, the update would miss the model: an error says so, and what to do."""
     pair = Pair(n, sharded=True)
-    steps(pair, 0, 3)
+    pair.go_on(range(3))
     if n == 1:
         return
     pair.bag._apply(lambda tensor: tensor.clone())
@@ -168,14 +154,14 @@ def test_a_model_that_is_moved(n: int) -> None:
     pair.reference.zero_grad()
     pair.wrap()
     pair.reference = pair.make(pair.twin.parameters())
-    steps(pair, 3, STEPS)
+    pair.go_on(range(3, STEPS))
 
 
 @pytest.mark.ranks(2)
 def test_another_job(n: int, job_with: Callable[..., None]) -> None:
     """After shutdown() and init() its state is gone with the other ranks: it says so, and a new one takes over."""
     pair = Pair(n, MAKES["Adam"], sharded=True)
-    steps(pair, 0, 4)
+    pair.go_on(range(4))
     state = pair.optimizer.state_dict()
     job_with()
     pair.optimizer.zero_grad()
@@ -185,7 +171,7 @@ def test_another_job(n: int, job_with: Callable[..., None]) -> None:
         pair.optimizer.step()
     pair.wrap()
     pair.optimizer.load_state_dict(state)
-    steps(pair, 4, STEPS)
+    pair.go_on(range(4, STEPS))
     pair.check_state()
 
 
@@ -194,7 +180,7 @@ def test_another_job(n: int, job_with: Callable[..., None]) -> None:
 def test_a_rank_that_raises_amid_a_step(who: str, when: str, rank: int, n: int) -> None:
     """Its exception ends the step on all ranks, none hangs, and the ranks train on from a checkpoint."""
     pair = Pair(n, MAKES["Adam"], sharded=True)
-    steps(pair, 0, 4)
+    pair.go_on(range(4))
     weights = {name: value.clone() for name, value in pair.bag.state_dict().items()}
     state = copy.deepcopy(pair.optimizer.state_dict())
     hvd.barrier()
@@ -216,5 +202,5 @@ def test_a_rank_that_raises_amid_a_step(who: str, when: str, rank: int, n: int) 
     pair.bag.load_state_dict(weights)
     pair.optimizer.load_state_dict(state)
     hvd.barrier()
-    steps(pair, 4, STEPS)
+    pair.go_on(range(4, STEPS))
     pair.check_state()

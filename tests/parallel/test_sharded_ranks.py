@@ -27,8 +27,7 @@ def test_clipping(make: str, zero: str, n: int) -> None:
     """
     pair = Pair(n, MAKES[make], sharded=True)
     for step in range(STEPS):
-        for bag, optimizer, _ in pair.both():
-            ZEROS[zero](bag, optimizer)
+        pair.zero_grad(zero)
         pair.backward(step)
         pair.optimizer.synchronize()
         norms = [nn.utils.clip_grad_norm_(bag.parameters(), 0.5).item() for bag, _, _ in pair.both()]

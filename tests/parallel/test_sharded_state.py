@@ -51,8 +51,7 @@ def test_a_checkpoint_is_a_plain_optimizers(name: str, n: int) -> None:
     """It survives torch.save, loads into a plain optimizer, and this one then trains on as the serial run does."""
     make = ALL_MAKES[name]
     pair = Pair(n, make, sharded=True)
-    for step in range(STEPS):
-        pair.step(step)
+    pair.go_on(range(STEPS))
     saved = io.BytesIO()
     torch.save((pair.bag.state_dict(), pair.optimizer.state_dict()), saved)
     saved.seek(0)
@@ -75,8 +74,7 @@ def test_a_checkpoint_is_a_plain_optimizers(name: str, n: int) -> None:
 def test_a_plain_checkpoint_is_loaded(name: str, when: int, n: int) -> None:
     """Before the first step, after it, and amid training: the next steps are those of who wrote the checkpoint."""
     pair = Pair(n, ALL_MAKES[name], sharded=True)
-    for step in range(when):
-        pair.step(step)
+    pair.go_on(range(when))
     other = Bag()
     writer = ALL_MAKES[name](other.parameters())
     for step in range(4):
@@ -90,8 +88,7 @@ def test_a_plain_checkpoint_is_loaded(name: str, when: int, n: int) -> None:
         optimizer.load_state_dict(copy.deepcopy(writer.state_dict()))
     hvd.barrier()
     pair.check_state()
-    for step in range(when, when + 4):
-        pair.step(step)
+    pair.go_on(range(when, when + 4))
     pair.check_state()
 
 
@@ -108,9 +105,10 @@ def test_a_checkpoint_goes_from_one_to_the_next(make: str, n: int) -> None:
     pair.check_state()
 
 
-def test_what_is_added_later_is_in_the_checkpoint(n: int) -> None:
-    """A group of further parameters is updated as a whole on every rank, and saved and loaded with the others."""
-    pair = Pair(n, MAKES["Adam"], lambda bag: [*bag.parameters()][:4], sharded=True)
+@pytest.mark.parametrize("sharded", [True, "gradients"])
+def test_what_is_added_later_is_in_the_checkpoint(sharded: bool | str, n: int) -> None:
+    """A group of further parameters is updated as a whole on every rank, or divided, and saved with the others."""
+    pair = Pair(n, MAKES["Adam"], lambda bag: [*bag.parameters()][:4], sharded=sharded)
     for step in range(STEPS):
         if step == 4:
             for bag, optimizer, _ in pair.both():
@@ -118,14 +116,10 @@ def test_what_is_added_later_is_in_the_checkpoint(n: int) -> None:
         if step == 6:
             state = pair.optimizer.state_dict()
             pair.optimizer.load_state_dict(copy.deepcopy(state))
-        for _, optimizer, _ in pair.both():
-            optimizer.zero_grad()
-        for bag in (pair.bag, pair.twin):
-            for param in [*bag.parameters()][4:]:
-                param.grad = None
+        pair.zero_grad()
+        pair.zero_grad("model")
         pair.backward(step)
-        for _, optimizer, _ in pair.both():
-            optimizer.step()
+        pair.both_step()
         for (name, mine), its in zip(pair.bag.named_parameters(), pair.twin.parameters(), strict=True):
             assert torch.allclose(mine, its, rtol=0, atol=1e-12), (step, name)
     pair.check_state()
@@ -135,8 +129,7 @@ def test_what_is_added_later_is_in_the_checkpoint(n: int) -> None:
 def test_one_rank_s_state_for_all(when: int, n: int) -> None:
     """broadcast_optimizer_state takes the root's checkpoint to all ranks, whose parts it is then cut into."""
     pair = Pair(n, MAKES["Adam"], sharded=True)
-    for step in range(when):
-        pair.step(step)
+    pair.go_on(range(when))
     if when == 0:  # only the last rank has read a checkpoint
         pair.reference.zero_grad()
         pair.twin.loss(range(n), 0, n).backward()
@@ -146,14 +139,12 @@ def test_one_rank_s_state_for_all(when: int, n: int) -> None:
             pair.optimizer.load_state_dict(copy.deepcopy(pair.reference.state_dict()))
     hvd.broadcast_parameters(pair.bag.state_dict(), root_rank=n - 1)
     hvd.broadcast_optimizer_state(pair.optimizer, root_rank=n - 1)
-    for step in range(when + 1, when + 5):
-        pair.step(step)
+    pair.go_on(range(when + 1, when + 5))
     pair.check_state()
 
 
 def test_all_ranks_have_one_fingerprint(n: int) -> None:
     """fingerprint() of a sharded optimizer compares the whole state, which is one on all ranks."""
     pair = Pair(n, MAKES["Adam"], sharded=True)
-    for step in range(4):
-        pair.step(step)
+    pair.go_on(range(4))
     assert workbench.fingerprint(pair.bag, pair.optimizer)

@@ -181,14 +181,6 @@ def test_options_that_do_not_go_with_it(stage: str, options: dict[str, Any], nam
         hvd.DistributedOptimizer(inner, sharded=stage, **options)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_optimizers_that_need_whole_parameters(stage: str, n: int) -> None:
-    """They are refused by name."""
-    inner = torch.optim.LBFGS([nn.Parameter(torch.ones(2, 2))])
-    with pytest.raises(ValueError, match=f"sharded='{stage}' updates slices of parameters, and LBFGS may need whole"):
-        hvd.DistributedOptimizer(inner, sharded=stage)
-
-
 def test_words_that_are_no_stage(n: int) -> None:
     """The error lists those that are; parameters that are not divided, or are already, are named."""
     model = nn.Linear(2, 2)
@@ -259,16 +251,14 @@ def test_join_is_no_way_out(rank: int, n: int) -> None:
 def test_another_optimizer_takes_over(first: Any, later: Any, n: int) -> None:
     """Made again for the same model, at whichever stage: the first one says so, and the new one is right."""
     pair = Pair(n, sharded=first)
-    for step in range(3):
-        pair.step(step)
+    pair.go_on(range(3))
     old = pair.optimizer
     pair.wrap(sharded=later)
     pair.reference = pair.make(pair.twin.parameters())
     if n > 1 or first == "gradients":
         with pytest.raises(RuntimeError, match="has taken over"):
             old.step()
-    for step in range(3, 6):
-        pair.step(step)
+    pair.go_on(range(3, 6))
     pair.check_state()
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from bag import MAKES, STEPS, Pair
+from bag import MAKES, Pair
 from thorough import diagonal, quick
 from torch import nn
-from zero import OPTIMIZERS, STAGES, Twins, batch, checkpointed, mixed, net
+from zero import OPTIMIZERS, STAGES, Checkpointed, Mixed, Twins, batch, net
 
 import workbench.torch as hvd
 
@@ -26,7 +27,7 @@ def test_write_in_buckets(stage: str, n: int) -> None:
 @pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_activation_checkpoints(stage: str, n: int) -> None:
     """A forward pass that is repeated amid backward finds the parameters, and they are freed once."""
-    twins = Twins(stage, checkpointed, OPTIMIZERS["SGD"])
+    twins = Twins(stage, Checkpointed, OPTIMIZERS["SGD"])
     twins.go_on(range(3))
 
 
@@ -38,10 +39,7 @@ def test_accumulation(stage: str, n: int) -> None:
         for step in range(3):
             twins.zero_grad()
             for i in range(2):
-                if i < kept:
-                    with twins.optimizer.no_sync():
-                        twins.backward(10 * step + i)
-                else:
+                with twins.optimizer.no_sync() if i < kept else nullcontext():
                     twins.backward(10 * step + i)
             twins.both_step()
             twins.check()
@@ -85,8 +83,7 @@ def test_groups_and_a_scheduler(stage: str, n: int) -> None:
 def test_a_checkpoint_goes_on(stage: str, n: int) -> None:
     """Whole weights and state, loaded into new objects, train on as if nothing had been, and so in a serial run."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
-    for step in range(3):
-        twins.step(step)
+    twins.go_on(range(3))
     weights, state = hvd.full_state_dict(twins.model), copy.deepcopy(twins.optimizer.state_dict())
     others = Twins(stage, net, OPTIMIZERS["Adam"])
     others.step(7)  # something else than what is loaded
@@ -141,7 +138,7 @@ def test_schedulers(stage: str, n: int) -> None:
 @pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_only_one_rank_gets_the_weights(stage: str, rank: int, n: int) -> None:
     """full_state_dict(rank=0) gives the others nothing; keys and values are those of a model that is not divided."""
-    twins = Twins(stage, mixed, OPTIMIZERS["SGD"])
+    twins = Twins(stage, Mixed, OPTIMIZERS["SGD"])
     twins.step(0)
     found = hvd.full_state_dict(twins.model, rank=0)
     if rank:
@@ -229,27 +226,8 @@ def test_short_dtypes(stage: str, dtype: torch.dtype, n: int) -> None:
     assert hvd.full_state_dict(model)["weight"].flatten().tolist() == [-4.0 * (n - 1)] * 37
 
 
-def test_parameters_added_later(n: int) -> None:
-    """A group that is added is divided as well."""
-    pair = Pair(n, MAKES["Adam"], lambda bag: [*bag.parameters()][:4], sharded="gradients")
-    for step in range(STEPS):
-        if step == 4:
-            for bag, optimizer, _ in pair.both():
-                optimizer.add_param_group({"params": [*bag.parameters()][4:], "lr": 0.05})
-        for bag, optimizer, _ in pair.both():
-            optimizer.zero_grad()
-            bag.zero_grad()
-        pair.backward(step)
-        for _, optimizer, _ in pair.both():
-            optimizer.step()
-        for (name, mine), its in zip(pair.bag.named_parameters(), pair.twin.parameters(), strict=True):
-            assert torch.allclose(mine, its, rtol=0, atol=1e-12), (step, name)
-    pair.check_state()
-
-
 def test_the_first_stage_has_two_names(n: int) -> None:
     """True and "optimizer" are the same."""
     pair = Pair(n, MAKES["SGD"], sharded="optimizer")
-    for step in range(3):
-        pair.step(step)
+    pair.go_on(range(3))
     assert (pair.optimizer._distributed.shards is not None) == (n > 1)

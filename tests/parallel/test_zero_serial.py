@@ -10,7 +10,7 @@ import pytest
 import torch
 from thorough import diagonal, quick
 from torch import nn
-from zero import OPTIMIZERS, STAGES, Twins, mixed, net
+from zero import OPTIMIZERS, STAGES, Mixed, Twins, net
 
 import workbench.torch as hvd
 
@@ -26,7 +26,7 @@ def test_equals_serial(stage: str, make: str, n: int) -> None:
 @pytest.mark.parametrize("stage", quick(STAGES, "gradients"))
 def test_what_a_model_may_have(stage: str, n: int) -> None:
     """Frozen, unused, tied, and empty parameters, two dtypes, an attention; a layer that one rank alone uses."""
-    twins = Twins(stage, mixed, OPTIMIZERS["Adam"])
+    twins = Twins(stage, Mixed, OPTIMIZERS["Adam"])
     twins.go_on(range(5))
     twins.check_state()
 
@@ -35,16 +35,15 @@ def test_what_a_model_may_have(stage: str, n: int) -> None:
 @pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
 def test_a_checkpoint_for_fewer_ranks(stage: str, rank: int, n: int) -> None:
     """What all ranks have saved goes on among all but the last, and in the last alone, as the serial run does."""
-    twins = Twins(stage, mixed, OPTIMIZERS["Adam"])
-    for step in range(3):
-        twins.step(step)
+    twins = Twins(stage, Mixed, OPTIMIZERS["Adam"])
+    twins.go_on(range(3))
     file = io.BytesIO()
     torch.save((hvd.full_state_dict(twins.model), twins.optimizer.state_dict()), file)
     file.seek(0)
     weights, state = torch.load(file)
     few = list(range(n - 1))
     members, others = hvd.add_process_set(few), [n - 1]
-    again = Twins(stage, mixed, OPTIMIZERS["Adam"], few if rank in few else others, members)
+    again = Twins(stage, Mixed, OPTIMIZERS["Adam"], few if rank in few else others, members)
     hvd.load_full_state_dict(again.model, weights)
     again.optimizer.load_state_dict(state)
     again.twin.load_state_dict(weights)

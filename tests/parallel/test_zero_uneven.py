@@ -14,7 +14,7 @@ import pytest
 import torch
 from all_ranks import wait_for_all
 from broken_off import broken_off, fail
-from thorough import diagonal, quick
+from thorough import diagonal, once_more, quick
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, batch, net
 
@@ -71,32 +71,20 @@ def test_a_pass_that_one_rank_has_dropped(stage: str, rank: int, n: int) -> None
 
 
 @pytest.mark.ranks(2)
-def test_no_backward_on_one_rank(rank: int, n: int) -> None:
-    """In stage 2 its gradients count as zeros, as those of a rank that has used no parameter."""
-    twins = Twins("gradients", net, OPTIMIZERS["Adam"])
+@pytest.mark.parametrize(("stage", "empty"), [("gradients", False), once_more("gradients", True), ("parameters", True)])
+def test_one_rank_has_no_data(stage: str, empty: bool, rank: int, n: int) -> None:
+    """An empty sum, as the errors advise, or in stage 2 no backward pass: its gradients count as zeros."""
+    twins = Twins(stage, net, OPTIMIZERS["Adam"])
     for step in range(3):
         if rank:
             twins.loss(twins.model, step, [rank]).backward()
-        loss = sum(twins.loss(twins.twin, step, [each]) for each in range(1, n)) / n
-        twins.reference.zero_grad()
-        loss.backward()
-        twins.both_step()
-        twins.check()
-    twins.check_state()
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
-def test_an_empty_sum(stage: str, rank: int, n: int) -> None:
-    """What the errors advise a rank without data to do is right."""
-    twins = Twins(stage, net, OPTIMIZERS["Adam"])
-    for step in range(3):
-        loss = twins.loss(twins.model, step, [rank]) if rank else twins.model(batch(step, [0], n)[0]).sum() * 0
-        loss.backward()
+        elif empty:
+            (twins.model(batch(step, [0], n)[0]).sum() * 0).backward()
         twins.reference.zero_grad()
         (sum(twins.loss(twins.twin, step, [each]) for each in range(1, n)) / n).backward()
         twins.both_step()
         twins.check()
+    twins.check_state()
 
 
 @pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
@@ -131,33 +119,22 @@ def test_no_sync_on_one_rank(stage: str, rank: int, n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("stage", quick(STAGES, "parameters"))
-def test_two_models_of_equal_names(stage: str, rank: int, n: int) -> None:
-    """Both train, in any order of the backward passes, and with gradients of both in flight."""
+@pytest.mark.parametrize(
+    ("stage", "unlike"), [("gradients", True), once_more("gradients", False), ("parameters", False)]
+)
+def test_two_models_of_equal_names(stage: str, unlike: bool, rank: int, n: int) -> None:
+    """Both train, with gradients of both in flight; in stage 2, where nothing waits within backward, in any order."""
     pair = [Twins(stage, net, OPTIMIZERS["Adam"]) for _ in range(2)]
     for step in range(3):
-        for number, twins in enumerate(pair):
-            twins.zero_grad()
-            twins.backward(2 * step + number)
-        for twins in pair:
-            twins.both_step()
-    for twins in pair:
-        twins.check()
-        twins.check_state()
-
-
-@pytest.mark.ranks(2)
-def test_backward_in_unlike_order(rank: int, n: int) -> None:
-    """In stage 2 nothing waits within backward: two models of equal names may come in another order on each rank."""
-    pair = [Twins("gradients", net, OPTIMIZERS["Adam"]) for _ in range(2)]
-    for step in range(3):
-        order = [0, 1] if rank else [1, 0]
-        for number in order:
+        for number in (1, 0) if unlike and rank == 0 else (0, 1):
             pair[number].zero_grad()
             pair[number].backward(2 * step + number)
         for twins in pair:
             twins.both_step()
+        for twins in pair:
             twins.check()
+    for twins in pair:
+        twins.check_state()
 
 
 @pytest.mark.ranks(2)
