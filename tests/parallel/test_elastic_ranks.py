@@ -6,17 +6,15 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo  # torch does it with the first optimizer, which would take up to 20 s of that test's minute
-from all_ranks import wait_for_all
+from failed_cells import cell
 from thorough import diagonal
 
 import workbench.torch as hvd
-from workbench.core.messages import Raised
 from workbench.elastic import HostUpdate, restart
 from workbench.errors import CollectiveError, MismatchError, RankFailedError
 from workbench.job.context import HOLDER
@@ -67,26 +65,6 @@ class Once:
             self.left.remove(step)
             self.raised += 1
             raise self.error(f"{place} of step {step} fails on rank {self.rank}")
-
-
-@contextmanager
-def cell(expected: tuple[type[Exception], ...]) -> Iterator[list[Exception]]:
-    """A notebook's cell: what it raises is reported to the others, and the next one begins when all have ended theirs.
-
-    Yields:
-        A list, in which the exception is put at the end.
-    """
-    caught: list[Exception] = []
-    rank, job = hvd.rank(), HOLDER.get()
-    try:
-        yield caught
-    except expected as error:
-        caught.append(error)
-        time.sleep(0.2)  # it takes a moment to print the traceback
-        job.engine.report(Raised(rank, repr(error), final=False))
-    wait_for_all()
-    time.sleep(0.3)  # nobody says when what was reported has been taken in
-    job.cell_begins()
 
 
 def batch(step: int) -> torch.Tensor:
@@ -206,7 +184,7 @@ def test_a_cell_that_raises_ends_the_others_and_can_be_run_again(n: int, rank: i
     Then all train again, in the same job, and end as if nothing had been.
     """
     trouble, engine = Once(n - 1, "backward", 3, error=ZeroDivisionError), HOLDER.get().engine
-    with cell((ZeroDivisionError, RankFailedError)) as caught:
+    with cell(ZeroDivisionError, RankFailedError) as caught:
         train_with(trouble)
     assert [type(error) for error in caught] == [ZeroDivisionError if rank == n - 1 else RankFailedError]
     assert "backward of step 3" in str(caught[0])
@@ -234,7 +212,7 @@ def test_a_training_that_was_broken_off_goes_on_from_its_state(n: int, rank: int
             state.step += 1
             state.commit()
 
-    with cell((ZeroDivisionError, RankFailedError)):
+    with cell(ZeroDivisionError, RankFailedError):
         train(state)
     if rank == 0:
         state.restore()  # its own exception left the state as it was

@@ -12,7 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from elastic_twins import Fails, cell
+from elastic_twins import Fails
+from failed_cells import cell
 from keras_twins import (
     BACKEND,
     QUICK,
@@ -273,7 +274,7 @@ def test_a_rank_that_raises_amid_fit(n: int, rank: int) -> None:
     who = n - 1
     x, y = data(n)
     compiled(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)))
-    with cell() as caught:
+    with cell(Exception) as caught:
         fitted(model, part(x), part(y), ROWS, 2, [begin(), Fails(who, STEPS + 1, ZeroDivisionError)])
     assert len(caught) == 1, "nobody has come to the end"
     if rank == who:
