@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +42,10 @@ def of_rank(**values: Any) -> ObjectState:
     return ObjectState(broadcast_object, api.rank, **values)
 
 
-def until(true: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait, with a deadline."""
-    end = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end, "it did not come about in time"
-        time.sleep(0.005)
+def written(state: ObjectState) -> None:
+    """Commit, and wait until that is on the disk, or has failed."""
+    state.commit()
+    state._checkpoints.wait()
 
 
 @pytest.fixture
@@ -103,13 +100,12 @@ def test_a_job_that_failed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> N
     @elastic.run
     def loop(state: Any) -> None:
         state.step, state.notes = 1, ["one"]
-        state.commit()
-        checkpoints.wait()
+        written(state)
         state.step, state.notes = 2, ["one", "two"]
         raise ZeroDivisionError
 
     state = alone(step=0, notes=[])
-    checkpoints = state.checkpoint(tmp_path)
+    state.checkpoint(tmp_path)
     with pytest.raises(ZeroDivisionError):
         loop(state)
     again = alone(step=0, notes=[])
@@ -166,8 +162,7 @@ def test_every_and_keep(tmp_path: Path) -> None:
     checkpoints = state.checkpoint(tmp_path, every=3, keep=2)
     for step in range(1, 11):
         state.step = step
-        state.commit()
-        checkpoints.wait()
+        written(state)
         assert checkpoints.newest == (step // 3 or None)
     assert [read_manifest(directory_of(tmp_path, n))["commit"] for n in complete(tmp_path)] == [6, 9]
     state.finish()
@@ -205,8 +200,7 @@ def test_a_commit_waits_for_no_disk(tmp_path: Path, slow_disk: threading.Event) 
     found = read_checkpoint(tmp_path)
     assert (found["step"], set(found["w"])) == (1, {1.0})
     state.step = 6
-    state.commit()
-    checkpoints.wait()
+    written(state)
     assert read_checkpoint(tmp_path)["step"] == 6
 
 
@@ -308,11 +302,9 @@ def test_a_folder_that_goes_is_a_warning_and_comes_again(
     folder = tmp_path / "here"
     state = alone(step=0)
     checkpoints = state.checkpoint(folder)
-    state.commit()
-    checkpoints.wait()
+    written(state)
     shutil.rmtree(folder)
-    state.commit()
-    checkpoints.wait()
+    written(state)
     assert not folder.exists(), "a folder that is gone may be a disk that is not mounted"
     assert caplog.records == []
     folder.mkdir()
@@ -334,11 +326,10 @@ def test_after_several_failures_in_a_row_a_commit_raises(
     """The last failure is told; the committed state is in memory."""
     monkeypatch.setattr(checkpoint, "LIMIT", 3)
     state = alone(step=0)
-    checkpoints = state.checkpoint(tmp_path / "here")
+    state.checkpoint(tmp_path / "here")
     shutil.rmtree(tmp_path / "here")
     for _ in range(3):
-        state.commit()
-        checkpoints.wait()
+        written(state)
     state.step = 4
     with pytest.raises(CheckpointError, match=r"3 checkpoints in a row failed\. Checkpoint 3 failed"):
         state.commit()
@@ -350,11 +341,10 @@ def test_after_several_failures_in_a_row_a_commit_raises(
 def test_after_a_failure_the_next_one_waits_a_moment(tmp_path: Path) -> None:
     """Five commits within a second must not use up all attempts."""
     state = alone(step=0)
-    checkpoints = state.checkpoint(tmp_path / "here")
+    state.checkpoint(tmp_path / "here")
     shutil.rmtree(tmp_path / "here")
     for _ in range(20):
-        state.commit()
-        checkpoints.wait()
+        written(state)
 
 
 def test_the_end_raises_where_the_last_one_cannot_be_written(tmp_path: Path, impatient: None) -> None:
@@ -466,14 +456,12 @@ def test_a_cell_that_is_run_again_takes_the_folder_over(tmp_path: Path) -> None:
     """The state of the cell before is still there: it writes no more, and says so; the new one goes on."""
     before = alone(step=1)
     checkpoints = before.checkpoint(tmp_path)
-    before.commit()
-    checkpoints.wait()
+    written(before)
     after = alone(step=0)
     after.checkpoint(tmp_path)
     after.sync()
     assert after.step == 1
-    before.commit()
-    checkpoints.wait()
+    written(before)
     assert "Another state of this process writes" in checkpoints.problem()
     after.step = 2
     after.commit()

@@ -21,16 +21,7 @@ from workbench.errors import (
 )
 from workbench.job.notifications import Notifications
 
-torch = pytest.importorskip("torch")
-hvd = pytest.importorskip("workbench.torch")
-torch_elastic = pytest.importorskip("workbench.torch.elastic")
-TorchState = torch_elastic.TorchState
-
-
-@pytest.fixture(scope="module", autouse=True)
-def dynamo() -> None:
-    """Torch imports it with the first optimizer; it takes seconds, which need not be those of a test's own call."""
-    pytest.importorskip("torch._dynamo")
+FAILURES = (CollectiveError, MismatchError, ShutDownError)
 
 
 class Log(State):
@@ -78,12 +69,19 @@ def test_nothing_happens() -> None:
     assert state.did == ["sync"]
 
 
-@pytest.mark.parametrize("kind", [CollectiveError, MismatchError, ShutDownError])
-def test_a_failed_collective_restores_and_resets(kind: type[CollectiveError]) -> None:
-    """CollectiveError: restore, reset, fit to the new job, sync, and call again."""
-    state = Log(kind("it failed"))
+@pytest.mark.parametrize(
+    "error",
+    [*(kind("it failed") for kind in FAILURES), HostsUpdatedInterrupt(True), HostsUpdatedInterrupt(False)],
+    ids=repr,
+)
+def test_what_happened_to_the_job_resets_it(error: Exception) -> None:
+    """A failed collective: restore, reset, fit to the new job, sync, and call again. Other hosts: without a restore.
+
+    All are synced then, too, for a newcomer waits for those that stayed.
+    """
+    state = Log(error)
     assert loop(state) == "done"
-    assert state.did == ["sync", "train", "restore", "reset", "fit", "sync", "train"]
+    assert state.did == ["sync", "train", *["restore"] * isinstance(error, FAILURES), "reset", "fit", "sync", "train"]
 
 
 def test_a_failed_sync_restores_and_resets() -> None:
@@ -129,21 +127,15 @@ def test_a_wait_that_timed_out_on_one_rank_resets_nothing() -> None:
     assert state.did == ["sync", "train"]
 
 
-@pytest.mark.parametrize("skip", [True, False])
-def test_other_hosts_reset_without_a_restore(skip: bool) -> None:
-    """HostsUpdatedInterrupt: nothing is restored. All are synced, for a newcomer waits for those that stayed."""
-    state = Log(HostsUpdatedInterrupt(skip))
-    assert loop(state) == "done"
-    assert state.did == ["sync", "train", "reset", "fit", "sync", "train"]
-
-
-def test_the_limit_counts_resets_without_a_commit() -> None:
-    """After the limit the last error is told, and chained; the state is the last commit."""
+@pytest.mark.parametrize("limit", [0, 3])
+def test_the_limit_counts_resets_without_a_commit(limit: int) -> None:
+    """After the limit, of 0 at once, the last error is told, and chained; the state is the last commit."""
     state = Log(*[CollectiveError(f"failure {i}") for i in range(9)])
-    with pytest.raises(CollectiveError, match=r"(?s)3 resets without a commit.*reset_limit.*failure 3") as caught:
-        loop(state, reset_limit=3)
-    assert str(caught.value.__cause__) == "failure 3"
-    assert state.did.count("reset") == 3
+    words = rf"(?s)after {limit} resets without a commit.*reset_limit.*failure {limit}"
+    with pytest.raises(CollectiveError, match=words) as caught:
+        loop(state, reset_limit=limit)
+    assert str(caught.value.__cause__) == f"failure {limit}"
+    assert state.did.count("reset") == limit
     assert state.did[-1] == "restore"
 
 
@@ -157,13 +149,6 @@ def test_a_commit_starts_the_count_anew() -> None:
     state = Log(*[CollectiveError("it failed")] * 30)
     assert run_fn(train, lambda: None, reset_limit=1)(state) == "done"
     assert loop(Log(*[CollectiveError("it failed")] * 30), reset_limit=None) == "done"
-
-
-def test_limit_of_0_never_resets() -> None:
-    """With a limit of 0 the first failure is the last."""
-    state = Log(CollectiveError("it failed"))
-    with pytest.raises(CollectiveError, match="after 0 resets"):
-        loop(state, reset_limit=0)
 
 
 def test_each_reset_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
