@@ -74,13 +74,6 @@ def test_bool_has_or_and_and(op: str, expected: list[int]) -> None:
     assert out.tolist() == [bool(value) for value in expected]
 
 
-def test_an_average_is_summed_first() -> None:
-    """The combination of an average is addition; dividing is another step."""
-    out = np.empty(2)
-    combine_for("average", "float64")(np.array([1.0, 2.0]), np.array([3.0, 5.0]), out=out)
-    assert out.tolist() == [4.0, 7.0]
-
-
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("divisor", [1, 2, 3, 5, 7, 8, 100, 127, 128, 200, 255, 256, 1000])
 def test_every_byte_is_divided_exactly(dtype: str, divisor: int) -> None:

@@ -113,15 +113,6 @@ def test_broadcast_parameters_with_tied_weights(rank: int, n: int) -> None:
     assert_root_s(model[0].weight.data, before, 0)
 
 
-def test_broadcast_parameters_of_a_channels_last_model(rank: int, n: int) -> None:
-    """A whole model in channels_last keeps that layout."""
-    model = model_of(rank).to(memory_format=torch.channels_last)
-    before = copy.deepcopy(model.state_dict())
-    hvd.broadcast_parameters(model.state_dict(), root_rank=n - 1)
-    assert_root_s(model.state_dict(), before, n - 1)
-    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_broadcast_parameters_refuses_other_things() -> None:
     """A number, a single tensor or a dict of numbers is a ValueError at once, not a hang."""
     for wrong in (3, torch.ones(2), "model", {"lr": 0.1}, [1, 2], None):
