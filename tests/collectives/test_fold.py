@@ -112,10 +112,8 @@ def test_an_average_is_the_sum_divided_once(dtype: str, n: int) -> None:
 @pytest.mark.parametrize(("pre", "post", "divisor"), [*itertools.product([1.0, 2.0], [1.0, 0.5], [1, 3])])
 def test_before_combine_and_after_make_the_same(pre: float, post: float, divisor: int) -> None:
     """The three acts of a Reduction, as the ring does them, give the bits of a fold."""
-    parts, reduction = (
-        [drawn(rank, 100, "float32") for rank in range(2)],
-        Reduction("sum", "float32", pre, post, divisor),
-    )
+    parts = [drawn(rank, 100, "float32") for rank in range(2)]
+    reduction = Reduction("sum", "float32", pre, post, divisor)
     out = np.empty(100, np.float32)
     fold(parts, reduction, out)
     for part in parts:

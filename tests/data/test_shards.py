@@ -7,7 +7,7 @@ import pickle
 import tarfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,40 +109,26 @@ def test_members_are_decoded_by_their_names(tmp_path: Path) -> None:
     assert own == 10
 
 
-def broken(name: str, good: bytes) -> bytes:
-    """A file of three samples, with something done to it."""
-    header = b"2.cls" + bytes(95)
-    second = good.index(header)
-    changed = {
-        "empty": b"",
-        "no tar": b"no archive" * 200,
-        "cut in a member": good[: second + 515],
-        "cut in a header": good[: second + 100],
-        "cut between two members": good[:second],
-        "damaged header": good[:second] + b"3" + good[second + 1 :],
-        "another archive behind": good + good,
-    }
-    return changed[name]
+# Of a file of three samples, and the place of the second.
+BROKEN: dict[str, Callable[[bytes, int], bytes]] = {
+    "empty": lambda good, second: b"",
+    "no tar": lambda good, second: b"no archive" * 200,
+    "cut in a member": lambda good, second: good[: second + 515],
+    "cut in a header": lambda good, second: good[: second + 100],
+    "cut between two members": lambda good, second: good[:second],
+    "damaged header": lambda good, second: good[:second] + b"3" + good[second + 1 :],
+    "another archive behind": lambda good, second: good + good,
+}
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "empty",
-        "no tar",
-        "cut in a member",
-        "cut in a header",
-        "cut between two members",
-        "damaged header",
-        "another archive behind",
-    ],
-)
+@pytest.mark.parametrize("what", BROKEN)
 def test_a_damaged_file_is_an_error_with_rank_and_file(tmp_path: Path, what: str) -> None:
     """No sample of it is lost without a word."""
     fill(tmp_path, [3, 3])
     path = tmp_path / "001.tar"
     write(path, {f"{i}.cls": b"1" for i in range(1, 4)})
-    path.write_bytes(broken(what, path.read_bytes()))
+    good = path.read_bytes()
+    path.write_bytes(BROKEN[what](good, good.index(b"2.cls" + bytes(95))))
     with pytest.raises(ValueError, match=r"rank 1 cannot read .*001\.tar"):
         [list(TarShards(tmp_path, rank, 2, shuffle=0)) for rank in range(2)]
 

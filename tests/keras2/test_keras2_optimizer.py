@@ -15,6 +15,7 @@ import workbench.tensorflow as tf_hvd
 from workbench.keras.flavour import LEGACY, keras
 
 KINDS = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}
+APPLY = {"new": {"skip_gradients_aggregation": True}, "legacy": {"experimental_aggregate_gradients": False}}
 
 
 @pytest.mark.parametrize("name", quick(OPTIMIZERS, "legacy Adam"))
@@ -64,12 +65,8 @@ def by_apply(optimizer: Any, gradient: Any, variable: Any) -> None:
 
 def by_aggregate(optimizer: Any, gradient: Any, variable: Any) -> None:
     """Reduce first, apply later."""
-    if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
-        pairs = optimizer._aggregate_gradients(zip([gradient], [variable], strict=True))
-        optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
-    else:
-        pairs = optimizer.aggregate_gradients([(gradient, variable)])
-        optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+    kind = "legacy" if isinstance(optimizer, keras.optimizers.legacy.Optimizer) else "new"
+    optimizer.apply_gradients(reduced(optimizer, [(gradient, variable)]), **APPLY[kind])
 
 
 def by_compute(optimizer: Any, gradient: Any, variable: Any) -> None:
@@ -166,13 +163,12 @@ def test_the_reduced_ones_need_no_flag(kind: str, n: int, rank: int) -> None:
 def test_clipped_sums_need_the_flag(kind: str, n: int, rank: int) -> None:
     """Where a second reduction would be wrong the text names the flag, with which clipped ones are applied as is."""
     optimizer, variable = hvd.DistributedOptimizer(adder(kind), op=hvd.Sum), tf.Variable([0.0])
-    flag = {"skip_gradients_aggregation": True} if kind == "new" else {"experimental_aggregate_gradients": False}
     pairs = reduced(optimizer, [(tf.constant([rank + 1.0]), variable)])
     clipped = [(each / 2, of) for each, of in pairs]
-    with pytest.raises(RuntimeError, match=next(iter(flag))):
+    with pytest.raises(RuntimeError, match=next(iter(APPLY[kind]))):
         optimizer.apply_gradients(clipped)
     assert variable.numpy()[0] == 0.0
-    optimizer.apply_gradients(clipped, **flag)
+    optimizer.apply_gradients(clipped, **APPLY[kind])
     assert variable.numpy()[0] == n * (n + 1) / 4
 
 

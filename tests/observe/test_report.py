@@ -42,26 +42,9 @@ for step in range(30):
 def part(rank: int, size: int = 2, **other: Any) -> dict[str, Any]:
     """What a rank writes that has done nothing."""
     snapshot = {"host": "a", "wall_ns": 0, "collectives": [], "answers": []}
-    found = {
-        "rank": rank,
-        "size": size,
-        "epoch": 0,
-        "host": "a",
-        "cores": 2,
-        "command": [],
-        "began": 10.0,
-        "ended": 12.0,
-    }
-    found |= {
-        "together": True,
-        "error": "",
-        "steps": 0,
-        "step_s": [],
-        "memory": 1 << 20,
-        "gpu_memory": 0,
-        "versions": {},
-    }
-    return {**found, "snapshot": snapshot, **other}
+    found = {"rank": rank, "size": size, "epoch": 0, "host": "a", "cores": 2, "command": [], "versions": {}}
+    found |= {"began": 10.0, "ended": 12.0, "together": True, "error": "", "steps": 0, "step_s": []}
+    return {**found, "memory": 1 << 20, "gpu_memory": 0, "snapshot": snapshot, **other}
 
 
 def start(folder: Path, program: str) -> subprocess.CompletedProcess[str]:

@@ -44,6 +44,17 @@ def collective(index: int, submitted: int, announced: int, arrived: int, **field
     return one | fields  # type: ignore[return-value]
 
 
+def at_other_times(one: Collective, later: int = 0, factor: float = 1.0) -> Collective:
+    """Each of its times is another one."""
+
+    def change(time: int) -> int:
+        return round(time * factor) + later
+
+    times = {name: change(one[name]) for name in ("announced", "arrived", "begun", "done")}  # type: ignore[literal-required]
+    phases = [(what, change(begin), change(end)) for what, begin, end in one["phases"]]
+    return one | times | {"submitted": tuple(map(change, one["submitted"])), "phases": phases}  # type: ignore[return-value]
+
+
 def snapshot(*collectives: Collective, answers: tuple[Answer, ...] = (), host: str = "a", wall_ns: int = 0) -> Snapshot:
     """One rank's."""
     return {"host": host, "wall_ns": wall_ns, "collectives": list(collectives), "answers": list(answers)}
@@ -151,18 +162,11 @@ def test_other_machines_clocks_are_aligned_on_the_responses(apart: int) -> None:
     jitter = [0, 1, 0, 0, -1]
     there = [collective(i, 10 * i + 1, 10 * i + 1, 10 * i + 5 + jitter[i - 1]) for i in range(1, 6)]
     for one in there:
-        one.update(json.loads(json.dumps(shifted(one, apart))))
+        one.update(json.loads(json.dumps(at_other_times(one, later=apart))))
     both = [snapshot(*here), snapshot(*there, host="b")]
     assert clock_shifts(both) == [0, apart]
     first, second = tracks(both, 20)
     assert second.bars[0].spans[0].begin - first.bars[0].spans[0].begin == 1000.0  # µs
-
-
-def shifted(one: Collective, by: int) -> dict[str, Any]:
-    """As another clock would have it."""
-    later = {name: one[name] + by for name in ("announced", "arrived", "begun", "done")}  # type: ignore[literal-required]
-    phases = [(what, begin + by, end + by) for what, begin, end in one["phases"]]
-    return later | {"submitted": [time + by for time in one["submitted"]], "phases": phases}
 
 
 def test_machines_without_a_response_in_common() -> None:
@@ -221,20 +225,16 @@ def test_any_name_makes_good_xml(name: str) -> None:
 def test_nothing_leaves_the_picture() -> None:
     """Every box lies within the frame, from nanoseconds to minutes."""
     for scale in (1e-6, 1.0, 1e5):
-        data = [snap | {"collectives": [scaled(one, scale) for one in snap["collectives"]]} for snap in late()]
+        data = [
+            snap | {"collectives": [at_other_times(one, factor=scale) for one in snap["collectives"]]}
+            for snap in late()
+        ]
         root = ElementTree.fromstring(svg(tracks(data, 20)))
         width, height = float(root.get("width", 0)), float(root.get("height", 0))
         for box in root.iter(f"{SVG}rect"):
             x, y = float(box.get("x", 0)), float(box.get("y", 0))
             assert 0 <= x <= x + float(box.get("width", 0)) <= width
             assert 0 <= y <= y + float(box.get("height", 0)) <= height
-
-
-def scaled(one: Collective, by: float) -> dict[str, Any]:
-    """All times multiplied."""
-    times = {name: round(one[name] * by) for name in ("announced", "arrived", "begun", "done")}  # type: ignore[literal-required]
-    phases = [(what, round(begin * by), round(end * by)) for what, begin, end in one["phases"]]
-    return one | times | {"submitted": [round(time * by) for time in one["submitted"]], "phases": phases}
 
 
 def test_readable_on_light_and_dark() -> None:
