@@ -6,8 +6,9 @@ Four algorithms of an allreduce:
    since all have announced that theirs is ready, there is only one barrier, at the end.
 2. *Short arrays* are copied into the stage; then every rank reduces all of it for itself.
 3. *Staged*: over the stage in segments that stay in the cache (``staged.py``); so are many arrays at once.
-4. *Cross memory*: long arrays, where the system lets ranks read each other's memory (``cross_memory.py``). They do not
-   stay in the cache anyway, and cores of different caches take long to write where another one has just read.
+4. *Cross memory*: long arrays, where the system lets ranks read each other's memory (``cross_memory.py``), and where
+   that is faster. It is so where cores of different caches take long to write what another one has just read; it is not
+   where small pages take long to look up. So both ways are tried (:class:`Fastest`).
 
 The other verbs read longer arrays in the others' memory, too. A reducescatter of a short array, Adasum, and all verbs
 that gain nothing where the system forbids this, are left to the *flat* collectives.
@@ -15,7 +16,10 @@ that gain nothing where the system forbids this, are left to the *flat* collecti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +34,37 @@ from workbench.transport.shm.staged import SEGMENT_BYTES, Staged
 _SHORT_BYTES = 16 << 10
 _STAGED_BYTES = 12 << 20
 _PUBLISHED_BYTES = 2 << 20  # of a result that goes over the stage; benchmarks/verbs.py: 4 MiB take longer there
+_TRIES = 3  # of each way, before one is chosen
 _LEAST_BYTES = 8 << 10  # of an array, in the mean over a batch; smaller ones are packed in less time
+
+
+class Fastest:
+    """Of several ways to do the same, the one that is fastest here: the first calls try each, then the best one stays.
+
+    A call's time is that of the slowest rank, so all ranks choose alike. The bits are the same in each way.
+
+    Args:
+        node, members: the ranks.
+        ways: what may be called.
+
+    Attributes:
+        clock: in nanoseconds.
+    """
+
+    def __init__(self, node: Node, members: Sequence[int], ways: Sequence[Callable[..., object]]) -> None:
+        self._node, self._members, self._ways = node, members, ways
+        self._best, self._calls, self.clock = [sys.maxsize] * len(ways), 0, time.perf_counter_ns
+
+    def __call__(self, nbytes: int, *args: Any) -> None:
+        """Do it, to so many bytes."""
+        if self._calls >= _TRIES * len(self._ways):
+            self._ways[self._best.index(min(self._best))](*args)
+            return
+        number, begun = self._calls % len(self._ways), self.clock()
+        self._ways[number](*args)
+        took = (self.clock() - begun << 20) // nbytes
+        self._best[number] = min(self._best[number], max(self._node.exchange(self._members, took)))
+        self._calls += 1
 
 
 class ShmCollectives:
@@ -51,6 +85,7 @@ class ShmCollectives:
         self._rank, self._size = members.index(node.rank), len(members)
         self._cross = CrossMemory(node, members) if node.pids else None
         self._stage = Staged(node, members, stages)
+        self._fastest = Fastest(node, members, [self._cross.allreduce, self._staged] if self._cross else [])
 
     def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """Each rank its chunk; nothing is sent."""
@@ -61,9 +96,9 @@ class ShmCollectives:
         elif array.nbytes <= _SHORT_BYTES:
             self._short(array, reduction)
         elif self._cross and array.nbytes > _STAGED_BYTES:
-            self._cross.allreduce(array, reduction)
+            self._fastest(array.nbytes, array, reduction)
         else:
-            self._stage.allreduce([array], reduction)
+            self._staged(array, reduction)
         return Traffic()
 
     def takes_batch(self, count: int, nbytes: int) -> bool:
@@ -142,6 +177,9 @@ class ShmCollectives:
         start, stop = self._chunk(len(array))
         reduce_across(self._arrays(array, offsets), start, stop, reduction)
         self._barrier()
+
+    def _staged(self, array: Array, reduction: Reduction) -> None:
+        self._stage.allreduce([array], reduction)
 
     def _short(self, array: Array, reduction: Reduction) -> None:
         stages = [stage[: array.nbytes].view(array.dtype) for stage in self._stage.next_slot()]
