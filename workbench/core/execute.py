@@ -89,11 +89,12 @@ def _counts(theirs: Array) -> Array:
 def _fused(batch: Batch, entries: Entries, backend: Backend, activity: Activity) -> list[Array]:
     """Several allreduces: in one buffer, or each where it lies."""
     targets = [_target(response, entry, backend) for response, entry in zip(batch, entries, strict=True)]
+    reduction = reduction_of(batch[0], backend.size)
     if backend.batches and backend.batches.takes_batch(len(batch), sum(map(nbytes, batch))):
         for entry, target in zip(entries, targets, strict=True):
             _fill(target, entry)
         with activity(f"{backend.name}_ALLREDUCE"):
-            backend.batches.allreduce_batch([target.reshape(-1) for target in targets], _reduction(batch[0], backend))
+            backend.batches.allreduce_batch([target.reshape(-1) for target in targets], reduction)
         return targets
     sources = [None if entry is None or entry.source is None else entry.source.reshape(-1) for entry in entries]
     with activity("INIT_FUSION_BUFFER"):
@@ -104,14 +105,15 @@ def _fused(batch: Batch, entries: Entries, backend: Backend, activity: Activity)
     with activity("MEMCPY_IN_FUSION_BUFFER"):  # side by side; None stands for zeros
         backend.memory.copy(list(zip(sources, pieces, strict=True)))
     with activity(f"{backend.name}_ALLREDUCE"):
-        backend.collectives.allreduce(flat, _reduction(batch[0], backend))
+        backend.collectives.allreduce(flat, reduction)
     with activity("MEMCPY_OUT_FUSION_BUFFER"):
         backend.memory.copy([(piece, each.reshape(-1)) for piece, each in zip(pieces, targets, strict=True)])
     return targets
 
 
-def _reduction(response: Response, backend: Backend) -> Reduction:
-    divisor = backend.size if response.op is ReduceOp.AVERAGE else 1
+def reduction_of(response: Response, size: int) -> Reduction:
+    """What so many ranks do to the tensor."""
+    divisor = size if response.op is ReduceOp.AVERAGE else 1
     return Reduction(response.op.value, response.dtype, response.prescale, response.postscale, divisor)
 
 
@@ -119,7 +121,7 @@ def _allreduce(response: Response, entry: Entry | None, backend: Backend, activi
     target = _target(response, entry, backend)
     _fill(target, entry)
     with activity(f"{backend.name}_ALLREDUCE"):
-        backend.collectives.allreduce(target.reshape(-1), _reduction(response, backend), response.offsets)
+        backend.collectives.allreduce(target.reshape(-1), reduction_of(response, backend.size), response.offsets)
     return target
 
 
@@ -171,7 +173,7 @@ def _alltoall(response: Response, entry: Entry | None, backend: Backend, activit
 
 def _reducescatter(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array:
     lengths = [rows * prod(response.shape[1:]) for rows in response.rows]
-    reduction, name = _reduction(response, backend), f"{backend.name}_REDUCESCATTER"
+    reduction, name = reduction_of(response, backend.size), f"{backend.name}_REDUCESCATTER"
     source, target = (entry.source, entry.target) if entry else (None, None)
     if source is not None and target is source:  # the caller's array may be overwritten
         with activity(name):

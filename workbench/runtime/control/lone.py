@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.collectives.reduction import Reduction, fold, wire_dtype
-from workbench.core.execute import eager
+from workbench.core.execute import eager, reduction_of
 from workbench.core.messages import Announce, Kind, ReduceOp, Response
 from workbench.core.pending import Entry
 from workbench.core.verbs import verb
@@ -22,13 +22,13 @@ from workbench.runtime.steady.cache import CachingAnnouncer
 from workbench.runtime.steady.eager import result_of, values_of, with_result
 from workbench.runtime.steady.steady_state import Unit
 
+_MOST_KNOWN = 1000
 _IN_A_ROW_S = 0.5  # then one goes the ordinary way, which shows a sign of life
 
 
 class Known(NamedTuple):
     """What was agreed on about a tensor; ``reduction`` of an allreduce alone."""
 
-    cache_id: int
     response: Response
     dtype: np.dtype[Any]
     reduction: Reduction | None
@@ -49,7 +49,7 @@ class SlotsAlone:
     ) -> None:
         self._announcer, self._slots, self._channel = announcer, slots, channel
         self._limit, self._rank, self._ranks = eager_bytes, rank, range(size)
-        self._known: dict[int, Known | None] = {}
+        self._known: dict[int, Known] = {}
         self._ordinary_at = 0.0
 
     def announce(self, entry: Entry, seen: int) -> Known | None:
@@ -81,7 +81,7 @@ class SlotsAlone:
         return True, result
 
     def _reduce(self, known: Known, entry: Entry, unit: Unit) -> tuple[bool, Any]:
-        _, response, dtype, reduction = known
+        response, dtype, reduction = known
         if response.kind is Kind.BARRIER:
             return True, None
         values = {rank: each[0] for rank, each in enumerate(unit.values) if each}
@@ -98,16 +98,14 @@ class SlotsAlone:
 
     def _learn(self, cache_id: int) -> Known | None:
         response = self._announcer.known[cache_id]
-        one, size = verb(response.kind), len(self._ranks)
+        one = verb(response.kind)
         if response.process_set or response.priority or response.device != "cpu" or response.op is ReduceOp.ADASUM:
             return None
         if not (one.eager or response.kind is Kind.BARRIER) or response.all_absent:
             return None
-        divisor = size if response.op is ReduceOp.AVERAGE else 1
-        factors = response.op.value, response.dtype, response.prescale, response.postscale, divisor
-        reduction = Reduction(*factors) if response.kind is Kind.ALLREDUCE else None
+        reduction = reduction_of(response, len(self._ranks)) if response.kind is Kind.ALLREDUCE else None
         dtype = wire_dtype(response.dtype) if response.dtype else np.dtype(np.uint8)
-        if len(self._known) > 1000:
+        if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[cache_id] = known = Known(cache_id, response, dtype, reduction)
+        self._known[cache_id] = known = Known(response, dtype, reduction)
         return known

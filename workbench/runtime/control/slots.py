@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+from workbench.common.fence import Fence
 from workbench.core.messages import Announce, Request
 from workbench.core.verbs import VERBS
 from workbench.runtime.control.codec import decode_request, encode_request
@@ -102,8 +103,7 @@ class Slots:
         self._slots: list[Slot] = []
         self._wakes: Sequence[Callable[[], object]] = ()
         self._lock = threading.Lock()  # for all below: on rank 0 the coordinator closes a term amid a look
-        self._fence = threading.Lock()
-        self._fence.acquire()
+        self._order = Fence()  # within the lock
         self._term = self._terms = 0  # 0: none; how many there were
         self.writes = False
         self._seen = 0  # the decision that opened the term
@@ -134,7 +134,7 @@ class Slots:
         with self._lock:
             if self._term != term:
                 self._begin(term)
-            self._seen, self.writes = seen, self._is_marked()
+            self._seen, self.writes = seen, self.is_open()
 
     def write(self, event: Announce) -> bool:
         """Announce known names; False if they have to go to rank 0."""
@@ -157,7 +157,7 @@ class Slots:
         end, size = own.end(self._term), len(own.ring)
         at = end % size
         skipped = size - at if at + length > size else 0
-        if not self._is_marked() or end + skipped + length > self._room(end + skipped + length):
+        if not self.is_open() or end + skipped + length > self._room(end + skipped + length):
             return False
         if skipped:
             _RECORD.pack_into(own.ring, at, 0, 0)
@@ -199,7 +199,7 @@ class Slots:
             if not (n := self._complete()):
                 return None
             self._order()
-            if not self._is_marked():  # rank 0 may not have seen it
+            if not self.is_open():  # rank 0 may not have seen it
                 return None
             unit = self._pop(n)
             self._taken = self._position
@@ -226,7 +226,7 @@ class Slots:
 
     def awaits_word(self) -> bool:
         """Has rank 0 closed the term, and may it not have seen what this rank has announced last?"""
-        return bool(self._sent and self._rank and self._term) and not self._is_marked()
+        return bool(self._sent and self._rank and self._term) and not self.is_open()
 
     def sleep(self, on: bool) -> None:
         """This rank is about to sleep, so it wants to be woken; or it is awake. Look once more after that."""
@@ -248,7 +248,7 @@ class Slots:
         return self._terms
 
     def is_open(self) -> bool:
-        return bool(self._slots) and self._is_marked()
+        return bool(self._slots) and self._slots[0].numbers[_MARK] == self._term != 0
 
     def close(self) -> tuple[int, list[int], list[tuple[Announce, float]]]:
         """End the term; see :class:`workbench.runtime.coordinators.Agreement`."""
@@ -286,9 +286,6 @@ class Slots:
         self._order()
         own[_WRITTEN] = term << _TERM
 
-    def _is_marked(self) -> bool:
-        return self._slots[0].numbers[_MARK] == self._term != 0
-
     def _complete(self) -> int:
         """How many ids the next unit has; 0 if not all of it is there."""
         for rank, slot in enumerate(self._slots):
@@ -317,11 +314,6 @@ class Slots:
     def release(self) -> None:
         """The values of all units that were taken are used: their memory may be written to again."""
         self._slots[self._rank].numbers[_DONE] = (self._term << _TERM) + self._taken
-
-    def _order(self) -> None:
-        """All memory accesses before come before all after, as :meth:`workbench.transport.shm.node.Node._order`."""
-        self._fence.release()
-        self._fence.acquire()
 
 
 def _short(event: Announce) -> Announce:

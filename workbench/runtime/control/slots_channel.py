@@ -127,9 +127,8 @@ class SlotsChannel:
     def _decision(self, unit: Unit) -> Decision:
         responses = [self.known[each] if each else self._respond(unit, i) for i, each in enumerate(unit.ids)]
         results: Values = {}
-        for i in sorted({i for each in unit.values for i in each if unit.ids[i]}):
-            values = {rank: each[i] for rank, each in enumerate(unit.values) if i in each}
-            if result := result_of(responses[i], values, self._ranks, len(self._ranks)):
+        for i, values in unit.values_by_rank():
+            if unit.ids[i] and (result := result_of(responses[i], values, self._ranks, len(self._ranks))):
                 results[i] = result
         self._slots.release()
         self.agreed(responses)

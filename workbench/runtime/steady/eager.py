@@ -14,8 +14,9 @@ from operator import attrgetter
 
 import numpy as np
 
-from workbench.collectives.reduction import Reduction, fold, wire_dtype
+from workbench.collectives.reduction import fold, wire_dtype
 from workbench.core.backend.base import Array
+from workbench.core.execute import reduction_of
 from workbench.core.messages import Announce, Decision, Event, Key, ReduceOp, Request, Response, Values
 from workbench.core.pending import Entry
 from workbench.core.protocols import Announcer
@@ -99,8 +100,7 @@ class EagerCoordinator(Wrapper):
             values = self._values.pop(item.key, None) if isinstance(item, Response) else None
             if values and isinstance(item, Response):
                 size = len(self._members.get(item.process_set, ()))
-                ranks, absent = sorted(item.requests), [r for r, each in item.requests.items() if each.absent]
-                if result := result_of(item, values, ranks, size, absent):
+                if result := answer(item, values, size):
                     results[i] = result
         return Decision(decision.number, decision.items, results, decision.evicted)
 
@@ -136,6 +136,12 @@ def _is_eager(request: Request, rank: int) -> bool:
     return request.op is not ReduceOp.ADASUM if one.reduces else not one.rooted or request.root == rank
 
 
+def answer(response: Response, values: Mapping[int, bytes | memoryview], size: int) -> bytes:
+    """:func:`result_of` on rank 0, which knows what each rank has asked for."""
+    requests = response.requests
+    return result_of(response, values, sorted(requests), size, [r for r, each in requests.items() if each.absent])
+
+
 def result_of(
     response: Response,
     values: Mapping[int, bytes | memoryview],
@@ -169,7 +175,6 @@ def result_of(
     arrays: list[Array] = [np.frombuffer(values.get(rank, bytes(length)), dtype) for rank in ranks]
     if len({len(array) for array in arrays}) > 1:
         return b""
-    divisor = size if response.op is ReduceOp.AVERAGE else 1
     out = np.empty_like(arrays[0])
-    fold(arrays, Reduction(response.op.value, response.dtype, response.prescale, response.postscale, divisor), out)
+    fold(arrays, reduction_of(response, size), out)
     return out.tobytes()

@@ -8,13 +8,13 @@ counted; nothing is lost by that but time. ``steady_state`` 0 turns it off; it n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from workbench.core.messages import Announce, Decision, Done, Event, Response, Values
+from workbench.core.messages import Announce, Decision, Done, Event, Response
 from workbench.runtime.coordinators import Coordinator, Wrapper
 from workbench.runtime.steady.cache import CoordinatorCache
-from workbench.runtime.steady.eager import result_of
+from workbench.runtime.steady.eager import answer
 
 
 class Record(NamedTuple):
@@ -29,6 +29,11 @@ class Unit(NamedTuple):
 
     ids: tuple[int, ...]
     values: list[Mapping[int, bytes | memoryview]]
+
+    def values_by_rank(self) -> Iterator[tuple[int, dict[int, bytes | memoryview]]]:
+        """For each id of which some rank has sent a value, by its place: the values."""
+        for i in sorted({i for each in self.values for i in each}):
+            yield i, {rank: each[i] for rank, each in enumerate(self.values) if i in each}
 
 
 class Sequences:
@@ -167,19 +172,12 @@ class SteadyCoordinator(Wrapper):
         responses, results = list[Response](), dict[int, bytes]()
         while n := self._sequences.complete():
             unit = self._sequences.pop(n)
-            for i in sorted({i for each in unit.values for i in each}):
-                self._reduce(unit, i, results, len(responses))
+            for i, values in unit.values_by_rank():
+                if result := answer(self._cache.response(unit.ids[i]), values, self._size):
+                    results[len(responses) + i] = result
             responses += [self._cache.response(cache_id) for cache_id in unit.ids]
         if fresh or responses:  # what is left may be a little older; too young an age does no harm
             self._began = now
         self._cache.touch(responses)
         decision = self._inner.decide(responses, results) if responses else Decision()
         return decision + self.settle(now) if n is None else decision
-
-    def _reduce(self, unit: Unit, i: int, results: Values, before: int) -> None:
-        response = self._cache.response(unit.ids[i])
-        values = {rank: each[i] for rank, each in enumerate(unit.values) if i in each}
-        requests = response.requests
-        absent = [rank for rank, each in requests.items() if each.absent]
-        if result := result_of(response, values, sorted(requests), self._size, absent):
-            results[before + i] = result

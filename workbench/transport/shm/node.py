@@ -12,11 +12,11 @@ check the flag at the end of each barrier, and fail as well.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from workbench.common.fence import Fence
 from workbench.core.backend.base import SLOT_BYTES, Array
 from workbench.errors import DeadlineError
 from workbench.transport.polling import offer_core
@@ -64,8 +64,7 @@ class Node:
         self._bells = [arena.view(_BELL, 4).cast("I") for arena in arenas]
         self._gone = [arena.view(_GONE, 4).cast("I") for arena in arenas]
         self._values = [arena.view(_VALUE, 8).cast("q") for arena in arenas]
-        self._fence = threading.Lock()
-        self._fence.acquire()
+        self._order = Fence()
 
     def bytes(self, rank: int, offset: int, nbytes: int) -> Array:
         return self._arenas[rank].piece(offset, nbytes)
@@ -158,14 +157,6 @@ class Node:
                         f"Shared memory: local rank {rank} did not come within {self.timeout_s:g} s "
                         "(WORKBENCH_DATA_TIMEOUT_S)."
                     )
-
-    def _order(self) -> None:
-        """All memory accesses before come before all after, on processors that change their order, too.
-
-        To release a lock and then acquire it is a full barrier.
-        """
-        self._fence.release()
-        self._fence.acquire()
 
 
 def join_memory(

@@ -21,7 +21,7 @@ from workbench.transport.shm.node import Node
 Piece = tuple[int, int, int, int, int]
 """Of an array: its number, from where to where in it, and from where to where in the segment."""
 
-SEGMENT_BYTES = 1 << 20  # 512 KiB and 2 MiB are slower: by up to a quarter, with four ranks on two cores
+SEGMENT_BYTES = 1 << 20  # 2 MiB are slower, with four ranks on two cores by up to a quarter
 SLOTS = 2  # of the stage; one is filled while others may still read the one before
 STAGE_BYTES = SLOTS * SEGMENT_BYTES
 
