@@ -91,7 +91,7 @@ class Spy:
         self.backend = replace(link_backend(SingleLink()), collectives=self)  # type: ignore[arg-type]
         self.asked: list[tuple[np.ndarray, tuple[int, ...]]] = []
 
-    def allreduce(self, array: np.ndarray, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
+    def allreduce(self, array: np.ndarray, reduction: Reduction, offsets: Sequence[int], source: Any) -> Traffic:
         self.asked.append((array, tuple(offsets)))
         return Traffic()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import product
 
 import numpy as np
 from link_checks import DTYPES, Rank
@@ -72,6 +73,22 @@ def long_allreduces_are_numpys(rank: Rank) -> None:
         array = array_of(numbers(backend.rank, 40_001, dtype), dtype)
         backend.collectives.allreduce(array, Reduction("sum", dtype))
         np.testing.assert_array_equal(values_of(array, dtype), reduced(backend.size, 40_001, "sum", dtype))
+
+
+def values_may_lie_elsewhere(rank: Rank) -> None:
+    """On some ranks or on all: they are reduced into the array, and stay as they are."""
+    backend = rank.backend
+    for dtype, length in product(("float32", "int64"), (0, 1, 1000, 40_001, 1_000_003)):
+        given, expected = (
+            numbers(backend.rank, length, dtype).astype(dtype),
+            reduced(backend.size, length, "sum", dtype),
+        )
+        for elsewhere in (range(backend.size), [0], [backend.size - 1]):
+            array = np.full(length, 77, dtype) if backend.rank in elsewhere else given.copy()
+            source = given if backend.rank in elsewhere else None
+            backend.collectives.allreduce(array, Reduction("average", dtype, 2.0, 3.0, 2), (), source)
+            np.testing.assert_array_equal(array, 3 * expected)
+            np.testing.assert_array_equal(given, numbers(backend.rank, length, dtype))
 
 
 def very_long_arrays_arrive(rank: Rank) -> None:
@@ -229,6 +246,7 @@ BACKEND_CHECKS = [
     a_backend_knows_its_ranks,
     allreduce_is_numpys,
     long_allreduces_are_numpys,
+    values_may_lie_elsewhere,
     very_long_arrays_arrive,
     rounding_is_the_same_everywhere,
     allgather_concatenates,

@@ -35,9 +35,13 @@ class NanoLink(nano.Link):  # type: ignore[misc, name-defined]
 class NanoCollectives(LinkCollectives):
     """Its two algorithms; the others are the workbench's, over its Link."""
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+    def allreduce(
+        self, array: Array, reduction: Reduction, places: Sequence[int] = (), source: Array | None = None
+    ) -> Traffic:
         if reduction.op == "adasum":
-            return super().allreduce(array, reduction, places)
+            return super().allreduce(array, reduction, places, source)
+        if source is not None:
+            array[...] = source
         reduction.before(array)
         nano.ring_allreduce(self._link, array, reduction.combine)
         reduction.after(array)

@@ -33,7 +33,7 @@ def gradient(result: torch.Tensor, factor: torch.Tensor, tensor: torch.Tensor) -
 
 @pytest.mark.parametrize("dtype", quick([torch.float32, torch.bfloat16], torch.float32))
 def test_a_large_result_can_be_changed_in_place(dtype: torch.dtype, rank: int, n: int) -> None:
-    """Its memory is the system's huge pages, and to autograd it is a tensor like another."""
+    """Its memory was used before, and to autograd it is a tensor like another."""
     x = torch.full((1 << 22,), rank + 1.0, dtype=dtype, requires_grad=True)
     result = hvd.allreduce(x, name="in place", op=hvd.Sum)
     result += 1

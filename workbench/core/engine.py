@@ -30,6 +30,7 @@ from functools import partial
 
 from workbench.common.waiting import OwnThread, Waits
 from workbench.config import Settings
+from workbench.core.backend.memory import RESULTS
 from workbench.core.backend.process_sets import SetTable
 from workbench.core.execute import execute
 from workbench.core.fusion import Batch, plan
@@ -185,6 +186,7 @@ class Engine(threading.Thread):
             self._control.send(Left(self._control.rank, clean=self._clean))
             self.sets.close(self._clean)
             self._control.close()
+            RESULTS.release()
             self.left.set()
 
     def _reason(self, error: BaseException) -> CollectiveError:

@@ -91,10 +91,9 @@ def _fused(batch: Batch, entries: Entries, backend: Backend, activity: Activity)
     targets = [_target(response, entry, backend) for response, entry in zip(batch, entries, strict=True)]
     reduction = reduction_of(batch[0], backend.size)
     if backend.batches and backend.batches.takes_batch(len(batch), sum(map(nbytes, batch))):
-        for entry, target in zip(entries, targets, strict=True):
-            _fill(target, entry)
+        given = [_source(entry, target).reshape(-1) for entry, target in zip(entries, targets, strict=True)]
         with activity(f"{backend.name}_ALLREDUCE"):
-            backend.batches.allreduce_batch([target.reshape(-1) for target in targets], reduction)
+            backend.batches.allreduce_batch([target.reshape(-1) for target in targets], reduction, given)
         return targets
     sources = [None if entry is None or entry.source is None else entry.source.reshape(-1) for entry in entries]
     with activity("INIT_FUSION_BUFFER"):
@@ -119,17 +118,20 @@ def reduction_of(response: Response, size: int) -> Reduction:
 
 def _allreduce(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array:
     target = _target(response, entry, backend)
-    _fill(target, entry)
+    source = _source(entry, target)
     with activity(f"{backend.name}_ALLREDUCE"):
-        backend.collectives.allreduce(target.reshape(-1), reduction_of(response, backend.size), response.offsets)
+        reduction, given = reduction_of(response, backend.size), None if source is target else source.reshape(-1)
+        backend.collectives.allreduce(target.reshape(-1), reduction, response.offsets, given)
     return target
 
 
-def _fill(target: Array, entry: Entry | None) -> None:
-    """It is reduced in place; a copy is made only if the caller wants to keep the input."""
+def _source(entry: Entry | None, target: Array) -> Array:
+    """What is reduced into the target: it itself, if it is the caller's; zeros in it, where there is no tensor."""
     source = entry.source if entry else None
-    if source is not target:
-        target[...] = 0 if source is None else source
+    if source is None:
+        target[...] = 0
+        return target
+    return source
 
 
 def _allgather(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array:

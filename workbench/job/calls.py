@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from workbench.core.backend.base import Array
+from workbench.core.backend.memory import RESULTS
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, ReduceOp
 from workbench.core.pending import Entry
@@ -89,7 +88,7 @@ class Call:
     def entry(self, array: Any, name: str | None, fields: dict[str, Any]) -> Entry:
         """Of an array whose result goes into new memory; see :meth:`begin`."""
         array, about = given(array)
-        target = None if self.verb.by_rows else np.empty_like(array)
+        target = None if self.verb.by_rows else RESULTS.empty_like(array)
         return entry(self.kind, array, name, target=target, **about, **fields)
 
     def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:

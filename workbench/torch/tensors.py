@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from workbench.collectives.reduction import wire_dtype
+from workbench.core.backend.memory import RESULTS
 from workbench.errors import UnsupportedTensorError
 from workbench.job.context import HOLDER
 
@@ -25,9 +26,6 @@ _BITS = {
     **{dtype: torch.uint8 for name, dtype in vars(torch).items() if name.startswith("float8_")},
 }
 """Of the dtypes that numpy lacks: those of their bits."""
-
-
-_LARGE_BYTES = 4 << 20  # numpy's own limit for this
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -60,13 +58,10 @@ def view(tensor: torch.Tensor) -> Array:
 
 
 def fresh_like(like: torch.Tensor) -> torch.Tensor:
-    """As ``torch.empty_like`` of a contiguous tensor; a large one on the CPU in huge pages, which numpy asks for.
-
-    Without them, 64 MiB are 16,384 pages of 4 KiB, and the system needs longer to give a page than the copy to fill it.
-    """
-    if like.numel() * like.element_size() < _LARGE_BYTES or like.device.type != "cpu":
+    """As ``torch.empty_like`` of a contiguous tensor; a large one on the CPU in memory that is used again."""
+    if like.numel() * like.element_size() < RESULTS.least_bytes or like.device.type != "cpu":
         return torch.empty_like(like)
-    return tensor_of(np.empty(like.shape, wire_dtype(dtype_name(like))), like)  # no view to autograd
+    return tensor_of(RESULTS.empty(like.shape, wire_dtype(dtype_name(like))), like)  # no view to autograd
 
 
 def tensor_of(array: Array, like: torch.Tensor) -> torch.Tensor:

@@ -133,14 +133,16 @@ class HierarchicalCollectives:
         self._fusion, self._least_bytes, self.on = fusion, least_bytes, True
         self.alltoall, self.reducescatter = flat.alltoall, flat.reducescatter
 
-    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
+    def allreduce(
+        self, array: Array, reduction: Reduction, offsets: Sequence[int] = (), source: Array | None = None
+    ) -> Traffic:
         """Inside the machine, between machines, inside the machine; the same bits on every rank."""
         if not self.on or array.nbytes < self._least_bytes or reduction.op == "adasum":
-            return self._flat.allreduce(array, reduction)
+            return self._flat.allreduce(array, reduction, offsets, source)
         here = [offsets[rank] for rank in self._machines.here] if offsets else []
         if not offsets and (offset := self._inside.shared.offset(array)) in self._fusion:
             here = [offset] * self._inside.size
-        return self._levels.allreduce(array, reduction, here)
+        return self._levels.allreduce(array, reduction, here, array if source is None else source)
 
     def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
         """From the root's machine to the next, and so on."""

@@ -59,8 +59,12 @@ class LinkCollectives:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
+    def allreduce(
+        self, array: Array, reduction: Reduction, offsets: Sequence[int] = (), source: Array | None = None
+    ) -> Traffic:
         """Ring: 2(n - 1) messages, 2(n - 1)/n · K bytes per rank; Adasum: log2 n messages of K bytes."""
+        if source is not None:
+            array[...] = source
         reduction.before(array)
         if reduction.op == "adasum":
             traffic = adasum_allreduce(self._link, array, reduction.dtype)

@@ -62,15 +62,16 @@ class TwoLevelCollectives:
         slots = node.keep(self._slots * self._bytes) if link else 0
         self._first_slot = node.exchange(members, slots)[_LEADER]
 
-    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int]) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int], source: Array) -> Traffic:
         """Reduce in place; the same bits on every rank.
 
         Args:
             array: one-dimensional and contiguous.
             reduction: not Adasum.
             offsets: by rank of this machine, where its array is in shared memory; empty where one of them is not.
+            source: what is reduced, which may be ``array``.
         """
-        return _Allreduce(self, array, reduction, offsets).run()
+        return _Allreduce(self, array, reduction, offsets, source).run()
 
     def broadcast(self, array: Array, root: int, hop: int) -> Traffic:
         """Copy from the root's machine to all ranks of all machines, in place.
@@ -138,8 +139,11 @@ class _Steps:
 class _Allreduce(_Steps):
     """See :meth:`TwoLevelCollectives.allreduce`."""
 
-    def __init__(self, levels: TwoLevelCollectives, array: Array, reduction: Reduction, offsets: Sequence[int]) -> None:
+    def __init__(
+        self, levels: TwoLevelCollectives, array: Array, reduction: Reduction, offsets: Sequence[int], source: Array
+    ) -> None:
         super().__init__(levels, array)
+        self._sources = levels.segments(source)
         self._reduction, self._offsets = reduction, offsets
         self._wire = levels.wire if reduction.dtype in ("float32", "float64") else PLAIN
         self._inside = replace(reduction, postscale=1.0, divisor=1)
@@ -153,7 +157,7 @@ class _Allreduce(_Steps):
 
     def step(self, k: int, age: int) -> None:
         if age == 0 and not self._offsets:
-            self.levels.stages(k, self.segments[k])[self.rank][...] = self.segments[k]
+            self.levels.stages(k, self.segments[k])[self.rank][...] = self._sources[k]
         elif age == 1:
             self._reduce(k)
         elif 2 <= age <= self._complete and self.levels.link and (age - 2) % self.lag == 0:

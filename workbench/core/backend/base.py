@@ -40,13 +40,16 @@ class Channel(Link, Protocol):
 class Collectives(Protocol):
     """The verbs. Arrays are one-dimensional, contiguous and of one dtype on all ranks; all lengths count elements."""
 
-    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
+    def allreduce(
+        self, array: Array, reduction: Reduction, offsets: Sequence[int] = (), source: Array | None = None
+    ) -> Traffic:
         """Reduce in place; the same bits on every rank.
 
         Args:
             array: this rank's.
             reduction: what is done to it.
             offsets: by rank, :meth:`SharedMemory.offset` of its array; empty where one of them is -1.
+            source: where this rank's values are, if not in ``array``. It is not changed.
         """
 
     def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
@@ -76,8 +79,8 @@ class Batches(Protocol):
     def takes_batch(self, count: int, nbytes: int) -> bool:
         """Is that faster than packing so many arrays of so many bytes? The same answer on every rank."""
 
-    def allreduce_batch(self, arrays: Sequence[Array], reduction: Reduction) -> None:
-        """Reduce in place; one-dimensional arrays of one dtype, of the same lengths on all ranks."""
+    def allreduce_batch(self, arrays: Sequence[Array], reduction: Reduction, sources: Sequence[Array]) -> None:
+        """Reduce ``sources`` into ``arrays``, which may be the same: one-dimensional, of one dtype and length."""
 
     def spares(self, nbytes: int) -> bool:
         """Does :meth:`reducescatter_into` take arrays of so many bytes? The same answer on every rank."""

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +40,65 @@ class Memory(Protocol):
         """Copy many arrays; each pair is (source, or None for zeros, target), one-dimensional and contiguous."""
 
 
+class ResultMemory:
+    """Memory of large results, which is used again when nobody refers to it any more. For any thread.
+
+    The system gives a process memory page by page, and clears each page before. For a large result that takes longer
+    than to fill it, most of all after a pause. A size that is asked for only once is not kept.
+
+    Args:
+        least_bytes: a smaller result is ordinary memory.
+        most_bytes: no more than this is kept unused.
+
+    Example:
+        >>> results = ResultMemory(least_bytes=8)
+        >>> addresses = [results.empty((2,), "float64").ctypes.data for _ in range(3)]
+        >>> addresses[1] == addresses[2]
+        True
+    """
+
+    def __init__(self, least_bytes: int = 1 << 20, most_bytes: int = 256 << 20) -> None:
+        self.least_bytes, self._most_bytes = least_bytes, most_bytes
+        self._asked = set[int]()
+        self._unused: dict[int, list[Array]] = {}  # by their size
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Array:
+        """As ``numpy.empty``."""
+        nbytes = prod(shape) * np.dtype(dtype).itemsize
+        if nbytes < self.least_bytes:
+            return np.empty(shape, dtype)
+        if nbytes not in self._asked:
+            self._asked.add(nbytes)
+            return np.empty(shape, dtype)
+        try:
+            block = self._unused[nbytes].pop()
+        except (KeyError, IndexError):
+            block = np.empty(nbytes, np.uint8)
+        piece: Array = np.frombuffer(block.data, np.uint8)  # not a slice: arrays over it keep *this* object alive
+        weakref.finalize(piece, self._give_back, block).atexit = False
+        result: Array = piece.view(dtype).reshape(shape)
+        return result
+
+    def empty_like(self, array: Array) -> Array:
+        """As ``numpy.empty_like``, of a GPU's array, too."""
+        return self.empty(array.shape, array.dtype) if isinstance(array, np.ndarray) else np.empty_like(array)
+
+    def _give_back(self, block: Array) -> None:
+        """Runs wherever the last array dies, so there is no lock here."""
+        if sum(nbytes * len(blocks) for nbytes, blocks in list(self._unused.items())) + block.nbytes > self._most_bytes:
+            self.release()
+        self._unused.setdefault(block.nbytes, []).append(block)
+
+    def release(self) -> None:
+        """Give the system back what is unused."""
+        self._unused = {}
+        self._asked.clear()
+
+
+RESULTS = ResultMemory()
+"""Of this process."""
+
+
 class HostMemory:
     """Nothing is asynchronous here; see :class:`Memory`."""
 
@@ -48,7 +109,7 @@ class HostMemory:
         return nullcontext()
 
     def empty(self, shape: Sequence[int], dtype: Any, arrival: Any) -> Array:
-        return np.empty(shape, dtype)
+        return RESULTS.empty(shape, dtype)
 
     def copy(self, pairs: Sequence[tuple[Array | None, Array]]) -> None:
         for source, target in pairs:

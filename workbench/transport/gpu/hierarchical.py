@@ -30,10 +30,14 @@ class GpuHierarchicalCollectives:
         self.allgather, self.broadcast, self.alltoall = flat.allgather, flat.broadcast, flat.alltoall
         self.reducescatter = flat.reducescatter
 
-    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
+    def allreduce(
+        self, array: Array, reduction: Reduction, offsets: Sequence[int] = (), source: Array | None = None
+    ) -> Traffic:
         """Inside, across, inside; the same bits on every rank."""
         if not self.on or reduction.op == "adasum":
-            return self._flat.allreduce(array, reduction)
+            return self._flat.allreduce(array, reduction, offsets, source)
+        if source is not None:
+            array[...] = source
         inside = self.inside.collectives
         lengths = chunk_lengths(len(array), self.inside.size)
         traffic = inside.reducescatter(array, lengths, replace(reduction, postscale=1.0, divisor=1))

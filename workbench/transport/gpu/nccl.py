@@ -205,8 +205,12 @@ class NcclCollectives:
         self._ring = LinkCollectives(NcclLink(nccl, communicator, host.rank, host.size))
         self._on_host = StagedCollectives(host, nccl.gpu)
 
-    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
+    def allreduce(
+        self, array: Array, reduction: Reduction, offsets: Sequence[int] = (), source: Array | None = None
+    ) -> Traffic:
         """``ncclAllReduce``; a mean of floats is NCCL's own. NCCL does not tell what it sent: then counts are 0."""
+        if source is not None:
+            array[...] = source
         if reduction.op == "adasum":
             return self._on_host.allreduce(array, reduction)
         plain = reduction.prescale == reduction.postscale == 1.0

@@ -54,8 +54,10 @@ class StagedCollectives:
         self._rank, self._host, self._gpu = host.rank, host.collectives, gpu
         self._pinned = [_Pinned(gpu), _Pinned(gpu)]
 
-    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
-        here = self._fetch(array)
+    def allreduce(
+        self, array: Array, reduction: Reduction, offsets: Sequence[int] = (), source: Array | None = None
+    ) -> Traffic:
+        here = self._fetch(array if source is None else source)
         traffic = self._host.allreduce(here, reduction)
         self._bring(here, array)
         return traffic

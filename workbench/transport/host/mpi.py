@@ -100,7 +100,9 @@ class MpiCollectives:
         self.allgather, self.broadcast, self.alltoall = self._ring.allgather, self._ring.broadcast, self._ring.alltoall
         self.reducescatter = self._ring.reducescatter
 
-    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
+    def allreduce(
+        self, array: Array, reduction: Reduction, offsets: Sequence[int] = (), source: Array | None = None
+    ) -> Traffic:
         """MPI's algorithm below 32 KiB, the ring above. MPI does not tell what it sent: then counts are 0."""
         if (
             reduction.op not in _OPS
@@ -108,7 +110,9 @@ class MpiCollectives:
             or array.dtype.kind not in "fiu"
             or reduction.dtype in ("float16", "bfloat16")
         ):
-            return self._ring.allreduce(array, reduction)
+            return self._ring.allreduce(array, reduction, offsets, source)
+        if source is not None:
+            array[...] = source
         reduction.before(array)
         if self._link.size > 1:
             result = array.copy()  # a few KiB; what cannot be cancelled must not write to the caller's array

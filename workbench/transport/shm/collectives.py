@@ -87,26 +87,29 @@ class ShmCollectives:
         self._stage = Staged(node, members, stages)
         self._fastest = Fastest(node, members, [self._cross.allreduce, self._staged] if self._cross else [])
 
-    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
+    def allreduce(
+        self, array: Array, reduction: Reduction, offsets: Sequence[int] = (), source: Array | None = None
+    ) -> Traffic:
         """Each rank its chunk; nothing is sent."""
         if self._size == 1 or reduction.op == "adasum" or not array.nbytes:
-            return self._flat.allreduce(array, reduction)
+            return self._flat.allreduce(array, reduction, offsets, source)
+        given = array if source is None else source
         if offsets := offsets or self._in_fusion_buffers(array):
             self._in_place(array, reduction, offsets)
         elif array.nbytes <= _SHORT_BYTES:
-            self._short(array, reduction)
+            self._short(array, reduction, given)
         elif self._cross and array.nbytes > _STAGED_BYTES:
-            self._fastest(array.nbytes, array, reduction)
+            self._fastest(array.nbytes, array, reduction, given)
         else:
-            self._staged(array, reduction)
+            self._staged(array, reduction, given)
         return Traffic()
 
     def takes_batch(self, count: int, nbytes: int) -> bool:
         """Where the arrays are not too small."""
         return self._size > 1 and nbytes >= count * _LEAST_BYTES
 
-    def allreduce_batch(self, arrays: Sequence[Array], reduction: Reduction) -> None:
-        self._stage.allreduce(arrays, reduction)
+    def allreduce_batch(self, arrays: Sequence[Array], reduction: Reduction, sources: Sequence[Array]) -> None:
+        self._stage.allreduce(arrays, reduction, sources)
 
     def spares(self, nbytes: int) -> bool:
         return self._cross is not None and self._size > 1 and nbytes > _SHORT_BYTES
@@ -178,12 +181,12 @@ class ShmCollectives:
         reduce_across(self._arrays(array, offsets), start, stop, reduction)
         self._barrier()
 
-    def _staged(self, array: Array, reduction: Reduction) -> None:
-        self._stage.allreduce([array], reduction)
+    def _staged(self, array: Array, reduction: Reduction, source: Array) -> None:
+        self._stage.allreduce([array], reduction, [source])
 
-    def _short(self, array: Array, reduction: Reduction) -> None:
+    def _short(self, array: Array, reduction: Reduction, source: Array) -> None:
         stages = [stage[: array.nbytes].view(array.dtype) for stage in self._stage.next_slot()]
-        stages[self._rank][...] = array
+        stages[self._rank][...] = source
         self._barrier()
         fold(stages, reduction, array)
 

@@ -35,12 +35,11 @@ class CrossMemory:
         self._block_bytes = max(32 << 10, (512 << 10) // self._size)  # as many as there are ranks stay in the cache
         self._scratch = np.empty(self._size * self._block_bytes, np.uint8)
 
-    def allreduce(self, array: Array, reduction: Reduction) -> None:
-        """Each rank reduces its chunk for all; the values are added in the order of the ranks."""
-        addresses = self._addresses(array)
+    def allreduce(self, array: Array, reduction: Reduction, source: Array) -> None:
+        """Each rank reduces its chunk of ``source`` for all; the values are added in the order of the ranks."""
         lengths = chunk_lengths(len(array), self._size)
-        self._reduce(array, lengths, addresses, reduction, cut(array, lengths)[self._rank])
-        self._gather(array, lengths, addresses)
+        self._reduce(source, lengths, self._addresses(source), reduction, cut(array, lengths)[self._rank])
+        self._gather(array, lengths, self._addresses(array))
 
     def reducescatter(self, array: Array, lengths: Sequence[int], reduction: Reduction, out: Array) -> None:
         """Each rank reduces its part for itself, into ``out``. Per rank (n - 1)/n · K bytes are read."""

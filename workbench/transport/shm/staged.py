@@ -67,12 +67,12 @@ class Staged:
             for slot in range(0, STAGE_BYTES, SEGMENT_BYTES)
         )
 
-    def allreduce(self, arrays: Sequence[Array], reduction: Reduction) -> None:
-        """Reduce all of them in place; they are one-dimensional and of one dtype."""
+    def allreduce(self, arrays: Sequence[Array], reduction: Reduction, sources: Sequence[Array]) -> None:
+        """Reduce ``sources`` into ``arrays``, which may be the same; all are one-dimensional and of one dtype."""
         dtype = arrays[0].dtype
         for pieces in segments(tuple(map(len, arrays)), SEGMENT_BYTES // dtype.itemsize):
             stages = [stage.view(dtype)[: pieces[-1][4]] for stage in self.next_slot()]
-            self._copy_in(arrays, pieces, stages[self._rank])
+            self._copy_in(sources, pieces, stages[self._rank])
             self._node.barrier(self._members)
             self._reduce(stages, reduction)
             self._node.barrier(self._members)
