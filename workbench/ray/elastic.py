@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from workbench.errors import LaunchError
 from workbench.ray.jobs.growing import Growing, limits_of
 from workbench.ray.jobs.offers import Takes
 from workbench.ray.needed import connected
-from workbench.ray.ray_logger import calling
 from workbench.ray.settings import Callbacks, ElasticSettings, check_gpus, elastic_settings, own_discovery
 
 
@@ -134,10 +132,10 @@ class ElasticRayExecutor:
             settings.discovery = RayHostDiscovery(use_gpu, cpus_per_slot, gpus_per_slot or 1)
         own_discovery(settings)
         self.settings, self.env_vars = settings, dict(env_vars or {})
-        self._takes = Takes(cpus_per_slot, (gpus_per_slot or 1) * use_gpu)
+        takes = Takes(cpus_per_slot, (gpus_per_slot or 1) * use_gpu)
         least, most, rest_s = settings.min_num_proc, settings.max_num_proc, settings.cooldown_range
-        self._limits = limits_of(least, most, settings.reset_limit, rest_s, settings.elastic_timeout)
-        self._growing: Growing | None = None
+        limits = limits_of(least, most, settings.reset_limit, rest_s, settings.elastic_timeout)
+        self._growing = Growing(settings, settings.discovery, takes, limits)
 
     def start(self) -> None:
         """Take places on Ray's nodes, and wait until there are enough of them.
@@ -146,9 +144,7 @@ class ElasticRayExecutor:
             LaunchError: Ray is not initialized, or this process is on none of its nodes.
             DeadlineError: there are too few slots for ``elastic_timeout``.
         """
-        if self._growing:
-            raise LaunchError("The job already has its resources: call run().")
-        self._growing = Growing(self.settings, self.settings.discovery, self._takes, self._limits, self.env_vars)
+        self._growing.start(self.env_vars)
 
     def run(self, worker_fn: Callable[[], Any], callbacks: Callbacks = None) -> list[Any]:
         """Call a function on each rank, and give the places back when all have ended.
@@ -164,15 +160,10 @@ class ElasticRayExecutor:
             LaunchError: :meth:`start` was not called.
             RankFailedError: no rank is left, or too few for too long.
         """
-        if self._growing is None:
-            raise LaunchError("There are no resources for ranks: call start() first. Each run() releases them.")
         try:
-            with calling(callbacks or ()) as env:
-                return self._growing.run(worker_fn, env=env)
+            return self._growing.run(worker_fn, callbacks=callbacks)
         finally:
             self.shutdown()
 
     def shutdown(self) -> None:
-        growing, self._growing = self._growing, None
-        if growing:
-            growing.close()
+        self._growing.close()

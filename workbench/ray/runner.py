@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from workbench.ray.elastic_v2 import ElasticAdapter
+from workbench.ray.elastic_v2 import ElasticAdapter, ElasticParams
 from workbench.ray.jobs.fixed import StaticAdapter
 from workbench.ray.settings import Args, Callbacks, Func, Kwargs, check_gpus, renamed
 from workbench.ray.settings import MiniSettings as MiniSettings
@@ -109,7 +109,8 @@ class RayExecutor:
         self.adapter: StaticAdapter | ElasticAdapter
         if min_workers is not None:
             limits = (reset_limit, cooldown_range, elastic_timeout)
-            self.adapter = ElasticAdapter(self.settings, min_workers, max_workers, *limits, override_discovery, **takes)
+            params = ElasticParams(min_workers, max_workers, *limits, override_discovery, **takes)
+            self.adapter = ElasticAdapter(self.settings, params)
         else:
             counts = (num_workers, num_hosts, num_workers_per_host)
             self.adapter = StaticAdapter(

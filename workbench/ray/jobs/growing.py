@@ -14,78 +14,94 @@ from workbench.executors.registry import ExecutorRegistry
 from workbench.launch.elastic.run import Limits
 from workbench.ray.jobs.offers import HostDiscovery, RaySlots, Takes
 from workbench.ray.needed import connected
-from workbench.ray.settings import Args, Func, Kwargs, MiniSettings
+from workbench.ray.ray_logger import calling
+from workbench.ray.settings import Args, Callbacks, Func, Kwargs, MiniSettings
 
 _LOOK_S = 0.1
 _REST_S = (1.0, 60.0)
 
 
 class Growing:
-    """Executors that stay between jobs, until :meth:`close`.
+    """Executors that stay between jobs, from :meth:`start` to :meth:`close`.
 
     Args:
         settings: interfaces, how much is said.
         discovery: says where slots are.
         takes: what each takes of its node.
         limits: of the jobs.
-        env: further environment variables of the ranks.
-
-    Raises:
-        LaunchError: Ray is not initialized, or this process is on none of its nodes.
-        DeadlineError: not enough executors have come in time.
     """
 
-    def __init__(
-        self, settings: MiniSettings, discovery: HostDiscovery, takes: Takes, limits: Limits, env: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, settings: MiniSettings, discovery: HostDiscovery, takes: Takes, limits: Limits) -> None:
+        self._settings, self._discovery, self._takes, self._limits = settings, discovery, takes, limits
+        self._env: dict[str, str] = {}
+        self._places: tuple[ExecutorRegistry, RaySlots] | None = None
+
+    def start(self, env: Mapping[str, Any]) -> None:
+        """Take places on Ray's nodes, and wait until there are enough of them.
+
+        Args:
+            env: further environment variables of the ranks.
+
+        Raises:
+            LaunchError: Ray is not initialized, this process is on none of its nodes, or the places are taken already.
+            DeadlineError: not enough executors have come in time.
+        """
+        if self._places:
+            raise LaunchError("The job already has its resources: call run(). shutdown() releases them.")
         ray = connected()
         if ray.util.client.ray.is_connected():
             raise LaunchError(
                 "An elastic job is launched on a node of the cluster, which all others reach, and not over Ray Client. "
                 'Start this script there, with ray.init(address="auto"), or as a Ray job.'
             )
-        self._settings, self._limits = settings, limits
         self._env = {name: str(value) for name, value in env.items()}
-        self._board = ExecutorRegistry(str(ray.util.get_node_ip_address()), config.ports())
-        self._offers = RaySlots(self._board, discovery, takes, limits.most)
+        board = ExecutorRegistry(str(ray.util.get_node_ip_address()), config.ports())
+        offers = RaySlots(board, self._discovery, self._takes, self._limits.most)
+        self._places = board, offers
         try:
-            self._wait(limits.least, limits.timeout_s)
+            _wait(board, offers, self._limits.least, self._limits.timeout_s)
         except BaseException:
             self.close()
             raise
 
-    def _wait(self, n: int, timeout_s: float) -> None:
-        until = time.monotonic() + timeout_s
-        while (there := len(self._board.executors())) < n:
-            if time.monotonic() > until:
-                why = self._offers.complaint or f"Ray has room for {count(there, 'slot')}"
-                raise DeadlineError(
-                    f"{there} of {count(n, 'slot')} were available after {timeout_s:g} s: {why}. Add nodes, ask for "
-                    f"less, "
-                    "or wait longer: elastic_timeout=."
-                )
-            time.sleep(_LOOK_S)
+    def run(self, fn: Func, args: Args = None, kwargs: Kwargs = None, callbacks: Callbacks = None) -> list[Any]:
+        """See :func:`workbench.executors.jobs.run_on`; the callbacks get what ranks log.
 
-    def run(
-        self, fn: Func, args: Args = None, kwargs: Kwargs = None, env: Mapping[str, str] | None = None
-    ) -> list[Any]:
-        """See :func:`workbench.executors.jobs.run_on`."""
-        return run_on(
-            self._board,
-            self._limits,
-            fn,
-            args or (),
-            kwargs,
-            env={**self._env, **(env or {})},
-            nics=self._settings.interfaces(),
-            output_dir=getattr(self._settings, "output_filename", ""),
-            prefix_output_with_timestamp=getattr(self._settings, "prefix_output_with_timestamp", False),
-            verbose=self._settings.verbose > 1,
-        )
+        Raises:
+            LaunchError: :meth:`start` was not called.
+        """
+        if self._places is None:
+            raise LaunchError("There are no resources for ranks: call start() first.")
+        with calling(callbacks or ()) as env:
+            return run_on(
+                self._places[0],
+                self._limits,
+                fn,
+                args or (),
+                kwargs,
+                env={**self._env, **env},
+                nics=self._settings.interfaces(),
+                output_dir=getattr(self._settings, "output_filename", ""),
+                prefix_output_with_timestamp=getattr(self._settings, "prefix_output_with_timestamp", False),
+                verbose=self._settings.verbose > 1,
+            )
 
     def close(self) -> None:
-        self._board.close()
-        self._offers.close()
+        places, self._places = self._places, None
+        for each in places or ():
+            each.close()
+
+
+def _wait(board: ExecutorRegistry, offers: RaySlots, n: int, timeout_s: float) -> None:
+    until = time.monotonic() + timeout_s
+    while (there := len(board.executors())) < n:
+        if time.monotonic() > until:
+            why = offers.complaint or f"Ray has room for {count(there, 'slot')}"
+            raise DeadlineError(
+                f"{there} of {count(n, 'slot')} were available after {timeout_s:g} s: {why}. Add nodes, ask for less, "
+                "or wait longer: elastic_timeout=."
+            )
+        time.sleep(_LOOK_S)
 
 
 def limits_of(
