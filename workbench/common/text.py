@@ -27,6 +27,19 @@ def plural(noun: str, n: int = 2) -> str:
     return noun if n == 1 else noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
 
 
+def size(nbytes: int) -> str:
+    """Bytes for a reader.
+
+    Example:
+        >>> size(0), size(4096), size(3 << 20)
+        ('0 bytes', '4.1 kB', '3.15 MB')
+    """
+    for limit, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if nbytes >= limit:
+            return f"{nbytes / limit:.3g} {unit}"
+    return count(nbytes, "byte")
+
+
 def numbered(numbers: Sequence[int], noun: str = "rank") -> str:
     """Which ones, by their numbers.
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from workbench.common.text import count
+from workbench.common.text import count, size
 from workbench.course.figures import number
 from workbench.course.simulator import DeadlockError, Run, SimulatedMessage
 from workbench.course.simulator.deadlock import cycle
 from workbench.course.simulator.run import InVain
 from workbench.observe import drawing_kit as kit
 from workbench.observe.drawing import Arrow, svg
-from workbench.observe.drawing_kit import clean, duration, size
+from workbench.observe.drawing_kit import clean, duration
 from workbench.observe.figure import Figure
 from workbench.observe.tracks import Bar, PhaseSpan, Track
 

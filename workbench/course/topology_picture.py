@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from workbench.common.text import size
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import Topology
 from workbench.observe import drawing_kit as kit
-from workbench.observe.drawing_kit import size
 from workbench.observe.figure import Figure
 
 _DASHED = ' stroke-dasharray="7 4"'

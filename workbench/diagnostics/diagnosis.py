@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.common.text import count
+from workbench.common.text import count, size
 from workbench.diagnostics.finding import Finding, Severity
 from workbench.launch.start import gforker, mpi
 from workbench.launch.start.shared_memory import CURE, most_ranks
@@ -126,7 +126,7 @@ def disk(name: str, path: str, free_bytes: int, writable: bool = True) -> Findin
         'FAILURE'
     """
     variable = {"temp": "TMPDIR", "cache": "XDG_CACHE_HOME"}.get(name, "TMPDIR")
-    text = f"{_size(free_bytes)} free in {path}"
+    text = f"{size(free_bytes)} free in {path}"
     move = f"set {variable} to a folder on another disk"
     if not writable and name == "cache":
         text = f"{path} cannot be written, so downloaded data is not kept; all else works"
@@ -147,12 +147,8 @@ def shared_memory(free_bytes: int | None) -> Finding:
     if free_bytes is None:
         return Finding(Severity.OK, "/dev/shm", "none on this system")
     fit = count(most_ranks(free_bytes), "rank")
-    text = f"{_size(free_bytes)} free: space for {fit} of MPI"
+    text = f"{size(free_bytes)} free: space for {fit} of MPI"
     if free_bytes < SHM_BYTES:
         cure = f"Remove files of dead ranks there. {CURE}"
         return Finding(Severity.WARNING, "/dev/shm", text, cure)
     return Finding(Severity.OK, "/dev/shm", text)
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= SCARCE_BYTES else f"{n_bytes / 1e6:.0f} MB"

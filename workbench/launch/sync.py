@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.common.backoff import Backoff
-from workbench.common.text import count
+from workbench.common.text import count, size
 from workbench.errors import LaunchError
 from workbench.launch.hosts.agent_connections import Target
 from workbench.launch.hosts.remote_shell import Relay, Srun, Ssh, explain
@@ -54,7 +54,7 @@ class Copied:
         """
         if not self.names:
             return [f"{host}: --sync found no difference"]
-        head = f"{host}: --sync copied {count(len(self.names), 'file')}, {_size(self.nbytes)}; nothing is deleted there"
+        head = f"{host}: --sync copied {count(len(self.names), 'file')}, {size(self.nbytes)}; nothing is deleted there"
         shown = self.names if everything else self.names[:_SHOWN]
         lines = [head, *(f"  {name}" for name in shown)]
         left = len(self.names) - len(shown)
@@ -176,15 +176,3 @@ def why(host: str, code: int | None, text: str, folder: str, ssh: Ssh) -> str:
         return f"its disk is full, or it cannot be written. Make room there for {folder}: df -h."
     text = "\n".join(line for line in text.splitlines() if not line.startswith("sent "))
     return ". ".join(explain(host, code, text, folder, ssh, "rsync"))
-
-
-def _size(nbytes: int) -> str:
-    """As people read it.
-
-    Example:
-        >>> _size(12), _size(34_500), _size(2_000_000)
-        ('12 bytes', '34.5 kB', '2.0 MB')
-    """
-    if nbytes < 1000:
-        return count(nbytes, "byte")
-    return f"{nbytes / 1e3:.1f} kB" if nbytes < 1e6 else f"{nbytes / 1e6:.1f} MB"

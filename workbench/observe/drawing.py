@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from workbench.common.text import count
-from workbench.observe.drawing_kit import WIDTH, clean, document, duration, in_lines, round_step, size
+from workbench.common.text import count, size
+from workbench.observe.drawing_kit import WIDTH, clean, document, duration, in_lines, round_step
 from workbench.observe.tracks import PHASES, Bar, Mark, PhaseSpan, Track, length, waited_s
 
 LEFT, RIGHT, TOP = 100.0, 18.0, 50.0  # where the axis of time begins and ends; above it the title and the legend

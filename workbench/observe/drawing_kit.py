@@ -134,19 +134,6 @@ def duration(us: float) -> str:
     return f"{us:.1f} µs" if us < 100 else f"{us:.0f} µs"
 
 
-def size(nbytes: int) -> str:
-    """Bytes for a reader.
-
-    Example:
-        >>> size(0), size(4096), size(3 << 20)
-        ('no data', '4.1 kB', '3.15 MB')
-    """
-    for limit, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if nbytes >= limit:
-            return f"{nbytes / limit:.3g} {unit}"
-    return f"{nbytes} bytes" if nbytes else "no data"
-
-
 def round_step(end: float) -> float:
     """A round number of µs, so that there are 4 to 10 of them in ``end``."""
     power = 1.0

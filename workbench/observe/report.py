@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from workbench.common.text import count, rank_list
+from workbench.common.text import count, rank_list, size
 from workbench.common.whole_file import write_whole
 from workbench.errors import LaunchError, WorkbenchError
 from workbench.observe.drawing import describe, svg
-from workbench.observe.drawing_kit import INKS, duration, size
+from workbench.observe.drawing_kit import INKS, duration
 from workbench.observe.tracks import Track, length, tracks, waited_s
 from workbench.runtime.trace.recorder import KEPT
 from workbench.simulate.measured.prediction import Measured, predict

@@ -39,7 +39,7 @@ def test_without_room_the_ranks_take_another_way(tmp_path: Path, options: str) -
     done = run(tmp_path, options, "-np", "2", text=BY)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(":torchrun 2\n") == 2, done.stdout
-    assert "2 ranks of MPI need 25 MB in /dev/shm" in done.stderr
+    assert "2 ranks of MPI need 25.2 MB in /dev/shm" in done.stderr
     assert "--shm-size" in done.stderr
 
 
@@ -51,7 +51,7 @@ def test_without_room_mpi_alone_is_refused(tmp_path: Path, options: str) -> None
     done = run(tmp_path, options, "-np", "4", "--mpi")
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
-    for word in ("4 ranks of MPI", "38 MB", "/dev/shm", "free", "--shm-size"):
+    for word in ("4 ranks of MPI", "37.7 MB", "/dev/shm", "free", "--shm-size"):
         assert word in done.stderr
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from workbench.common.text import size
 from workbench.course.schedules.played import on_the_network, waits
 from workbench.observe import drawing_kit as kit
 from workbench.observe.drawing import COLOURS
-from workbench.observe.drawing_kit import clean, duration, size
+from workbench.observe.drawing_kit import clean, duration
 from workbench.observe.figure import Figure
 from workbench.simulate.steps import TimedEvent
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.common.text import size
 from workbench.course.judging.rank_threads import on_ranks
 from workbench.course.judging.task import PlainTask
 from workbench.course.schedules.bound import least_step
@@ -15,7 +16,6 @@ from workbench.course.schedules.messages import BYTES, Messages, in_turn, mistak
 from workbench.course.schedules.on_ranks import Sender
 from workbench.course.schedules.played import PlayedSteps, on_the_network, play, waits
 from workbench.course.tasks.t16a_step_time import Network, line, models, number, shown
-from workbench.observe.drawing_kit import size
 from workbench.simulate.models import inception_v3, resnet101, vgg16
 from workbench.simulate.published import MODELS, pascal, reduction
 from workbench.simulate.steps import Span, spans

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from workbench.common.text import count, plural
+from workbench.common.text import count, plural, size
 from workbench.errors import LaunchError
 from workbench.launch.ranks.ending import Ending, how_it_ended, shell_code, signal_name
 from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Signals, Started, Wrote
@@ -227,6 +227,6 @@ def _describe(ending: Ending, culprit: int | None, where: Callable[[int], str]) 
         free = shared_memory.free_bytes() or 0
         return (
             f"{rank} was killed by SIGBUS, which ends the job: usually /dev/shm was full, of which "
-            f"{free / 1e6:.0f} MB are free now. {shared_memory.CURE}"
+            f"{size(free)} are free now. {shared_memory.CURE}"
         )
     return f"{rank} {how_it_ended(code)}, which ends the job."

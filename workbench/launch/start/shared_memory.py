@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from workbench.common.text import size
+
 FOLDER = Path("/dev/shm")
 _RANK_BYTES, _JOB_BYTES = 6 << 20, 12 << 20  # MPICH 5: 5.4 MB a rank, and for a moment some more
 CURE = "A container gets more with --shm-size=1g, a pod with an emptyDir of medium Memory at /dev/shm."
@@ -47,7 +49,7 @@ def problem(n: int, folder: Path = FOLDER) -> str:
             os.posix_fallocate(file.fileno(), 0, need)
     except OSError as error:
         why = error.strerror or str(error)
-        return f"{n} ranks of MPI need {_size(need)} in {folder}, and cannot reserve them{_free(folder)}: {why}. {CURE}"
+        return f"{n} ranks of MPI need {size(need)} in {folder}, and cannot reserve them{_free(folder)}: {why}. {CURE}"
     return ""
 
 
@@ -61,8 +63,4 @@ def free_bytes(folder: Path = FOLDER) -> int | None:
 
 def _free(folder: Path) -> str:
     free = free_bytes(folder)
-    return "" if free is None else f" ({_size(free)} are free)"
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:.0f} MB"
+    return "" if free is None else f" ({size(free)} are free)"
