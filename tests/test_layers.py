@@ -132,7 +132,7 @@ CONSTANT = {
         "TypeVar",
         "Verb",
     ),
-    *("_GraphCall", "_HostArrays"),
+    *("_GraphCall", "_HostArrays", "Variable"),
 }
 MADE = {"list", "dict", "set", "deque", "defaultdict", "Counter", "count", "local", "Lock", "RLock", "Event"}
 

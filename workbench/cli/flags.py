@@ -16,32 +16,24 @@ from workbench.config import BINDINGS, HOROVOD_NAMES
 from workbench.errors import LaunchError
 
 LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+_ALIKE = (
+    *("cache_capacity", "hierarchical_allreduce", "hierarchical_allgather", "torus_allreduce", "autotune"),
+    *("autotune_warmup_samples", "autotune_steps_per_sample", "autotune_bayes_opt_max_samples"),
+    *("autotune_gaussian_process_noise", "timeline_mark_cycles", "mpi_threads_disable", "num_nccl_streams"),
+    *("gloo_timeout_seconds", "log_level", "start_timeout"),
+)
 # A flag of `workbench run`, without dashes → the variable that it sets for the ranks, and the factor between their
 # units. Names and units are horovodrun's; `--bind` is ours.
 VARIABLES: dict[str, tuple[str, float]] = {
+    **{name: (f"HOROVOD_{name.upper()}", 1) for name in _ALIKE},
     "fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 1 << 20),
     "cycle_time_ms": ("HOROVOD_CYCLE_TIME", 1),
-    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1),
-    "hierarchical_allreduce": ("HOROVOD_HIERARCHICAL_ALLREDUCE", 1),
-    "hierarchical_allgather": ("HOROVOD_HIERARCHICAL_ALLGATHER", 1),
-    "torus_allreduce": ("HOROVOD_TORUS_ALLREDUCE", 1),
-    "autotune": ("HOROVOD_AUTOTUNE", 1),
     "autotune_log_file": ("HOROVOD_AUTOTUNE_LOG", 1),
-    "autotune_warmup_samples": ("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", 1),
-    "autotune_steps_per_sample": ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", 1),
-    "autotune_bayes_opt_max_samples": ("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", 1),
-    "autotune_gaussian_process_noise": ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", 1),
     "timeline_filename": ("HOROVOD_TIMELINE", 1),
-    "timeline_mark_cycles": ("HOROVOD_TIMELINE_MARK_CYCLES", 1),
     "no_stall_check": ("HOROVOD_STALL_CHECK_DISABLE", 1),
     "stall_check_warning_time_seconds": ("HOROVOD_STALL_CHECK_TIME_SECONDS", 1),
     "stall_check_shutdown_time_seconds": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 1),
-    "mpi_threads_disable": ("HOROVOD_MPI_THREADS_DISABLE", 1),
-    "num_nccl_streams": ("HOROVOD_NUM_NCCL_STREAMS", 1),
-    "gloo_timeout_seconds": ("HOROVOD_GLOO_TIMEOUT_SECONDS", 1),
-    "log_level": ("HOROVOD_LOG_LEVEL", 1),
     "log_without_timestamp": ("HOROVOD_LOG_HIDE_TIME", 1),
-    "start_timeout": ("HOROVOD_START_TIMEOUT", 1),
     "bind": ("WORKBENCH_BIND", 1),
 }
 

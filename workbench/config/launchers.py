@@ -106,11 +106,6 @@ def names_torch_store(numbers: bool, env: Mapping[str, str] | None = None) -> bo
     return wanted <= (os.environ if env is None else env).keys()
 
 
-def takes_torch_groups() -> bool:
-    """Are groups of torch that ask for another backend to get the workbench's? ``workbench run --as-ddp`` says so."""
-    return os.environ.get("WORKBENCH_C10D", "0") not in ("", "0")
-
-
 def torch_group_variables(takes: bool = True) -> dict[str, str]:
     """What ranks need for that; or for torch to find this package only.
 
@@ -122,11 +117,6 @@ def torch_group_variables(takes: bool = True) -> dict[str, str]:
             "For groups of torch this package has to be installed, or torch does not find it: pip install -e ."
         )
     return {"TORCH_DEVICE_BACKEND_AUTOLOAD": "1", **({"WORKBENCH_C10D": "1"} if takes else {})}
-
-
-def watch_folder() -> str:
-    """Where ranks write the calls of torch's groups, which are watched then; "" where nobody has asked for it."""
-    return os.environ.get("WORKBENCH_WATCH", "")
 
 
 def shown_variables() -> dict[str, str]:
@@ -225,36 +215,6 @@ def batch_parts(env: Mapping[str, str] | None = None) -> list[BatchPart]:
     return [part for part in found if part.names]
 
 
-def batch_job(env: Mapping[str, str] | None = None) -> str:
-    """The number of the Slurm job around this process; "" outside of one.
-
-    Example:
-        >>> batch_job({"SLURM_JOB_ID": "71"}), batch_job({})
-        ('71', '')
-    """
-    return (os.environ if env is None else env).get("SLURM_JOB_ID", "")
-
-
-def member_file(env: Mapping[str, str] | None = None) -> str:
-    """The file in which the process of this rank that calls ``init()`` says so, for the launcher; "" for none.
-
-    Example:
-        >>> member_file({"WORKBENCH_MEMBER": "/tmp/workbench-job-7/0.member"}), member_file({})
-        ('/tmp/workbench-job-7/0.member', '')
-    """
-    return (os.environ if env is None else env).get("WORKBENCH_MEMBER", "")
-
-
-def check_folder(env: Mapping[str, str] | None = None) -> str:
-    """The folder where a rank writes down its first steps, as ``workbench run --check`` says; "" if it says none.
-
-    Example:
-        >>> check_folder({"WORKBENCH_CHECK": "/tmp/workbench-check-7"}), check_folder({})
-        ('/tmp/workbench-check-7', '')
-    """
-    return (os.environ if env is None else env).get("WORKBENCH_CHECK", "")
-
-
 def set_horovod_numbers(
     rank: int, size: int, local_rank: int, local_size: int, cross_rank: int, cross_size: int
 ) -> None:
@@ -286,17 +246,6 @@ def set_rank_here(rank: int | None) -> None:
         os.environ.pop("WORKBENCH_RANK_HERE", None)
     else:
         os.environ["WORKBENCH_RANK_HERE"] = f"{os.getpid()} {rank}"
-
-
-def rank_here(env: Mapping[str, str] | None = None) -> tuple[int, int] | None:
-    """The process and the rank of :func:`set_rank_here`, in this process or in one that has started it.
-
-    Example:
-        >>> rank_here({"WORKBENCH_RANK_HERE": "31 1"}), rank_here({})
-        ((31, 1), None)
-    """
-    pid, _, rank = (os.environ if env is None else env).get("WORKBENCH_RANK_HERE", "").partition(" ")
-    return (int(pid), int(rank)) if pid.isdecimal() and rank.isdecimal() else None
 
 
 def most_ranks(env: Mapping[str, str] | None = None) -> int:
@@ -346,31 +295,15 @@ def log_server_variables(address: str, port: int, secret: bytes) -> dict[str, st
     """What tells a rank where :func:`workbench.ray.ray_logger.log` goes.
 
     Example:
-        >>> log_server(log_server_variables("10.0.0.1", 4000, b"secret"))
-        ('10.0.0.1', 4000, b'secret')
+        >>> log_server_variables("10.0.0.1", 4000, b"secret")
+        {'WORKBENCH_RAY_LOG': '10.0.0.1 4000 736563726574'}
     """
     return {"WORKBENCH_RAY_LOG": f"{address} {port} {secret.hex()}"}
-
-
-def log_server(env: Mapping[str, str] | None = None) -> tuple[str, int, bytes] | None:
-    """Address, port and secret, as :func:`log_server_variables` has said them; None if nobody has."""
-    address, port, secret = ((os.environ if env is None else env).get("WORKBENCH_RAY_LOG") or "  ").split(" ")
-    return (address, int(port), bytes.fromhex(secret)) if port else None
 
 
 def start_timeout_s(env: Mapping[str, str]) -> float:
     """How long the launcher waits until all ranks have started."""
     return float(parse("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT", "30"), float, 1))
-
-
-def java_home() -> str:
-    """Where Java is, if the user says so; "" otherwise."""
-    return os.environ.get("JAVA_HOME", "")
-
-
-def python_path() -> str:
-    """Where this process and those that it starts look for modules first."""
-    return os.environ.get("PYTHONPATH", "")
 
 
 def spark_start_timeout_s() -> float:

@@ -138,24 +138,18 @@ BACKENDS = {"mpi": "MPI", "sockets": "TCP"}
 BINDINGS = ("auto", "none", "core", "numa")
 """Values of ``bind``; see :mod:`workbench.launch.start.binding`."""
 
-HOROVOD_NAMES: dict[str, tuple[str, float]] = {
+_ALIKE = (
+    *("cache_capacity", "gpu_operations", "hierarchical_allreduce", "timeline", "timeline_mark_cycles", "autotune"),
+    *("autotune_log", "autotune_warmup_samples", "autotune_steps_per_sample", "autotune_bayes_opt_max_samples"),
+    "autotune_gaussian_process_noise",
+)
+HOROVOD_NAMES: dict[str, tuple[str, float]] = {name: (f"HOROVOD_{name.upper()}", 1) for name in _ALIKE} | {
     "fusion_threshold_bytes": ("HOROVOD_FUSION_THRESHOLD", 1),
     "fusion_window_s": ("HOROVOD_CYCLE_TIME", 1e-3),
-    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1),
     "backend": ("HOROVOD_CPU_OPERATIONS", 1),
-    "gpu_operations": ("HOROVOD_GPU_OPERATIONS", 1),
-    "hierarchical_allreduce": ("HOROVOD_HIERARCHICAL_ALLREDUCE", 1),
     "elastic_timeout_s": ("HOROVOD_ELASTIC_TIMEOUT", 1),
     "stall_warning_s": ("HOROVOD_STALL_CHECK_TIME_SECONDS", 1),
     "stall_shutdown_s": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 1),
-    "timeline": ("HOROVOD_TIMELINE", 1),
-    "timeline_mark_cycles": ("HOROVOD_TIMELINE_MARK_CYCLES", 1),
-    "autotune": ("HOROVOD_AUTOTUNE", 1),
-    "autotune_log": ("HOROVOD_AUTOTUNE_LOG", 1),
-    "autotune_warmup_samples": ("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", 1),
-    "autotune_steps_per_sample": ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", 1),
-    "autotune_bayes_opt_max_samples": ("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", 1),
-    "autotune_gaussian_process_noise": ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", 1),
 }
 
 
@@ -217,40 +211,6 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "workbench"
 
 
-def site_file(env: Mapping[str, str] | None = None) -> str:
-    """The site file that ``WORKBENCH_SITE`` names; "" if it names none.
-
-    Example:
-        >>> site_file({"WORKBENCH_SITE": "/etc/workbench.toml"}), site_file({})
-        ('/etc/workbench.toml', '')
-    """
-    env = os.environ if env is None else env
-    return env.get("WORKBENCH_SITE", "").strip()
-
-
-def omp_threads(env: Mapping[str, str] | None = None) -> int:
-    """How many threads libraries are told to use, by OMP_NUM_THREADS; 0 if nobody has said so.
-
-    Example:
-        >>> omp_threads({"OMP_NUM_THREADS": "4,2"}), omp_threads({})
-        (4, 0)
-    """
-    env = os.environ if env is None else env
-    first = env.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(first) if first.isdecimal() else 0
-
-
-def legacy_keras(env: Mapping[str, str] | None = None) -> bool:
-    """Does TensorFlow take ``tf_keras``, which is Keras 2, for ``tf.keras``? TF_USE_LEGACY_KERAS says so.
-
-    Example:
-        >>> legacy_keras({"TF_USE_LEGACY_KERAS": "1"}), legacy_keras({})
-        (True, False)
-    """
-    env = os.environ if env is None else env
-    return env.get("TF_USE_LEGACY_KERAS") in ("true", "True", "1")  # as TensorFlow reads it
-
-
 def visible_gpus(env: Mapping[str, str] | None = None) -> str | None:
     """Which GPUs CUDA may use, as CUDA_VISIBLE_DEVICES says it: "" for none of them, None if nobody has said so.
 
@@ -260,22 +220,6 @@ def visible_gpus(env: Mapping[str, str] | None = None) -> str | None:
     """
     env = os.environ if env is None else env
     return env.get("CUDA_VISIBLE_DEVICES")
-
-
-def unbound(env: Mapping[str, str] | None = None) -> str:
-    """Why the launcher has not bound this rank to cores; "" where it has, or is none of ours."""
-    return (os.environ if env is None else env).get("WORKBENCH_UNBOUND", "")
-
-
-def stream(env: Mapping[str, str] | None = None) -> bool | None:
-    """Does the output of a ``%%px`` cell come while the cell runs? As WORKBENCH_STREAM says, None if it says nothing.
-
-    Example:
-        >>> stream({"WORKBENCH_STREAM": "0"}), stream({"WORKBENCH_STREAM": "1"}), stream({})
-        (False, True, None)
-    """
-    text = (os.environ if env is None else env).get("WORKBENCH_STREAM", "").strip().lower()
-    return None if not text else text not in ("0", "false", "no", "off")
 
 
 def engines_of_first_cell(env: Mapping[str, str] | None = None) -> int | None:
@@ -298,54 +242,6 @@ def engines_of_first_cell(env: Mapping[str, str] | None = None) -> int | None:
     if text != "auto" and not text.isdecimal():
         raise LaunchError(f"WORKBENCH_UP={text!r} is no number of engines, nor auto.")
     return 0 if text == "auto" else int(text)
-
-
-def forks(env: Mapping[str, str] | None = None) -> bool:
-    """May engines be forked from a fork server? WORKBENCH_FORK=0 says no.
-
-    Example:
-        >>> forks({"WORKBENCH_FORK": "0"}), forks({})
-        (False, True)
-    """
-    text = (os.environ if env is None else env).get("WORKBENCH_FORK", "").strip().lower()
-    return text not in ("0", "false", "no", "off")
-
-
-def fork_of(env: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """The fork of a fork server that this process is, or that has started it, and the process that stands for it.
-
-    Example:
-        >>> fork_of({"WORKBENCH_FORK_OF": "31 30"}), fork_of({})
-        ((31, 30), (0, 0))
-    """
-    fork, _, stand_in = (os.environ if env is None else env).get("WORKBENCH_FORK_OF", "").partition(" ")
-    return (int(fork), int(stand_in)) if fork.isdecimal() and stand_in.isdecimal() else (0, 0)
-
-
-def runtime_dir(env: Mapping[str, str] | None = None) -> str:
-    """The folder for this user's sockets on this host, as XDG_RUNTIME_DIR says; "" if it says none that is there."""
-    found = (os.environ if env is None else env).get("XDG_RUNTIME_DIR", "")
-    return found if os.path.isdir(found) else ""
-
-
-def each_bar(env: Mapping[str, str] | None = None) -> bool:
-    """Has each rank's progress bar a line or a widget of its own in a notebook? As WORKBENCH_BARS=each says.
-
-    Example:
-        >>> each_bar({"WORKBENCH_BARS": "each"}), each_bar({})
-        (True, False)
-    """
-    return (os.environ if env is None else env).get("WORKBENCH_BARS", "").strip().lower() == "each"
-
-
-def host_address(env: Mapping[str, str] | None = None) -> str:
-    """This host's address by which the others of the job reach it, as the launcher says; "" if it says none.
-
-    Example:
-        >>> host_address({"WORKBENCH_HOST_ADDRESS": "10.0.0.2"}), host_address({})
-        ('10.0.0.2', '')
-    """
-    return (os.environ if env is None else env).get("WORKBENCH_HOST_ADDRESS", "").strip()
 
 
 def child_environment(**changes: str) -> dict[str, str]:

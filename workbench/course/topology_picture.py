@@ -21,7 +21,7 @@ def picture(topology: Topology, run: Run, title: str) -> Figure:
         >>> from workbench.course.simulator import simulate
         >>> two = Topology(["a", "b"])
         >>> picture(two, simulate(2, lambda comm: comm.bcast(np.ones(1000)), link=two), "Broadcast")
-        Broadcast: 0 links inside nodes, 1 between; out of a 8 kB, out of b no data
+        Broadcast: 0 links inside nodes, 1 between; out of a 8 kB, out of b 0 bytes
     """
     names = list(dict.fromkeys(topology.nodes))
     ranks = {name: [rank for rank, node in enumerate(topology.nodes) if node == name] for name in names}

@@ -8,7 +8,6 @@ from workbench.common.text import size
 from workbench.course.schedules.played import on_the_network, waits
 from workbench.observe import drawing_kit as kit
 from workbench.observe.drawing import COLOURS
-from workbench.observe.drawing_kit import clean, duration
 from workbench.observe.figure import Figure
 from workbench.simulate.steps import TimedEvent
 
@@ -88,7 +87,7 @@ def _sum(events: Sequence[TimedEvent]) -> float:
 
 
 def _took(seconds: float) -> str:
-    return duration(seconds * 1e6)
+    return kit.duration(seconds * 1e6)
 
 
 def _bar(event: TimedEvent, begin: float, scale: float, top: float) -> str:
@@ -102,12 +101,12 @@ def _bar(event: TimedEvent, begin: float, scale: float, top: float) -> str:
     inside = ""
     if width > _LETTER * len(label) + 6:
         inside = kit.label(x + width / 2, y + 21, label, 10, "middle", f' fill="{ink}"')
-    tip = f"{what}: {duration((event.end_s - event.begin_s) * 1e6)}{carried}"
+    tip = f"{what}: {kit.duration((event.end_s - event.begin_s) * 1e6)}{carried}"
     box = f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{_HEIGHT:g}" fill="{fill}"/>'
     gap = min(0.8, width / 4)  # before the next box, in the ground's colour of the theme
     x += width - gap
     box += f'<rect class="wbt-ground" x="{x:.2f}" y="{y - 1:g}" width="{gap:.2f}" height="{_HEIGHT + 2:g}"/>'
-    return f"<g><title>{clean(tip)}</title>{box}{inside}</g>"
+    return f"<g><title>{kit.clean(tip)}</title>{box}{inside}</g>"
 
 
 def _legend() -> Iterator[str]:
