@@ -41,7 +41,6 @@ from workbench.job.entries import wait_for as wait_for
 from workbench.job.joining import Meet, join_job, leave_job, run_threads
 from workbench.job.process_sets import ProcessSet, add_process_set, global_process_set, register, remove_process_set
 from workbench.job.requests import auto_name as auto_name
-from workbench.job.requests import group_name as group_name
 from workbench.runtime.faults.notebook_hooks import watch_cells, watch_exceptions
 
 if TYPE_CHECKING:

@@ -20,14 +20,13 @@ from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.job.objects import broadcast_state
 from workbench.torch.elastic.exact import Exact
-from workbench.torch.elastic.handlers import ModelStateHandler as ModelStateHandler
-from workbench.torch.elastic.handlers import OptimizerStateHandler as OptimizerStateHandler
-from workbench.torch.elastic.handlers import SamplerStateHandler as SamplerStateHandler
-from workbench.torch.elastic.handlers import StateDictHandler as StateDictHandler
-from workbench.torch.elastic.handlers import StateHandler as StateHandler
-from workbench.torch.elastic.handlers import get_handler_registry as get_handler_registry
-from workbench.torch.elastic.handlers import handler_of, save_together
-from workbench.torch.elastic.handlers import set_handler_registry as set_handler_registry
+from workbench.torch.elastic.handlers import (
+    ModelStateHandler,
+    StateDictHandler,
+    StateHandler,
+    handler_of,
+    save_together,
+)
 from workbench.torch.elastic.stored import TENSORS
 from workbench.training.graph_calls import GraphCalls
 
