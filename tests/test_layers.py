@@ -124,15 +124,15 @@ CONSTANT = {
         "Owner",
         "ParamSpec",
         "Path",
-        "PlainFormat",
         "Policy",
         "Struct",
         "TensorFlowBridge",
         "TensorKind",
         "TypeVar",
         "Verb",
+        "WireFormat",
     ),
-    *("_GraphCall", "_HostArrays", "Variable"),
+    *("_GraphCall", "Variable"),
 }
 MADE = {"list", "dict", "set", "deque", "defaultdict", "Counter", "count", "local", "Lock", "RLock", "Event"}
 

@@ -132,16 +132,18 @@ def load(name: str) -> ModuleType:
 
 
 class Finder(MetaPathFinder, Loader):
-    """Answers for ``horovod`` and all below it."""
+    """Answers for ``horovod`` and all below it; and for ``sparkdl``, by the one that is installed, if there is one."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A spec for what the workbench has; nothing outside of ``horovod``.
+        """A spec for what the workbench has; nothing outside of these.
 
         Raises:
             ModuleNotFoundError: a part of Horovod that the workbench does not have.
         """
+        if fullname == "sparkdl":
+            return _real(fullname) or spec_from_file_location(fullname, Path(__file__).with_name("sparkdl.py"))
         if fullname.split(".")[0] != "horovod":
             return None
         if fullname.endswith(".__main__"):  # `python -m` asks for it, since all of ours are packages
@@ -165,18 +167,6 @@ class Finder(MetaPathFinder, Loader):
         module.__file__ = getattr(import_module(targets(module.__name__)[0]), "__file__", None)
 
 
-class SparkdlFinder(MetaPathFinder):
-    """Answers for ``sparkdl``."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Of the one that is installed; of :mod:`workbench.as_horovod.sparkdl` where none is."""
-        if fullname != "sparkdl":
-            return None
-        return _real(fullname) or spec_from_file_location(fullname, Path(__file__).with_name("sparkdl.py"))
-
-
 def install() -> None:
     """Let ``import horovod`` find the workbench from now on; called again, do nothing.
 
@@ -189,7 +179,7 @@ def install() -> None:
         raise ImportError(f"{_where(other.__spec__)} is imported already: import workbench.as_horovod before it.")
     if (real := _real("horovod")) is not None and config.launch().rank == 0:
         sys.stderr.write(f"workbench: `horovod` means the workbench here, not the one in {_where(real)}.\n")
-    sys.meta_path[:0] = [Finder(), SparkdlFinder()]
+    sys.meta_path.insert(0, Finder())
 
 
 def _real(name: str) -> ModuleSpec | None:

@@ -49,33 +49,22 @@ def begin(link: Link, send: Array | None, dest: int, recv: Array | None, source:
     return lambda: link.sendrecv(send, dest, recv, source)
 
 
-class WireFormat(Protocol):
-    """How numbers travel."""
+class WireFormat:
+    """How numbers travel: here as they are."""
 
     def pack(self, array: Array) -> Array:
         """What is sent for it; the array itself where nothing is changed."""
+        return array
 
     def room(self, array: Array) -> Array:
         """Memory for as many numbers as they come in; the array itself where nothing is changed."""
-
-    def unpack(self, came: Array, out: Array) -> None:
-        """What has come, as numbers again."""
-
-
-class PlainFormat:
-    """As they are."""
-
-    def pack(self, array: Array) -> Array:
-        return array
-
-    def room(self, array: Array) -> Array:
         return array
 
     def unpack(self, came: Array, out: Array) -> None:
-        """No-op: what came is in its place."""
+        """What has come, as numbers again; where nothing is changed, it is in its place already."""
 
 
-class Half:
+class Half(WireFormat):
     """float32 and float64 in 16 bits: half the bytes, three digits. Reduced in full precision at every step.
 
     Args:
@@ -109,7 +98,7 @@ class Half:
             out[...] = widen(came) if self._bfloat16 else came
 
 
-PLAIN = PlainFormat()
+PLAIN = WireFormat()
 
 
 class RingSegment:

@@ -13,7 +13,7 @@ from workbench.errors import LaunchError
 from workbench.executors.registry import ExecutorRegistry
 from workbench.launch import function as runner
 from workbench.launch.elastic.command import elastic_environment
-from workbench.launch.elastic.discovery import Found
+from workbench.launch.elastic.discovery import FindsHosts, Found
 from workbench.launch.elastic.run import Limits
 from workbench.launch.elastic.run import run as run_elastic
 from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts
@@ -95,18 +95,12 @@ def alias_is_wanted() -> bool:
     return "workbench.as_horovod" in sys.modules
 
 
-class BoardDiscovery:
-    """The hosts whose executors have registered, see :class:`workbench.launch.elastic.discovery.FindsHosts`."""
+class BoardDiscovery(FindsHosts):
+    """The hosts whose executors have registered."""
 
     def __init__(self, board: ExecutorRegistry, failed: Callable[[], str] = str) -> None:
         self._board, self._failed = board, failed
         self._known: Found = []
-
-    def __enter__(self) -> BoardDiscovery:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """The executor registry is its owner's."""
 
     def news(self) -> tuple[Found | None, str]:
         """The hosts, if they have changed.

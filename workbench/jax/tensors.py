@@ -21,7 +21,7 @@ from workbench.errors import UnsupportedTensorError
 from workbench.jax.host_calls import HOST_CALLS
 from workbench.job.arrays import borrowed, on_gpu, plain
 from workbench.job.context import HOLDER
-from workbench.training.bridge import NoSparseGradients, Spec
+from workbench.training.bridge import Bridge, Spec
 from workbench.training.compression import Compression as Casts
 from workbench.training.graph_calls import GraphCalls
 from workbench.training.progress import stride
@@ -104,8 +104,8 @@ def own_errors() -> AbstractContextManager[None]:
     return GRAPH.own_errors(jax.errors.JaxRuntimeError)
 
 
-class JaxBridge(NoSparseGradients):
-    """What gradients need; see :class:`workbench.training.bridge.Bridge`."""
+class JaxBridge(Bridge):
+    """What gradients need."""
 
     lends = True
 

@@ -16,7 +16,7 @@ from workbench.job.calls import Call
 from workbench.job.context import HOLDER
 from workbench.keras.flavour import LEGACY, assign, keras, variables_of
 from workbench.keras.flavour import values_of as values_of
-from workbench.training.bridge import Bridge, NoSparseGradients, Spec
+from workbench.training.bridge import Bridge, Spec
 from workbench.training.compression import Compression as Casts
 from workbench.training.progress import stride
 from workbench.training.step_count import note_broadcast
@@ -38,8 +38,8 @@ def _compression() -> Casts:
 Compression = _compression()
 
 
-class TorchBridge(NoSparseGradients):
-    """For Keras on torch, which is always eager; see :class:`workbench.training.bridge.Bridge`."""
+class TorchBridge(Bridge):
+    """For Keras on torch, which is always eager."""
 
     def eager(self, tensor: Any) -> bool:
         """Unless ``torch.compile`` looks on."""

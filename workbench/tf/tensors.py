@@ -29,7 +29,7 @@ from workbench.job.arrays import borrowed, on_gpu
 from workbench.job.calls import Call, Shape
 from workbench.tf.errors import as_tensorflow_s
 from workbench.tf.host_calls import HOST_CALLS
-from workbench.training.bridge import Spec
+from workbench.training.bridge import Bridge, Spec
 from workbench.training.compression import Compression as Casts
 from workbench.training.derivatives import derivative_of
 from workbench.training.graph_calls import GraphCalls
@@ -127,10 +127,8 @@ def own_errors() -> AbstractContextManager[None]:
     return GRAPH.own_errors(tf.errors.OpError)
 
 
-class TensorFlowBridge:
-    """What gradients need; see :class:`workbench.training.bridge.Bridge`."""
-
-    lends = False
+class TensorFlowBridge(Bridge):
+    """What gradients need."""
 
     def eager(self, tensor: Any) -> bool:
         return bool(tf.executing_eagerly())

@@ -13,7 +13,7 @@ from workbench.job import api
 from workbench.job.calls import Call
 from workbench.torch import ops
 from workbench.training.compression import Compression, Compressor
-from workbench.training.derivatives import BackwardContext, rule_of
+from workbench.training.derivatives import BackwardContext, Verbs, rule_of
 
 
 class _Collective(Function):
@@ -41,8 +41,8 @@ class _Collective(Function):
         return None, *(dx.get(i) for i in range(len(ctx.rows)))
 
 
-class _Tensors:
-    """Torch tensors; see :class:`workbench.training.derivatives.Verbs`."""
+class _Tensors(Verbs):
+    """On torch tensors."""
 
     def run(self, call: Call, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Differentiable, so a derivative has one itself. Complex numbers are reduced as pairs of reals."""

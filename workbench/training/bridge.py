@@ -38,7 +38,7 @@ class Bridge(Protocol):
             when the function has returned.
     """
 
-    lends: bool
+    lends: bool = False
 
     def eager(self, tensor: Any) -> bool:
         """Is it a value, and no graph's? Then what is done with it is done when the code has run."""
@@ -51,34 +51,22 @@ class Bridge(Protocol):
     def spec(self, tensor: Any) -> Spec: ...
 
     def sparse(self, gradient: Any) -> tuple[Any, Any] | None:
-        """(values, rows) of a sparse gradient; None for a dense one."""
+        """(values, rows) of a sparse gradient; None for a dense one, and where a framework has no others."""
+        return None
 
     def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
         """A sparse gradient like this one."""
+        raise TypeError(f"{type(self).__name__} has no sparse gradients.")
 
     def dense(self, gradient: Any) -> Any:
         """A sparse gradient as a dense one; a dense one as it is."""
+        return gradient
 
     def scaled(self, gradient: Any, factor: float) -> Any:
         """``factor`` times the gradient, in its own dtype."""
 
     def sample(self, tensors: Sequence[Any]) -> Any:
         """Some elements of each tensor of floats, by :func:`~workbench.training.progress.stride`, as one of float32."""
-
-
-class NoSparseGradients:
-    """The part of a :class:`Bridge` that is about sparse gradients, for frameworks that have none."""
-
-    lends = False
-
-    def sparse(self, gradient: Any) -> None:
-        """None: it is dense."""
-
-    def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
-        raise NotImplementedError
-
-    def dense(self, gradient: Any) -> Any:
-        return gradient
 
 
 class TensorReducer:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,16 +31,19 @@ from workbench.job.calls import Call
 Derivative = Callable[[Sequence[Array], Sequence[int]], list[Array]]
 
 
-class Verbs(Protocol):
-    """What a rule computes with: host arrays, or a framework's tensors."""
+class Verbs:
+    """What a rule computes with: here host arrays; a framework has its own for its tensors."""
 
     def run(self, call: Call, tensors: Sequence[Any]) -> list[Any]:
         """The results of a collective; for alltoall the rows, and how many came from each rank."""
+        return call(tensors)
 
-    def zeros_like(self, tensor: Any) -> Any: ...
+    def zeros_like(self, tensor: Any) -> Any:
+        return np.zeros_like(tensor)
 
     def scaled(self, tensor: Any, factor: float) -> Any:
         """``factor`` times the tensor, in its own dtype."""
+        return arrays.scaled(tensor, factor)
 
 
 @dataclass(frozen=True)
@@ -135,22 +138,6 @@ def rule_of(call: Call) -> Rule:
     return DERIVATIVES[call.kind]
 
 
-class _HostArrays:
-    """Host arrays; see :class:`Verbs`."""
-
-    def run(self, call: Call, tensors: Sequence[Array]) -> list[Array]:
-        return call(tensors)
-
-    def zeros_like(self, tensor: Array) -> Array:
-        return np.zeros_like(tensor)
-
-    def scaled(self, tensor: Array, factor: float) -> Array:
-        return arrays.scaled(tensor, factor)  # type: ignore[no-any-return]
-
-
-_ARRAYS = _HostArrays()
-
-
 def derivative_of(call: Call) -> Derivative:
     """A function from arrays dy, and the numbers of rows of the inputs, to arrays dx.
 
@@ -160,4 +147,4 @@ def derivative_of(call: Call) -> Derivative:
         NotImplementedError: the verb or its op has no derivative.
     """
     rule = rule_of(call)
-    return lambda dy, rows: rule(BackwardContext(call, _ARRAYS, dy, rows))
+    return lambda dy, rows: rule(BackwardContext(call, Verbs(), dy, rows))

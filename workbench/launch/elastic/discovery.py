@@ -17,9 +17,11 @@ Found = list[tuple[str, int]]
 class FindsHosts(Protocol):
     """Says which hosts there are; it is entered when the job begins, and left at its end."""
 
-    def __enter__(self) -> FindsHosts: ...
+    def __enter__(self) -> FindsHosts:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        return
 
     def news(self) -> tuple[Found | None, str]:
         """The hosts, if they have changed since the last call, and what is wrong, if it is new."""
