@@ -55,12 +55,15 @@ class Engines(Protocol):
 
     def host_lost(self, gone: Sequence[int]) -> str:
         """Which host these ranks went with, and why; "" for none."""
+        return ""
 
     def report(self) -> str:
         """What was started, and the last lines that it wrote."""
+        return self.job.report()
 
     def stop(self) -> None:
         """Kill every process and delete every file."""
+        self.job.stop()
 
 
 @dataclass(frozen=True)
@@ -120,30 +123,20 @@ def crowded(n: int) -> str:
     return f"{n} ranks share {count(cores, 'core')}: fine for learning, not for timing" if n > cores else ""
 
 
-class OfThisMachine:
-    """What all engines of this machine have in common, see :class:`Engines`.
+class OfThisMachine(Engines, Protocol):
+    """Those of this machine.
 
     Attributes:
         binding: their cores.
         forks: what they are forked from.
     """
 
-    job: ProcessTree
     binding: Binding
     forks: Forks
 
-    def host_lost(self, gone: Sequence[int]) -> str:
-        return ""
-
-    def report(self) -> str:
-        return self.job.report()
-
-    def stop(self) -> None:
-        self.job.stop()
-
 
 class EnginesHere(OfThisMachine):
-    """See :class:`Engines`.
+    """Started by mpiexec, as one MPI job.
 
     Args:
         place: where and how many.
