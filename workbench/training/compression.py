@@ -15,13 +15,15 @@ class Compressor(Protocol):
     """The contract: ``decompress(*compress(t))`` has t's dtype and about its values."""
 
     def compress(self, tensor: Any) -> tuple[Any, Any]:
-        """(what is sent, what :meth:`decompress` needs to know)."""
+        """(what is sent, what :meth:`decompress` needs to know); unless a compressor says otherwise, the tensor."""
+        return tensor, None
 
     def decompress(self, tensor: Any, ctx: Any) -> Any:
         """Undo :meth:`compress` on the reduced tensor."""
+        return tensor
 
 
-class NoCompression:
+class NoCompression(Compressor):
     """The null compressor.
 
     Example:
@@ -31,12 +33,6 @@ class NoCompression:
 
     def __repr__(self) -> str:
         return "Compression.none"  # the default in signatures
-
-    def compress(self, tensor: Any) -> tuple[Any, Any]:
-        return tensor, None
-
-    def decompress(self, tensor: Any, ctx: Any) -> Any:
-        return tensor
 
 
 class CastCompression:

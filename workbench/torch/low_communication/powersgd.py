@@ -28,10 +28,12 @@ from typing import Any
 
 import torch
 
+from workbench.training.compression import Compressor
+
 _DTYPES = (torch.float32, torch.float64)
 
 
-class PowerSGDCompression:
+class PowerSGDCompression(Compressor):
     """What is known of each gradient: the last Q, and this rank's error.
 
     Matrices are gradients of two and more dimensions, reshaped to (first, all others), in float32 or float64, whose
@@ -79,10 +81,6 @@ class PowerSGDCompression:
             "Compression.powersgd is for DistributedOptimizer, which sends two factors, one after another, and adds "
             "their error to the next step. A verb takes Compression.none, fp16 or bf16."
         )
-
-    def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The tensor itself: :meth:`finish` has put it together."""
-        return tensor
 
     # --- a gradient's way -----------------------------------------------------------------------------
 

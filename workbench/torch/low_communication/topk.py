@@ -15,9 +15,10 @@ import torch
 from workbench.job.api import ReduceOp
 from workbench.job.process_sets import ProcessSet
 from workbench.torch.ops import gather_sparse
+from workbench.training.compression import Compressor
 
 
-class TopKCompression:
+class TopKCompression(Compressor):
     """Keep the ``ratio`` largest entries of each tensor, by magnitude.
 
     Args:
@@ -41,9 +42,6 @@ class TopKCompression:
         flat = tensor.reshape(-1)
         places = self._places(flat)
         return torch.zeros_like(flat).index_copy_(0, places, flat[places]).reshape(tensor.shape), None
-
-    def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor
 
     def reduce(
         self,
