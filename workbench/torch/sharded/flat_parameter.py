@@ -27,6 +27,10 @@ from workbench.torch.sharded.shards import Shard
 from workbench.torch.tensors import Array, dtype_name
 
 SKIPPED = "A rank must not leave out a step by a test of its own: decide by hvd.allreduce(...) of what is tested."
+MOVED = (
+    "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded={!r}) "
+    "was made, and what it updates is no longer the model's. Make a new one."
+)
 GRADIENTS = "gradients"
 PARAMETERS = "parameters"
 _SPARSE = (

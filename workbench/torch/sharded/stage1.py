@@ -29,7 +29,7 @@ from workbench.torch.gradients.bucket import GradBucket
 from workbench.torch.gradients.dense import DenseGradients, Submit, wait_for_all
 from workbench.torch.gradients.grads import Grads
 from workbench.torch.sharded.consistency import ConsistencyCheck, Progress, ReplicatedWeights
-from workbench.torch.sharded.flat_parameter import SKIPPED, Members, uneven
+from workbench.torch.sharded.flat_parameter import MOVED, SKIPPED, Members, uneven
 from workbench.torch.sharded.shards import Shard, ShardedState
 from workbench.torch.tensors import tensor_of
 from workbench.training import memory
@@ -39,10 +39,6 @@ ELEMENTWISE = tuple(
     for name in ["SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"]
 )
 
-_MOVED = (
-    "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded=True) "
-    "was made, and what it updates is no longer the model's. Make a new one."
-)
 _EQUALLY = f"With sharded=True all ranks call optimizer.step() equally often. {SKIPPED}"
 _LOST = (
     "This DistributedOptimizer(sharded=True) belongs to a job that has ended, and the other ranks' parts of its state "
@@ -228,7 +224,7 @@ class ShardedBuckets:
         for each in self._memory:
             for name, view in each.views.items():
                 if self._params[name].data_ptr() != view.data_ptr():
-                    raise RuntimeError(_MOVED.format(name))
+                    raise RuntimeError(MOVED.format(name, True))
 
     def zero_grad(self, set_to_none: bool) -> None:
         """As an optimizer's, for the parameters as the model knows them."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from workbench.core.buckets import Piece, plan_by_place
 from workbench.job import api
 from workbench.job.process_sets import ProcessSet
 from workbench.torch.compiled import not_traced
@@ -22,6 +23,7 @@ from workbench.torch.sharded.consistency import (
 )
 from workbench.torch.sharded.flat_parameter import (
     GRADIENTS,
+    MOVED,
     PARAMETERS,
     SKIPPED,
     FlatParameter,
@@ -31,6 +33,7 @@ from workbench.torch.sharded.flat_parameter import (
 )
 from workbench.torch.sharded.resharded import refuse_sharded
 from workbench.torch.sharded.shards import ShardedState
+from workbench.torch.tensors import dtype_name
 from workbench.training.memory import bucket_bytes
 from workbench.training.progress import hyperparameters
 
@@ -47,10 +50,6 @@ _EQUALLY = (
     "With sharded='gradients' or 'parameters' all ranks make the same number of backward passes before each step, and "
     "equally many steps. A rank that has no data left makes a pass over an empty sum: (model(x).sum() * 0).backward(). "
     + SKIPPED
-)
-_MOVED = (
-    "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded={!r}) "
-    "was made, and what it updates is no longer the model's. Make a new one."
 )
 
 
@@ -271,24 +270,13 @@ class Stage2Gradients:
             raise RuntimeError("step() within hvd.full_parameters(model) would be undone when it ends. Call it after.")
         for flat in self.backward.flats:
             if name := flat.moved():
-                raise RuntimeError(_MOVED.format(name, self.stage))
+                raise RuntimeError(MOVED.format(name, self.stage))
 
 
-def _buckets(params: Mapping[str, torch.nn.Parameter]) -> list[list[str]]:
-    """Names of parameters that share an array: in the order in which backward comes to them, of one dtype.
-
-    Frozen ones are apart, so that nothing is sent for them.
-    """
-    limit = bucket_bytes() or 1
-    found: list[list[str]] = []
-    open_ones: dict[Any, tuple[list[str], int]] = {}
-    for name, param in reversed(list(params.items())):
-        kind, nbytes = (param.dtype, param.requires_grad), param.numel() * param.element_size()
-        names, filled = open_ones.get(kind, ([], 0))
-        if names and filled + nbytes > limit:
-            names, filled = [], 0
-        if not names:
-            found.append(names)
-        names.append(name)
-        open_ones[kind] = names, filled + nbytes
-    return found
+def _buckets(params: Mapping[str, torch.nn.Parameter]) -> list[tuple[str, ...]]:
+    """Names of parameters that share an array. Frozen ones are apart, so that nothing is sent for them."""
+    pieces = [
+        (param.requires_grad, param.element_size(), Piece(name, param.numel(), dtype_name(param)))
+        for name, param in params.items()
+    ]
+    return [bucket.names for bucket in plan_by_place(pieces, bucket_bytes() or 1)]
