@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import platform
 import socket
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 from workbench._version import __version__
 from workbench.common.extras import loaded
 from workbench.common.text import first_line
+from workbench.common.whole_file import write_whole
 from workbench.machine import cores
 from workbench.runtime.trace.recorder import KEPT
 
@@ -91,9 +91,7 @@ def write(context: Any, together: bool, folder: str, more: Mapping[str, Any] | N
     path = Path(folder, f"{found['epoch']}.{world.rank}.json")
     try:
         path.parent.mkdir(exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(found), encoding="utf-8")
-        part.replace(path)
+        write_whole(path, json.dumps(found).encode())
     except OSError as error:
         log.warning("This rank is missing in the job's report: %s cannot be written: %s", path, error.strerror)
 

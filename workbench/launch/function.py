@@ -30,6 +30,7 @@ from typing import Any, NoReturn, TypeVar
 from cloudpickle import dumps
 
 from workbench import config
+from workbench.common.whole_file import write_whole
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
 from workbench.launch.elastic.command import run_elastic
 from workbench.launch.hosts.host_plan import find_hosts
@@ -281,9 +282,9 @@ def work(folder: str) -> None:
     sys.path += [path for path in paths if path not in sys.path]
     try:
         func, args, kwargs = loads(content)
-        _leave(folder, _name("result", rank), dumps(func(*args, **kwargs)))
+        write_whole(Path(folder, _name("result", rank)), dumps(func(*args, **kwargs)))
     except Exception as error:
-        _leave(folder, _name("raised", rank), dumps(_pack(error)))
+        write_whole(Path(folder, _name("raised", rank)), dumps(_pack(error)))
         raise
 
 
@@ -295,10 +296,3 @@ def _pack(error: Exception) -> RankException:
         return RankException(what, text, dumps(error))
     except Exception:  # noqa: BLE001 - whatever it holds that cannot be pickled
         return RankException(what, text, b"")
-
-
-def _leave(folder: str, name: str, content: bytes) -> None:
-    """Write a file that is there as a whole, or not at all."""
-    unfinished = Path(folder, f"{name}.unfinished")
-    unfinished.write_bytes(content)
-    unfinished.rename(Path(folder, name))
