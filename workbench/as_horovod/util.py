@@ -62,35 +62,25 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     return _reported(f"GPU for {ext_base_name}", found, verbose)
 
 
-def mpi_built(verbose: bool = False) -> bool:
-    """Is mpi4py installed?"""
-    return _reported("MPI", built.mpi_built(), verbose)
-
-
-def gloo_built(verbose: bool = False) -> bool:
-    """Does torch bring Gloo?"""
-    return _reported("Gloo", built.gloo_built(), verbose)
-
-
-def nccl_built(verbose: bool = False) -> int:
-    """NCCL's version as a number; 0 without NCCL."""
-    return _reported("NCCL", built.nccl_built(), verbose)
-
-
-def ddl_built(verbose: bool = False) -> bool:
-    """Is there IBM's DDL? Never."""
-    return _reported("DDL", built.ddl_built(), verbose)
-
-
-def ccl_built(verbose: bool = False) -> bool:
-    """Is there Intel's oneCCL? Never."""
-    return _reported("CCL", built.ccl_built(), verbose)
-
-
 def _reported(what: str, found: T, verbose: bool) -> T:
     if verbose:
         print(f"{what}: {found}")
     return found
+
+
+def _asking(what: str, ask: Callable[[], T]) -> Callable[..., T]:
+    def answer(verbose: bool = False) -> T:
+        return _reported(what, ask(), verbose)
+
+    answer.__name__, answer.__doc__ = ask.__name__, ask.__doc__
+    return answer
+
+
+mpi_built = _asking("MPI", built.mpi_built)
+gloo_built = _asking("Gloo", built.gloo_built)
+nccl_built = _asking("NCCL", built.nccl_built)
+ddl_built = _asking("DDL", built.ddl_built)
+ccl_built = _asking("CCL", built.ccl_built)
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, bool | None], Any]:

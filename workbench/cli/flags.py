@@ -81,8 +81,8 @@ class Flag:
             group.add_argument(*self.names, type=self.kind, choices=self.choices, metavar=metavar, **common)
 
 
-def _numbers(kind: Any, **texts: str) -> list[Flag]:
-    return [Flag((f"--{name.replace('_', '-')}",), text, kind) for name, text in texts.items()]
+def _flags(kind: Any, idle: bool = False, **texts: str) -> list[Flag]:
+    return [Flag((f"--{name.replace('_', '-')}",), text, kind, idle=idle) for name, text in texts.items()]
 
 
 def _switches(**texts: str) -> list[Flag]:
@@ -96,10 +96,6 @@ def _switches(**texts: str) -> list[Flag]:
 
 def _pair(on: str, off: str, dest: str, text: str) -> list[Flag]:
     return [Flag((on,), f"{text}; {off}: not", dest=dest), Flag((off,), "", const=False, dest=dest, shown=False)]
-
-
-def _idle(kind: Any, **texts: str) -> list[Flag]:
-    return [Flag((f"--{name.replace('_', '-')}",), text, kind, idle=True) for name, text in texts.items()]
 
 
 _BIND = "each rank uses only its share of the cores, or one NUMA node; auto (default): core, if the cores are free"
@@ -136,8 +132,8 @@ GROUPS: dict[str, list[Flag]] = {
             ("--min-np", "--min-num-proc"), "the job continues while at least this many ranks live (default: -np)", int
         ),
         Flag(("--max-np", "--max-num-proc"), "and has at most this many ranks (default: the number of slots)", int),
-        *_numbers(int, reset_limit="the job ends after this many changes of its ranks (default: no limit)"),
-        *_numbers(float, elastic_timeout="seconds to wait for enough ranks (default: 600)"),
+        *_flags(int, reset_limit="the job ends after this many changes of its ranks (default: no limit)"),
+        *_flags(float, elastic_timeout="seconds to wait for enough ranks (default: 600)"),
         Flag(
             ("--blacklist-cooldown-range",),
             "seconds that a host is not used after a failure (default: 1 60)",
@@ -173,19 +169,19 @@ GROUPS: dict[str, list[Flag]] = {
         )
     ],
     "tuning": [
-        *_numbers(float, fusion_threshold_mb="tensors are packed together up to this size; 0: no fusion"),
-        *_numbers(float, cycle_time_ms="how long an announcement waits if more gradients are expected"),
-        *_numbers(int, cache_capacity="names whose negotiation is remembered; 0: none"),
+        *_flags(float, fusion_threshold_mb="tensors are packed together up to this size; 0: no fusion"),
+        *_flags(float, cycle_time_ms="how long an announcement waits if more gradients are expected"),
+        *_flags(int, cache_capacity="names whose negotiation is remembered; 0: none"),
         *_switches(hierarchical_allreduce="reduce within hosts first", hierarchical_allgather="gather likewise"),
         *_switches(torus_allreduce="reduce along rows and columns of ranks"),
         Flag(("--autotune",), "find threshold, cycle time, buckets and levels while training"),
-        *_numbers(str, autotune_log_file="write autotune's trials to this file, as CSV"),
-        *_numbers(int, autotune_warmup_samples="samples to forget", autotune_steps_per_sample="steps in a sample"),
-        *_numbers(int, autotune_bayes_opt_max_samples="number of samples until it stops"),
-        *_numbers(float, autotune_gaussian_process_noise="noise of the samples, 0 to 1"),
+        *_flags(str, autotune_log_file="write autotune's trials to this file, as CSV"),
+        *_flags(int, autotune_warmup_samples="samples to forget", autotune_steps_per_sample="steps in a sample"),
+        *_flags(int, autotune_bayes_opt_max_samples="number of samples until it stops"),
+        *_flags(float, autotune_gaussian_process_noise="noise of the samples, 0 to 1"),
     ],
     "timeline": [
-        *_numbers(str, timeline_filename="trace of all tensors, for chrome://tracing"),
+        *_flags(str, timeline_filename="trace of all tensors, for chrome://tracing"),
         *_switches(timeline_mark_cycles="mark the engine's rounds in the timeline"),
     ],
     "stall check": [
@@ -195,16 +191,16 @@ GROUPS: dict[str, list[Flag]] = {
             "no_stall_check",
             "do not report tensors that some ranks have not submitted",
         ),
-        *_numbers(float, stall_check_warning_time_seconds="report after this many seconds"),
-        *_numbers(float, stall_check_shutdown_time_seconds="end the job after this many seconds; 0: never"),
+        *_flags(float, stall_check_warning_time_seconds="report after this many seconds"),
+        *_flags(float, stall_check_shutdown_time_seconds="end the job after this many seconds; 0: never"),
     ],
     "library": [
-        *_numbers(int, num_nccl_streams="streams on each GPU", gloo_timeout_seconds="deadline of Gloo's transfers"),
+        *_flags(int, num_nccl_streams="streams on each GPU", gloo_timeout_seconds="deadline of Gloo's transfers"),
         *_switches(mpi_threads_disable="initialise MPI for one thread"),
     ],
     "accepted for compatibility with horovodrun": [
-        *_idle(bool, disable_cache="start-up checks are not cached", jsrun="for LSF", tcp="for Spectrum MPI"),
-        *_idle(str, thread_affinity="a rank's threads share the cores of --bind"),
+        *_flags(bool, True, disable_cache="start-up checks are not cached", jsrun="for LSF", tcp="for Spectrum MPI"),
+        *_flags(str, True, thread_affinity="a rank's threads share the cores of --bind"),
     ],
 }
 FLAGS = [flag for flags in GROUPS.values() for flag in flags]

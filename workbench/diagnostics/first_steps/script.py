@@ -25,6 +25,7 @@ _AVERAGES = ("allreduce", "allgather", "all_reduce", "all_gather", "grouped_allr
 _SAMPLERS = {"DistributedSampler", "ShardedSampler", "ElasticSampler"}
 _NORMS = {"BatchNorm1d", "BatchNorm2d", "BatchNorm3d"}
 _LEAVES = (ast.Return, ast.Continue, ast.Raise)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Script:
@@ -43,7 +44,7 @@ class Script:
         self._tree = ast.parse(text)
         self._reader, self._steps = Reader(self._tree), find(text)
         self._parents = {child: node for node in ast.walk(self._tree) for child in ast.iter_child_nodes(node)}
-        self._guarding = set[ast.FunctionDef | ast.AsyncFunctionDef]()
+        self._guarding = set[_Function]()
 
     def mistakes(self, writes: frozenset[int] = frozenset()) -> Iterator[Mistake]:
         """What is wrong, or may be.
@@ -159,10 +160,7 @@ class Script:
         return any(branches.get(node, arm) != arm for node, arm in self._branches(other))
 
     def _branches(self, node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
-        while (parent := self._parents.get(node)) is not None:
-            if isinstance(parent, ast.If):
-                yield parent, node in parent.body
-            node = parent
+        return ((each, child in each.body) for each, child in self._around(node) if isinstance(each, ast.If))
 
     def _not_scaled(self) -> Iterator[Mistake]:
         adasum = any(isinstance(node, ast.Attribute) and node.attr == "Adasum" for node in ast.walk(self._tree))
@@ -332,17 +330,17 @@ class Script:
         words = [*call.args, *(word.value for word in call.keywords)]
         return bool(words) and not any(self._is_rankish(word) for word in words)
 
-    def _statement(self, node: ast.AST) -> ast.stmt:
-        while not isinstance(node, ast.stmt):
-            node = self._parents[node]
-        return node
-
-    def _within(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    def _around(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """What it stands in, the innermost first, each with the child in which it is."""
         while (parent := self._parents.get(node)) is not None:
-            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                return parent
+            yield parent, node
             node = parent
-        return None
+
+    def _statement(self, node: ast.AST) -> ast.stmt:
+        return next(child for _, child in self._around(node) if isinstance(child, ast.stmt))
+
+    def _within(self, node: ast.AST) -> _Function | None:
+        return next((each for each, _ in self._around(node) if isinstance(each, _Function)), None)
 
     @cached_property
     def _rank_names(self) -> set[str]:
@@ -363,17 +361,15 @@ class Script:
         return False
 
     def _is_guarded(self, node: ast.AST) -> bool:
-        child = node
-        while (parent := self._parents.get(child)) is not None:
+        for parent, child in self._around(node):
             if isinstance(parent, (ast.If, ast.IfExp, ast.While)) and self._is_rankish(parent.test):
                 return True
             if isinstance(parent, ast.BoolOp) and any(self._is_rankish(each) for each in parent.values):
                 return True
             if self._leaves_before(parent, child):
                 return True
-            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if isinstance(parent, _Function):
                 return self._is_called_under_guard(parent)
-            child = parent
         return False
 
     def _leaves_before(self, parent: ast.AST, child: ast.AST) -> bool:
@@ -389,7 +385,7 @@ class Script:
                         return True
         return False
 
-    def _is_called_under_guard(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    def _is_called_under_guard(self, function: _Function) -> bool:
         if function in self._guarding:
             return True  # it calls itself
         self._guarding.add(function)
