@@ -9,7 +9,7 @@ from typing import Any
 from workbench.ray import elastic
 from workbench.ray.jobs.growing import Growing, limits_of
 from workbench.ray.jobs.offers import HostDiscovery, Takes
-from workbench.ray.settings import Args, Callbacks, Func, Kwargs, MiniSettings, own_discovery
+from workbench.ray.settings import Args, Callbacks, Executable, Func, Kwargs, MiniSettings, own_discovery
 
 
 class RayHostDiscovery(elastic.RayHostDiscovery):
@@ -55,14 +55,8 @@ class ElasticAdapter:
             discovery = own_discovery(settings)
         self._growing = Growing(settings, discovery, takes, limits)
 
-    def start(
-        self,
-        executable_cls: Func | None = None,
-        executable_args: Args = None,
-        executable_kwargs: Kwargs = None,
-        extra_env_vars: Kwargs = None,
-    ) -> None:
-        if executable_cls or executable_args or executable_kwargs:
+    def start(self, executable: Executable, extra_env_vars: Kwargs) -> None:
+        if any(executable):
             raise ValueError("executable_cls: the ranks of an elastic job may change, so they keep no object.")
         self._growing.start(extra_env_vars or {})
 

@@ -113,9 +113,7 @@ class RayExecutor:
             self.adapter = ElasticAdapter(self.settings, params)
         else:
             counts = (num_workers, num_hosts, num_workers_per_host)
-            self.adapter = StaticAdapter(
-                self.settings, *counts, use_current_placement_group=use_current_placement_group, **takes
-            )
+            self.adapter = StaticAdapter(self.settings, *counts, use_current_placement_group, takes)
 
     def start(
         self,
@@ -136,7 +134,7 @@ class RayExecutor:
             DeadlineError: Ray has no room for the ranks, or they did not start in time.
             RankFailedError: ``executable_cls`` raised an exception.
         """
-        self.adapter.start(executable_cls, executable_args, executable_kwargs, extra_env_vars)
+        self.adapter.start((executable_cls, executable_args, executable_kwargs), extra_env_vars)
 
     def run(self, fn: Func, args: Args = None, kwargs: Kwargs = None, callbacks: Callbacks = None) -> list[Any]:
         """Call a function on each rank.

@@ -11,6 +11,7 @@ T = TypeVar("T")
 Func = Callable[..., Any]
 Args = Sequence[Any] | None
 Kwargs = Mapping[str, Any] | None
+Executable = tuple[Func | None, Args, Kwargs]  # what ranks keep, and its arguments
 Callbacks = Sequence[Callable[[Any], Any]] | None
 
 

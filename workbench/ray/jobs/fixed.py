@@ -13,7 +13,7 @@ from workbench.ray.jobs.calls import RankGoneError, gather, within
 from workbench.ray.needed import connected, ray
 from workbench.ray.places import Location, meeting_point, variables
 from workbench.ray.ray_logger import calling
-from workbench.ray.settings import Args, Callbacks, Func, Kwargs, MiniSettings
+from workbench.ray.settings import Args, Callbacks, Executable, Func, Kwargs, MiniSettings
 from workbench.ray.strategy import ColocatedStrategy, PGStrategy
 
 _LEAVE_S = 10.0
@@ -26,8 +26,8 @@ class StaticAdapter:
         settings: deadlines.
         num_workers: how many ranks; or
         num_hosts, num_workers_per_host: so many on each of so many nodes.
-        cpus_per_worker, use_gpu, gpus_per_worker: what each takes.
         use_current_placement_group: use the group around this process, if it is in one.
+        takes: what each takes, as the strategies have it.
 
     Raises:
         ValueError: it is not said how many, or in two ways.
@@ -36,13 +36,11 @@ class StaticAdapter:
     def __init__(
         self,
         settings: MiniSettings,
-        num_workers: int | None = None,
-        num_hosts: int | None = None,
-        num_workers_per_host: int = 1,
-        cpus_per_worker: float = 1,
-        use_gpu: bool = False,
-        gpus_per_worker: float | None = None,
-        use_current_placement_group: bool = True,
+        num_workers: int | None,
+        num_hosts: int | None,
+        num_workers_per_host: int,
+        use_current_placement_group: bool,
+        takes: Mapping[str, Any],
     ) -> None:
         if (num_workers is None) == (num_hosts is None):
             raise ValueError(f"num_workers={num_workers} and num_hosts={num_hosts}: give one of them.")
@@ -53,24 +51,13 @@ class StaticAdapter:
             )
         self._settings, self._hosts, self._each = settings, num_hosts, num_workers_per_host
         self._n = num_workers or (num_hosts or 1) * num_workers_per_host
-        self._takes: dict[str, Any] = {
-            "settings": settings,
-            "use_gpu": use_gpu,
-            "cpus_per_worker": cpus_per_worker,
-            "gpus_per_worker": gpus_per_worker,
-        }
+        self._takes = {"settings": settings, **takes}
         self._use_current = use_current_placement_group
         self._strategy: ColocatedStrategy | PGStrategy | None = None
         self.places: list[Location] = []
         self._lost, self._calls = "", NumberedCalls(0)
 
-    def start(
-        self,
-        executable_cls: Func | None = None,
-        executable_args: Args = None,
-        executable_kwargs: Kwargs = None,
-        extra_env_vars: Kwargs = None,
-    ) -> None:
+    def start(self, executable: Executable, extra_env_vars: Kwargs) -> None:
         connected()
         if self._strategy:
             raise LaunchError("The ranks are already running. shutdown() ends them.")
@@ -79,8 +66,8 @@ class StaticAdapter:
             workers, _ = self._strategy.create_workers()
             self._calls = NumberedCalls(len(workers))
             self._make_ranks(workers, {name: str(value) for name, value in (extra_env_vars or {}).items()})
-            if executable_cls:
-                made = (executable_cls, executable_args, executable_kwargs, self._calls.next(range(len(workers))))
+            if executable[0]:
+                made = (*executable, self._calls.next(range(len(workers))))
                 gather([worker.start_executable.remote(*made) for worker in workers], self.places)
         except BaseException:
             self.shutdown()
