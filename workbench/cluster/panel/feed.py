@@ -78,12 +78,15 @@ class Feed:
             raise OSError("The client is closed.")
         self._states.poll()
         self._made_at = time.monotonic()
-        known, silent = self._states.known, self._states.silent()
-        there, ranks = set(self._client.ids), {e: int(s.get("rank", e)) for e, s in known.items()}
         keep = time.monotonic() - self._kept_at >= 1.0
         if keep:
             self._kept_at = time.monotonic()
-        return [self._row(each, known, ranks, silent, there, keep) for each in self._engines]
+        ranks = self._ranks()
+        return [self._row(each, ranks, keep) for each in self._engines]
+
+    def _ranks(self) -> dict[int, int]:
+        """By engine."""
+        return {engine: int(state.get("rank", engine)) for engine, state in self._states.known.items()}
 
     def news(self) -> bool:
         """Has any engine said something since the last rows, or is due to?"""
@@ -108,7 +111,7 @@ class Feed:
                 self._stacks.pop(engine, None)
             elif "stack" in state:
                 self._stacks[engine] = state["stack"]
-        ranks = {engine: int(state.get("rank", engine)) for engine, state in self._states.known.items()}
+        ranks = self._ranks()
         return {str(ranks[engine]): stack for engine, stack in self._stacks.items()}
 
     def stack_lines(self) -> list[str]:
@@ -123,20 +126,12 @@ class Feed:
         busy = {e: s for e, s in self._states.known.items() if s.get("cell_s") is not None}
         return sentence(busy, (), self._states.silent()) if busy else ""
 
-    def _row(
-        self,
-        engine: int,
-        known: Mapping[int, Mapping[str, Any]],
-        ranks: Mapping[int, int],
-        silent: Mapping[int, float],
-        there: set[int],
-        keep: bool,
-    ) -> Row:
-        state = known.get(engine, {})
+    def _row(self, engine: int, ranks: Mapping[int, int], keep: bool) -> Row:
+        state = self._states.known.get(engine, {})
         cpu, gb_s, step_s = self._rate(engine, state)
         if keep:
             self._history[engine].append((cpu, gb_s))
-        word, detail, missing = _word(engine, state, known, ranks, silent, there)
+        word, detail, missing = self._word(engine, state, ranks)
         return {
             "rank": ranks.get(engine, engine),
             "state": word,
@@ -151,6 +146,20 @@ class Feed:
             "gpu": state.get("gpu"),
         }
 
+    def _word(self, engine: int, state: Mapping[str, Any], ranks: Mapping[int, int]) -> tuple[str, str, list[int]]:
+        if engine not in self._client.ids:
+            return "gone", "its process has ended", []
+        if (silent_s := self._states.silent().get(engine)) is not None:
+            return "silent", f"no answer for {silent_s:.0f} s", []
+        if state.get("waits"):
+            wait = state["waits"][0]
+            missing = missing_for(wait, self._states.known, ranks)
+            for_whom = f"for {spans(missing)} " if missing else ""
+            return "waits", f"{for_whom}in {wait['name']}, {wait['since_s']:.0f} s", missing
+        if state.get("cell_s") is not None:
+            return "computes", f"{state['cell_s']:.0f} s", []
+        return "idle", "", []
+
     def _rate(self, engine: int, state: Mapping[str, Any]) -> tuple[float, float, float | None]:
         """Cores in use, 10^9 bytes a second, and seconds of a step, since an answer about a second ago."""
         now, (at, before) = self._states.heard[engine], self._before.get(engine, (0.0, {}))
@@ -163,28 +172,6 @@ class Feed:
             self._rates[engine] = cpu, moved, (now - at) / steps if steps > 0 else None
             self._before[engine] = now, state
         return self._rates[engine]
-
-
-def _word(
-    engine: int,
-    state: Mapping[str, Any],
-    known: Mapping[int, Mapping[str, Any]],
-    ranks: Mapping[int, int],
-    silent: Mapping[int, float],
-    there: set[int],
-) -> tuple[str, str, list[int]]:
-    if engine not in there:
-        return "gone", "its process has ended", []
-    if engine in silent:
-        return "silent", f"no answer for {silent[engine]:.0f} s", []
-    if state.get("waits"):
-        wait = state["waits"][0]
-        missing = missing_for(wait, known, ranks)
-        for_whom = f"for {spans(missing)} " if missing else ""
-        return "waits", f"{for_whom}in {wait['name']}, {wait['since_s']:.0f} s", missing
-    if state.get("cell_s") is not None:
-        return "computes", f"{state['cell_s']:.0f} s", []
-    return "idle", "", []
 
 
 class PanelThread:
