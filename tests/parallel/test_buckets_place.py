@@ -113,7 +113,7 @@ def test_one_announcement_for_each_bucket(
 
     After some steps the progress of the ranks is compared: a request in full carries it.
     """
-    job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
+    job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0, SLOTS=0)
     model, optimizer = trained(sharded=sharded)
     control: Any = HOLDER.get().engine._control
     sent: list[Announce] = []

@@ -226,12 +226,13 @@ class Engine(threading.Thread):
         self._batching.flush_now = False
         if new[1:]:  # has come meanwhile
             self._batching.add(new[1:], time.monotonic())
-        done, result = alone.result(known, entry, spin_s)
-        if done:
+        agreed, results = alone.result(known, entry, spin_s)
+        if agreed and (backend := self.sets.backend(0, "cpu")):
             with self.observer.batch([known.response], [entry]):
+                results = results or execute([known.response], [entry], backend, self.observer)
                 self._pending.remove([entry])
-            entry.deliver(result)
-        return bool(done)
+            entry.deliver(results[0])
+        return agreed
 
     def tick(self) -> None:
         """Called by a backend during a long wait: send heartbeats, and stop the wait when the job has ended.

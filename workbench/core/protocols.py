@@ -74,8 +74,8 @@ class Alone(Protocol):
     def announce(self, entry: Entry, seen: int) -> Any:
         """Announce it, after reading decision ``seen``; something false if it has to go the ordinary way."""
 
-    def result(self, known: Any, entry: Entry, spin_s: float) -> tuple[bool, Any]:
-        """Of what :meth:`announce` has returned: is it done within ``spin_s``, and its result."""
+    def result(self, known: Any, entry: Entry, spin_s: float) -> tuple[bool, list[Any]]:
+        """Of what :meth:`announce` has returned: do all agree within ``spin_s``; the result, if it came with that."""
 
 
 class Batching(Protocol):

@@ -1,7 +1,7 @@
-"""A lone tensor: known, small, the only one in flight, and its caller waits for it. One thread does all, in one go.
+"""A lone tensor: known, the only one in flight, and its caller waits for it. One thread does all, in one go.
 
-It is announced and its result found as ever, over the slots; what it does without are batches, plans and messages, for
-there is nothing to put together. Whatever does not go as expected, in time or content, goes on in the ordinary way.
+It is announced as ever, over the slots, and so is the result of a small one found; what it does without are batches,
+plans and messages, for there is nothing to put together. Whatever is late goes on in the ordinary way.
 """
 
 from __future__ import annotations
@@ -58,43 +58,38 @@ class SlotsAlone:
         if cache_id is None:
             return None
         known = self._known.get(cache_id) or self._learn(cache_id)
-        if known is None or (entry.source is not None and entry.source.nbytes > self._limit):
+        if known is None:
             return None
         values = values_of([entry], self._rank, self._limit) if entry.source is not None else {}
         return known if self._slots.write(Announce(self._rank, (cache_id,), seen, values)) else None
 
-    def result(self, known: Known, entry: Entry, spin_s: float) -> tuple[bool, Any]:
-        """Is it done by now, and its result."""
+    def result(self, known: Known, entry: Entry, spin_s: float) -> tuple[bool, list[Any]]:
+        """Have all agreed, and the result of the values that came with it."""
         now = time.monotonic()
         if now > self._ordinary_at:
             self._ordinary_at = now + _IN_A_ROW_S
-            return False, None
+            return False, []
         unit = self._slots.spin(now + spin_s)
         if unit is None:
-            return False, None
-        done, result = self._reduce(known, entry, unit)
-        if not done:
-            self._channel.put(unit)
-            return False, None
+            return False, []
+        results = self._results(known, entry, unit)
         self._slots.release()
         self._channel.agreed([known.response])
-        return True, result
+        return True, results
 
-    def _reduce(self, known: Known, entry: Entry, unit: Unit) -> tuple[bool, Any]:
+    def _results(self, known: Known, entry: Entry, unit: Unit) -> list[Any]:
         response, dtype, reduction = known
         if response.kind is Kind.BARRIER:
-            return True, None
+            return [None]
         values = {rank: each[0] for rank, each in enumerate(unit.values) if each}
         if reduction and len(values) == len(self._ranks):
             parts = [np.frombuffer(value, dtype) for value in values.values()]
             out = np.empty(response.shape, dtype) if entry.target is None else entry.target
             if parts[0].size == out.size and entry.source is not None:
                 fold(parts, reduction, out.reshape(-1))
-                return True, out
+                return [out]
         found = result_of(response, values, self._ranks, len(self._ranks))
-        if not found:
-            return False, None
-        return True, eager(with_result(response, found), entry, self._rank, len(self._ranks))
+        return [eager(with_result(response, found), entry, self._rank, len(self._ranks))] if found else []
 
     def _learn(self, cache_id: int) -> Known | None:
         response = self._announcer.known[cache_id]

@@ -105,10 +105,6 @@ class SlotsChannel:
             self._inner.send(Differs(self._rank))
         return found
 
-    def put(self, unit: Unit) -> None:
-        """A unit that was taken elsewhere, and is to be decided as ever."""
-        self._found.append(self._decision(unit))
-
     def heard(self, rank: int, record: Record) -> None:
         """A rank has announced these."""
         if self.timeline and self.timeline.on:
