@@ -83,12 +83,13 @@ def entry(
         shape = source.shape if shape is None else shape
     if source is not None and target is source and caller is None and verb(kind).reduces:  # in shared memory
         fields["offset"] = context.sets.everybody.shared.offset(source)
-    known = (kind, name, dtype, shape, process_set.process_set_id, splits is None, *fields.items())
+    splits = splits if splits is None else tuple(splits)
+    known = (kind, name, dtype, shape, process_set.process_set_id, splits, *fields.items())
     requests = context.part(KnownRequests)
     request = requests.get(known)
     if request is None:
         request = checked(kind, name, dtype or "", shape or (), splits, process_set, context, fields)
-        if name is not None and splits is None:
+        if name is not None:
             requests.remember(known, request)
     return Entry(request, source, target, Handle(request.name), convert, caller=caller)
 

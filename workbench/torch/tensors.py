@@ -26,11 +26,12 @@ _BITS = {
     **{dtype: torch.uint8 for name, dtype in vars(torch).items() if name.startswith("float8_")},
 }
 """Of the dtypes that numpy lacks: those of their bits."""
+_NAMES = {each: str(each).removeprefix("torch.") for each in vars(torch).values() if isinstance(each, torch.dtype)}
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
     """The name of the tensor's dtype: ``"float32"``, ``"bfloat16"``, …."""
-    return str(tensor.dtype).removeprefix("torch.")
+    return _NAMES[tensor.dtype]
 
 
 def view(tensor: torch.Tensor) -> Array:
@@ -80,7 +81,7 @@ def in_place(tensor: torch.Tensor) -> tuple[Array, Callable[[Any], torch.Tensor]
     The array is the tensor's own memory, or else a copy on the host, which the function copies back.
     """
     as_stored = not (tensor.is_conj() or tensor.is_neg())  # else what is in memory is yet to be conjugated or negated
-    if as_stored and (tensor.device.type == "cpu" or on_gpu(tensor)):
+    if as_stored and (tensor.is_cpu or on_gpu(tensor)):
         return view(tensor), lambda _: tensor
     if not tensor.is_contiguous():
         view(tensor)  # raises, with the text that says what to do

@@ -62,7 +62,7 @@ def for_the_cpu(tensors: int) -> Callable[[Method], Method]:
         @functools.wraps(method)
         def called(self: Any, *args: Any, **named: Any) -> Work:
             for tensor in _tensors(args[:tensors]):
-                if tensor.device.type != "cpu":
+                if not tensor.is_cpu:
                     return getattr(_other(self, method.__name__, tensor), method.__name__)(*args, **named)  # type: ignore[no-any-return]
             return method(self, *args, **named)
 
