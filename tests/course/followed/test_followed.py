@@ -195,7 +195,7 @@ def test_the_first_step_passes_all_five_stops(ways: tuple[list[Passed], list[Pas
     assert {threads[name] for name in chain[:2]} == {"main"}
     assert {threads[name] for name in ("Engine._announce", *chain[5:8])} == {"engine"}
     assert {threads[name] for name in chain[3:5]} == {"coordinator"}
-    assert "self._staged(array, reduction)" in listing(first, "reduction")
+    assert "self._staged(array, reduction, given)" in listing(first, "reduction")
 
 
 @pytest.mark.parallel
