@@ -117,7 +117,6 @@ CONSTANT = {
         "IdxSource",
         "JaxBridge",
         "MappingProxyType",
-        "MxnetBridge",
         "NumpyKind",
     ),
     *(

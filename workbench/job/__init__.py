@@ -11,6 +11,7 @@ State of a job lives on its :class:`~workbench.job.context.Context`: what it is,
 ``common.alone.ALONE``                      is this process a newcomer to a notebook's job?
 ``runtime.faults.sigint.INTERRUPTS``        Ctrl-C, which Python has one handler for
 ``runtime.trace.epochs._past``              what was recorded in epochs that are over
+``core.backend.memory.RESULTS``             memory of results that nobody has any more
 ``transport.mpi_waiting._KEPT``             messages that MPI may still write, with their memory
 ``elastic.notebook._owed``                  cells that a newcomer has still to run
 ``elastic.checkpoint_lock._OF_THIS_PROCESS`` folders of checkpoints that this process has locked

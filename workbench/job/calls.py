@@ -40,6 +40,7 @@ class Call:
         about: fields that say whose tensors they are, see :class:`workbench.job.requests.OrderOfUse`.
 
     Example:
+        >>> import numpy as np
         >>> from workbench.job.api import Sum, run_threads
         >>> def both():
         ...     call = Call(Kind.ALLREDUCE, op=Sum)
