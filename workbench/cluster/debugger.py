@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class RanksDebugger:
     def __init__(self, client: Any, kernel: Any) -> None:
         self._client, self._kernel, self._own = client, kernel, kernel.debugger
         self._loop = kernel.control_thread.io_loop
-        self._filters: list[str] = []
+        self._filters, self._changed_ns = list[str](), time.time_ns()
         self._stopped: dict[int, dict[str, Any]] = {}
         self._chosen = self._rank = -1  # by the user; shown
         self._base = _OURS
@@ -97,8 +98,9 @@ class RanksDebugger:
         return self._kernel.shell.compile.get_code_name(whole, whole, 0), whole.count("\n", 0, at)
 
     def _wanted(self) -> dict[str, Any]:
+        changed_ns = self._changed_ns  # read first: what is newer than this number is told once more, with its own
         found = {path: [each["line"] for each in lines] for path, lines in dict(self._own.breakpoint_list).items()}
-        return {"on": self._own.is_started, "breaks": found, "filters": self._filters}
+        return {"changed_ns": changed_ns, "on": self._own.is_started, "breaks": found, "filters": self._filters}
 
     # --- for JupyterLab -----------------------------------------------------------------------------------
 
@@ -210,7 +212,8 @@ class RanksDebugger:
         )
 
     def _tell(self, command: str) -> None:
-        """Say something to all engines, and wait for nothing."""
+        """Say something to all engines, and wait for nothing. What is to be stopped at may have changed."""
+        self._changed_ns = time.time_ns()
         for engine in self._client.ids:
             self._send(engine, command, self._wanted())
 

@@ -48,6 +48,7 @@ class Debugger:
         self._breaks: dict[str, list[int]] = {}  # by the notebook's name of a file
         self._lines: dict[str, set[int]] = {}  # by the engine's name
         self._filters: list[str] = []  # exceptions: "raised", "uncaught"
+        self._changed_ns = 0  # of the notebook's clock: when these became so
         self._step: FrameType | bool | None = None  # stop at the next line of this frame, or of any of the user's
         self._raised: BaseException | None = None
         self._requests: queue.SimpleQueue[tuple[dict[str, Any], Respond]] = queue.SimpleQueue()
@@ -247,7 +248,9 @@ class Debugger:
     def change(self, told: dict[str, Any]) -> None:
         """The notebook says what is to be stopped at; a rank that stands goes on when the debugger is off."""
         with self._changing:
-            self._breaks, self._filters, self.is_on = told["breaks"], told["filters"], told["on"]
+            if told["changed_ns"] >= self._changed_ns:  # cells and changes come on two channels: the other may be newer
+                self._breaks, self._filters, self.is_on = told["breaks"], told["filters"], told["on"]
+                self._changed_ns = told["changed_ns"]
             lines = {path: set(found) for path, found in self._breaks.items()}
             for own, (path, before) in list(self._cells.items()):
                 if path in self._breaks:
