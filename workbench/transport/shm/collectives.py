@@ -10,8 +10,9 @@ Four algorithms of an allreduce:
    that is faster. It is so where cores of different caches take long to write what another one has just read; it is not
    where small pages take long to look up. So both ways are tried (:class:`Fastest`).
 
-The other verbs read longer arrays in the others' memory, too. A reducescatter of a short array, Adasum, and all verbs
-that gain nothing where the system forbids this, are left to the *flat* collectives.
+So it is with longer arrays of an allgather and a broadcast; the other verbs read them in the others' memory. A
+reducescatter of a short array, Adasum, and all verbs that gain nothing where the system forbids this, are left to the
+*flat* collectives.
 """
 
 from __future__ import annotations
@@ -21,10 +22,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from workbench.collectives.reduction import fold
-from workbench.collectives.ring import chunk_lengths, part
+from workbench.collectives.ring import chunk_lengths, cut, part
 from workbench.collectives.shared_memory import reduce_across, reduce_into
 from workbench.core.backend.base import Array, Collectives, Reduction, Traffic
 from workbench.transport.shm.cross_memory import CrossMemory
@@ -33,7 +32,7 @@ from workbench.transport.shm.staged import SEGMENT_BYTES, Staged
 
 _SHORT_BYTES = 16 << 10
 _STAGED_BYTES = 12 << 20
-_PUBLISHED_BYTES = 2 << 20  # of a result that goes over the stage; benchmarks/verbs.py: 4 MiB take longer there
+_PUBLISHED_BYTES = 2 << 20  # of a result that goes over the stage in any case
 _TRIES = 3  # of each way, before one is chosen
 _LEAST_BYTES = 8 << 10  # of an array, in the mean over a batch; smaller ones are packed in less time
 
@@ -85,7 +84,10 @@ class ShmCollectives:
         self._rank, self._size = members.index(node.rank), len(members)
         self._cross = CrossMemory(node, members) if node.pids else None
         self._stage = Staged(node, members, stages)
-        self._fastest = Fastest(node, members, [self._cross.allreduce, self._staged] if self._cross else [])
+        if cross := self._cross:
+            self._reduce = Fastest(node, members, [cross.allreduce, self._staged])
+            self._gather = Fastest(node, members, [cross.allgather, self._gather_staged])
+            self._copy = Fastest(node, members, [cross.broadcast, self._copy_staged])
 
     def allreduce(
         self, array: Array, reduction: Reduction, offsets: Sequence[int] = (), source: Array | None = None
@@ -99,7 +101,7 @@ class ShmCollectives:
         elif array.nbytes <= _SHORT_BYTES:
             self._short(array, reduction, given)
         elif self._cross and array.nbytes > _STAGED_BYTES:
-            self._fastest(array.nbytes, array, reduction, given)
+            self._reduce(array.nbytes, array, reduction, given)
         else:
             self._staged(array, reduction, given)
         return Traffic()
@@ -136,14 +138,9 @@ class ShmCollectives:
     def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
         """Each rank copies its part to the stage, and all others from there; or they read it in its memory."""
         if self._cross and array.nbytes > _PUBLISHED_BYTES:
-            self._cross.allgather(array, lengths)
-            return Traffic()
-        ends = np.cumsum(lengths)
-        parts = [array[end - length : end] for length, end in zip(lengths, ends, strict=True)]
-        step = SEGMENT_BYTES // array.itemsize
-        for low in range(0, max(lengths, default=0), step):
-            pieces = [part[low : low + step] for part in parts]
-            self._publish(pieces)
+            self._gather(array.nbytes, array, lengths)
+        else:
+            self._gather_staged(array, lengths)
         return Traffic()
 
     def broadcast(self, array: Array, root: int, source: Array | None = None) -> Traffic:
@@ -151,20 +148,9 @@ class ShmCollectives:
         if self._size == 1:
             return self._flat.broadcast(array, root, source)
         if self._cross and array.nbytes > _PUBLISHED_BYTES:
-            self._cross.broadcast(array, root, source)
-            return Traffic()
-        step = SEGMENT_BYTES // array.itemsize
-        given = array if source is None else source
-        for low in range(0, len(array), step):
-            mine, piece = array[low : low + step], given[low : low + step]
-            stage = self._stage.next_slot()[root][: mine.nbytes].view(mine.dtype)
-            if self._rank == root:
-                stage[...] = piece
-            self._barrier()
-            if self._rank != root:
-                mine[...] = stage
-            elif source is not None:
-                mine[...] = piece
+            self._copy(array.nbytes, array, root, source)
+        else:
+            self._copy_staged(array, root, source)
         return Traffic()
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
@@ -183,6 +169,25 @@ class ShmCollectives:
 
     def _staged(self, array: Array, reduction: Reduction, source: Array) -> None:
         self._stage.allreduce([array], reduction, [source])
+
+    def _gather_staged(self, array: Array, lengths: Sequence[int]) -> None:
+        parts, step = cut(array, lengths), SEGMENT_BYTES // array.itemsize
+        for low in range(0, max(lengths, default=0), step):
+            self._publish([part[low : low + step] for part in parts])
+
+    def _copy_staged(self, array: Array, root: int, source: Array | None) -> None:
+        step = SEGMENT_BYTES // array.itemsize
+        given = array if source is None else source
+        for low in range(0, len(array), step):
+            mine, piece = array[low : low + step], given[low : low + step]
+            stage = self._stage.next_slot()[root][: mine.nbytes].view(mine.dtype)
+            if self._rank == root:
+                stage[...] = piece
+            self._barrier()
+            if self._rank != root:
+                mine[...] = stage
+            elif source is not None:
+                mine[...] = piece
 
     def _short(self, array: Array, reduction: Reduction, source: Array) -> None:
         stages = [stage[: array.nbytes].view(array.dtype) for stage in self._stage.next_slot()]
