@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch._dynamo  # torch does it with the first optimizer, which would take up to 20 s of that test's minute
 from thorough import quick
+from with_extra import WithExtra
 
 import workbench.torch as hvd
 from workbench.errors import CollectiveError
@@ -53,18 +54,6 @@ def test_every_optimizer_is_synced_within_a_distributed_one(kind: Any, rank: int
         optimizer.step((lambda: torch.tensor(0.0)) if kind is torch.optim.LBFGS else None)
     for everyone in hvd.allgather_object((model.weight.detach(), optimizer.state_dict())):
         assert repr(everyone) == repr((model.weight.detach(), optimizer.state_dict()))
-
-
-class WithExtra(torch.nn.Linear):
-    """A module with a state that is no tensor."""
-
-    said = ""
-
-    def get_extra_state(self) -> Any:
-        return {"said": self.said}
-
-    def set_extra_state(self, state: Any) -> None:
-        self.said = state["said"]
 
 
 def test_everything_else_is_synced_and_saved(rank: int) -> None:

@@ -7,6 +7,7 @@ import functools
 import http.server
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -139,3 +140,13 @@ def visit(browser: Any, address: str) -> Iterator[Callable[..., Visit]]:
     for each in open_:
         each.page.close()
     assert wrong == [[] for _ in open_]
+
+
+@pytest.fixture
+def served(site: Path) -> Iterator[str]:
+    """The address at which ``workbench site`` serves the pages: they are isolated there."""
+    command = [str(Path(sys.executable).with_name("workbench")), "site", "--serve", str(site)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        yield child.stdout.readline().split("/index.html")[0]
+        child.send_signal(signal.SIGINT)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -105,16 +102,6 @@ def test_an_exercise_is_judged_in_the_lab(opened: Callable[..., Lab], tmp_path: 
     handed_in = read(str(tmp_path / "mine.ipynb"))
     assert handed_in.problem == ""
     assert RING.strip() in [cell.strip() for cell in handed_in.cells]
-
-
-@pytest.fixture
-def served(site: Path) -> Iterator[str]:
-    """The address at which ``workbench site`` serves the pages: they are isolated there."""
-    command = [str(Path(sys.executable).with_name("workbench")), "site", "--serve", str(site)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        yield child.stdout.readline().split("/index.html")[0]
-        child.send_signal(signal.SIGINT)
 
 
 @pytest.mark.thorough

@@ -6,9 +6,6 @@ import faulthandler
 import importlib.util
 import json
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -229,16 +226,6 @@ def here(text: str) -> str:
     found: list[str] = []
     assert Session(lambda kind, text: found.append(text)).run(text), found
     return "".join(found).strip()
-
-
-@pytest.fixture
-def served(site: Path) -> Iterator[str]:
-    """The address at which ``workbench site`` serves the pages."""
-    command = [str(Path(sys.executable).with_name("workbench")), "site", "--serve", str(site)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        yield child.stdout.readline().split("/index.html")[0]
-        child.send_signal(signal.SIGINT)
 
 
 @pytest.fixture

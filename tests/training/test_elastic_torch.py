@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from thorough import quick
+from with_extra import WithExtra
 
 torch = pytest.importorskip("torch")
 hvd = pytest.importorskip("workbench.torch")
@@ -88,18 +89,6 @@ def test_every_optimizer_goes_on_from_its_commit(kind: Any, wrapped: bool, world
             step(optimizer, weight, number)
             again.append(weight.detach().clone())
         assert torch.equal(torch.stack(again), torch.stack(undisturbed))
-
-
-class WithExtra(torch.nn.Linear):
-    """A module with a state that is no tensor."""
-
-    said = "nothing"
-
-    def get_extra_state(self) -> Any:
-        return {"said": self.said}
-
-    def set_extra_state(self, state: Any) -> None:
-        self.said = state["said"]
 
 
 def test_models_are_restored_in_place_with_buffers_and_extra_state(world: None) -> None:

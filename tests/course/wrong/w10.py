@@ -52,50 +52,43 @@ def _saved(hvd, job, accuracy):
         job.save()
         job.log(f"{accuracy:.1%}")
     return accuracy
+def _solved(hvd, job, without = "", **options):
+    _trained(hvd, job, without, **options)
+    return _saved(hvd, job, _accuracy(hvd, job))
 @wrong("10.convert", "✗ The ranks know each other: rank 0 of 2 is rank 0 of 1 to itself")
 def takes_no_step(hvd, job): return train_alone(job)
 @wrong(
     "10.convert", "✗ It runs, alone and together: on one rank: NotInitializedError: hvd.local_rank() before hvd.init()"
 )
 def forgets_init(hvd, job):
-    _trained(hvd, job, "init")
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job, "init")
 @wrong("10.convert", "✗ Each rank has the device of its local rank: rank 0 took no device")
 def forgets_to_pin(hvd, job):
-    _trained(hvd, job, "pin")
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job, "pin")
 @wrong("10.convert", "rank 1 took GPU 1, but its machine has only GPU 0")
 def pins_by_rank(hvd, job):
-    _trained(hvd, job, device=lambda: hvd.rank())
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job, device=lambda: hvd.rank())
 @wrong("10.convert", "✗ Each sample once per epoch, in a new order: epoch 0: sample ")
 def forgets_to_shard(hvd, job):
-    _trained(hvd, job, "shard")
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job, "shard")
 @wrong("10.convert", "epoch 1 has the order of epoch 0")
 def forgets_set_epoch(hvd, job):
-    _trained(hvd, job, "set_epoch")
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job, "set_epoch")
 @wrong("10.convert", "step 0 takes 48 samples on all ranks, 24 in one process")
 def keeps_the_batch_per_rank(hvd, job):
-    _trained(hvd, job, "batch")
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job, "batch")
 @wrong("10.convert", "✗ The ranks begin with the same weights: rank 1 begins with other weights than rank 0")
 def forgets_the_weights(hvd, job):
-    _trained(hvd, job, "weights")
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job, "weights")
 @wrong("10.convert", "rank 1 begins with another optimizer state (momentum) than rank 0")
 def forgets_the_state(hvd, job):
-    _trained(hvd, job, "state")
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job, "state")
 @wrong("10.convert", "rank 1 makes its first step with another gradient than rank 0")
 def forgets_the_optimizer(hvd, job):
-    _trained(hvd, job, "gradients")
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job, "gradients")
 @wrong("10.convert", "the first gradient is 2 times that of one process: a sum, not an average")
 def sums_the_gradients(hvd, job):
-    _trained(hvd, job, op=hvd.Sum)
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job, op=hvd.Sum)
 @wrong("10.convert", "✗ All ranks report the accuracy on all test data: rank 0 reports 0.")
 def reports_its_own_shard(hvd, job):
     _trained(hvd, job)
@@ -122,13 +115,11 @@ def evaluates_on_rank_zero(hvd, job):
 def scales_the_rate(hvd, job):
     hvd.init()
     for group in job.optimizer.param_groups: group["lr"] *= hvd.size()
-    _trained(hvd, job)
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job)
 @wrong("10.convert", "✗ Each step is one of the job's own optimizer, on the mean loss of its samples: one ")
 def takes_another_rate(hvd, job):
     for group in job.optimizer.param_groups: group["lr"] *= 0.5
-    _trained(hvd, job)
-    return _saved(hvd, job, _accuracy(hvd, job))
+    return _solved(hvd, job)
 @wrong("10.convert", "rank 0 reports None, not a number")
 def returns_nothing(hvd, job):
     _trained(hvd, job)

@@ -25,46 +25,22 @@ def engines(running: Any) -> Iterator[Any]:
 
 
 @interactive
-def begin() -> tuple[str, str]:
-    """What ``init()`` raises on an engine, and its text."""
-    import workbench as hvd
-
-    try:
-        hvd.init()
-    except BaseException as error:  # noqa: BLE001 - the test looks at it
-        return type(error).__name__, str(error)
-    return "", str(hvd.rank())
-
-
-@interactive
-def begin_later_on_one() -> tuple[str, str]:
-    """As ``begin()``, on rank 1 a second after the others."""
+def begin(late_s: float = 0.0, only: str = "") -> tuple[str, str]:
+    """What ``init()`` raises on an engine, and its text; on rank 1 so much later, and on no other than ``only``."""
     import os
     import time
 
     import workbench as hvd
 
+    rank = os.environ.get("PMI_RANK", "")
+    if only not in ("", rank):
+        return "", ""
     try:
-        time.sleep(1.0 if os.environ["PMI_RANK"] == "1" else 0.0)
+        time.sleep(late_s if rank == "1" else 0.0)
         hvd.init()
-    except Exception as error:  # noqa: BLE001 - the test looks at it
+    except BaseException as error:  # noqa: BLE001 - the test looks at it
         return type(error).__name__, str(error)
     return "", str(hvd.rank())
-
-
-@interactive
-def begin_on_one() -> tuple[str, str]:
-    """As ``begin()``, on rank 1 only."""
-    import os
-
-    import workbench as hvd
-
-    try:
-        if os.environ["PMI_RANK"] == "1":
-            hvd.init()
-    except Exception as error:  # noqa: BLE001 - the test looks at it
-        return type(error).__name__, str(error)
-    return "", ""
 
 
 @interactive
@@ -161,7 +137,7 @@ def test_ctrl_c_ends_an_init_that_the_others_do_not_call(engines: Any) -> None:
 
 def test_a_rank_calls_init_alone(engines: Any) -> None:
     """The cell of the others has ended without it: they are named at once, in each way to send; then all can begin."""
-    one, all_of_them = engines.client[1].apply_async(begin), engines.view.apply_async(begin_on_one)
+    one, all_of_them = engines.client[1].apply_async(begin), engines.view.apply_async(begin, only="1")
     for name, text in (one.get(LATEST_S), all_of_them.get(LATEST_S)[1]):
         assert name == "LaunchError"
         assert "init(): ranks 0, 2 are idle: their cells have ended" in text
@@ -196,7 +172,7 @@ def said(answer: Any) -> list[str]:
 def test_init_by_a_broadcast_view(engines: Any) -> None:
     """Nobody is idle by what was said before, in another cell."""
     engines.client[0].apply_async(time.sleep, 1.5).get(LATEST_S)
-    found = engines.client.broadcast_view().apply_async(begin_later_on_one).get(LATEST_S)
+    found = engines.client.broadcast_view().apply_async(begin, late_s=1.0).get(LATEST_S)
     assert found == [("", str(rank)) for rank in range(N)]
 
 
