@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import numpy as np
@@ -37,10 +38,35 @@ def test_it_is_the_same_memory_again() -> None:
     assert (first.size, first.dtype) == (1000, np.float32)
 
 
+def kept(results: ResultMemory) -> int:
+    """Bytes that are unused."""
+    return sum(nbytes * len(blocks) for nbytes, blocks in results._unused.items())
+
+
 def test_little_is_kept_unused() -> None:
-    """At most so many bytes, whatever sizes come."""
+    """At most so many bytes, whatever sizes come, and none of what is larger or comes after a release."""
     results = ResultMemory(least_bytes=8, most_bytes=10_000)
-    for size in [*range(1, 60)] * 3:
+    for size in [*range(1, 60), 2000, 1250] * 3:
         arrays = [results.empty((size,), "float64") for _ in range(3)]
         del arrays
-        assert sum(nbytes * len(blocks) for nbytes, blocks in results._unused.items()) <= 10_000
+        assert kept(results) <= 10_000
+    assert kept(results) == 10_000
+    late = results.empty((1250,), "float64")
+    results.release()
+    del late
+    assert kept(results) == 0
+
+
+def test_arrays_die_amid_the_death_of_another() -> None:
+    """Wherever the garbage collector comes by; and references are memory of numpy's own."""
+    results = ResultMemory(least_bytes=8, most_bytes=1 << 20)
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for size in [*range(1, 200)] * 3:
+            ring: list[object] = [results.empty((size,), "float64")]
+            ring.append(ring)
+            del ring
+    finally:
+        gc.set_threshold(*before)
+    assert [results.empty((9,), object).tolist() for _ in range(3)] == [[None] * 9] * 3

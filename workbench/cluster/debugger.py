@@ -98,7 +98,8 @@ class RanksDebugger:
         return self._kernel.shell.compile.get_code_name(whole, whole, 0), whole.count("\n", 0, at)
 
     def _wanted(self) -> dict[str, Any]:
-        changed_ns = self._changed_ns  # read first: what is newer than this number is told once more, with its own
+        # Read first. What changes meanwhile may be in this message already, and comes in one of its own, with its time.
+        changed_ns = self._changed_ns
         found = {path: [each["line"] for each in lines] for path, lines in dict(self._own.breakpoint_list).items()}
         return {"changed_ns": changed_ns, "on": self._own.is_started, "breaks": found, "filters": self._filters}
 
@@ -213,7 +214,7 @@ class RanksDebugger:
 
     def _tell(self, command: str) -> None:
         """Say something to all engines, and wait for nothing. What is to be stopped at may have changed."""
-        self._changed_ns = time.time_ns()
+        self._changed_ns = max(time.time_ns(), self._changed_ns + 1)  # a clock may be set back
         for engine in self._client.ids:
             self._send(engine, command, self._wanted())
 

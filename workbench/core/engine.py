@@ -227,8 +227,11 @@ class Engine(threading.Thread):
         if new[1:]:  # has come meanwhile
             self._batching.add(new[1:], time.monotonic())
         agreed, results = alone.result(known, entry, spin_s)
-        if agreed and (backend := self.sets.backend(0, "cpu")):
+        if agreed:
+            backend = self.sets.backend(0, "cpu")
+            assert backend  # of all ranks
             with self.observer.batch([known.response], [entry]):
+                # The values of a large one did not come with the agreement.
                 results = results or execute([known.response], [entry], backend, self.observer)
                 self._pending.remove([entry])
             entry.deliver(results[0])

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from math import prod
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,15 @@ def _fused(batch: Batch, entries: Entries, backend: Backend, activity: Activity)
     targets = [_target(response, entry, backend) for response, entry in zip(batch, entries, strict=True)]
     reduction = reduction_of(batch[0], backend.size)
     if backend.batches and backend.batches.takes_batch(len(batch), sum(map(nbytes, batch))):
-        given = [_source(entry, target).reshape(-1) for entry, target in zip(entries, targets, strict=True)]
+        given = [_source(entry, target) for entry, target in zip(entries, targets, strict=True)]
+        if any(map(is_, given, targets)):
+            for source, target in zip(given, targets, strict=True):
+                if source is not target:  # else it could be read after another entry has reduced it in place
+                    target[...] = source
+            given = targets
         with activity(f"{backend.name}_ALLREDUCE"):
-            backend.batches.allreduce_batch([target.reshape(-1) for target in targets], reduction, given)
+            values = [each.reshape(-1) for each in given]
+            backend.batches.allreduce_batch([target.reshape(-1) for target in targets], reduction, values)
         return targets
     sources = [None if entry is None or entry.source is None else entry.source.reshape(-1) for entry in entries]
     with activity("INIT_FUSION_BUFFER"):
@@ -126,7 +133,7 @@ def _allreduce(response: Response, entry: Entry | None, backend: Backend, activi
 
 
 def _source(entry: Entry | None, target: Array) -> Array:
-    """What is reduced into the target: it itself, if it is the caller's; zeros in it, where there is no tensor."""
+    """This rank's values: the caller's array; or the target, filled with zeros, where there is no tensor."""
     source = entry.source if entry else None
     if source is None:
         target[...] = 0

@@ -14,6 +14,11 @@ from workbench.collectives.reduction import Reduction, wire_dtype
 from workbench.collectives.ring import chunk_lengths
 from workbench.collectives.shared_memory import BLOCK_BYTES
 from workbench.core.backend.base import Backend
+from workbench.core.execute import execute
+from workbench.core.handle import Handle
+from workbench.core.messages import Kind, ReduceOp, Request, Response
+from workbench.core.pending import Entry
+from workbench.runtime.trace.timeline import Timeline
 from workbench.transport.shm import collectives as shm
 from workbench.transport.shm.staged import SEGMENT_BYTES
 
@@ -143,6 +148,20 @@ def test_many_arrays_where_they_lie(dtype: str, n: int) -> None:
         return wrong
 
     assert backends(n, run) == [[]] * n
+
+
+def test_an_array_that_is_in_flight_twice() -> None:
+    """In place and, in the same batch, not: the second has what was there when the batch began."""
+    shape = (SEGMENT_BYTES // 2,)
+
+    def run(backend: Backend) -> list[float]:
+        array, target = np.ones(shape, np.float32), np.empty(shape, np.float32)
+        batch = [Response(name, Kind.ALLREDUCE, "float32", shape, ReduceOp.SUM) for name in "ab"]
+        asked = [Request(name, Kind.ALLREDUCE, "float32", shape) for name in "ab"]
+        entries = [Entry(one, array, into, Handle("x")) for one, into in zip(asked, (array, target), strict=True)]
+        return [float(value) for each in execute(batch, entries, backend, Timeline()) for value in (each[0], each[-1])]
+
+    assert backends(2, run) == [[2.0] * 4] * 2
 
 
 # --- the other verbs ----------------------------------------------------------------------------------

@@ -61,11 +61,13 @@ class ResultMemory:
         self.least_bytes, self._most_bytes = least_bytes, most_bytes
         self._asked = set[int]()
         self._unused: dict[int, list[Array]] = {}  # by their size
+        self._releases = 0
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Array:
         """As ``numpy.empty``."""
-        nbytes = prod(shape) * np.dtype(dtype).itemsize
-        if nbytes < self.least_bytes:
+        dtype = np.dtype(dtype)
+        nbytes = prod(shape) * dtype.itemsize
+        if nbytes < self.least_bytes or dtype.hasobject:
             return np.empty(shape, dtype)
         if nbytes not in self._asked:
             self._asked.add(nbytes)
@@ -75,7 +77,7 @@ class ResultMemory:
         except (KeyError, IndexError):
             block = np.empty(nbytes, np.uint8)
         piece: Array = np.frombuffer(block.data, np.uint8)  # not a slice: arrays over it keep *this* object alive
-        weakref.finalize(piece, self._give_back, block).atexit = False
+        weakref.finalize(piece, self._give_back, block, self._releases).atexit = False
         result: Array = piece.view(dtype).reshape(shape)
         return result
 
@@ -83,14 +85,21 @@ class ResultMemory:
         """As ``numpy.empty_like``, of a GPU's array, too."""
         return self.empty(array.shape, array.dtype) if isinstance(array, np.ndarray) else np.empty_like(array)
 
-    def _give_back(self, block: Array) -> None:
-        """Runs wherever the last array dies, so there is no lock here."""
-        if sum(nbytes * len(blocks) for nbytes, blocks in list(self._unused.items())) + block.nbytes > self._most_bytes:
-            self.release()
-        self._unused.setdefault(block.nbytes, []).append(block)
+    def _give_back(self, block: Array, releases: int) -> None:
+        """Runs wherever the last array dies, on any thread, also amid another call of this: so there is no lock."""
+        if releases != self._releases:  # what it was for is over
+            return
+        size, left = block.nbytes, self._most_bytes - block.nbytes
+        if sum(nbytes * len(blocks) for nbytes, blocks in self._unused.copy().items()) > left:
+            alike = self._unused.get(size, [])
+            self._unused = {size: alike}
+            if size * len(alike) > left:
+                return
+        self._unused.setdefault(size, []).append(block)
 
     def release(self) -> None:
-        """Give the system back what is unused."""
+        """Give the system back what is unused, and what is in use as soon as it is not."""
+        self._releases += 1
         self._unused = {}
         self._asked.clear()
 

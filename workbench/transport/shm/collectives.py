@@ -10,9 +10,9 @@ Four algorithms of an allreduce:
    that is faster. It is so where cores of different caches take long to write what another one has just read; it is not
    where small pages take long to look up. So both ways are tried (:class:`Fastest`).
 
-So it is with longer arrays of an allgather and a broadcast; the other verbs read them in the others' memory. A
-reducescatter of a short array, Adasum, and all verbs that gain nothing where the system forbids this, are left to the
-*flat* collectives.
+A long allgather or broadcast is tried both ways, too. Alltoall and a long reducescatter read the others' memory. A
+short reducescatter, Adasum, and all that gain nothing where the system forbids cross memory, are left to the *flat*
+collectives.
 """
 
 from __future__ import annotations
