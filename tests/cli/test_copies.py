@@ -22,6 +22,7 @@ def lessons(tmp_path: Path) -> Path:
     for name in (NAME, "notebooks/steps/00_serial.py", "exercises/03_ring_allreduce.ipynb"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
+        (tmp_path / name).chmod(0o444 if name.endswith(".py") else 0o644)
     return tmp_path
 
 
@@ -37,8 +38,8 @@ def test_copies_are_what_is_published_without_outputs(lessons: Path) -> None:
         if cell.cell_type == "code":
             cell.update(outputs=[], execution_count=None)
         assert copied == cell
-    step = Path("notebooks/steps/00_serial.py")
-    assert (lessons / "my" / step).read_text() == (lessons / step).read_text()
+    step, copied = (folder / "notebooks/steps/00_serial.py" for folder in (lessons, lessons / "my"))
+    assert (copied.read_text(), copied.stat().st_mode & 0o200) == (step.read_text(), 0o200)
 
 
 def test_a_copy_is_never_overwritten(lessons: Path) -> None:

@@ -34,7 +34,6 @@ def test_it_is_the_same_memory_again() -> None:
     del second
     assert results.empty((500, 2), "int32").ctypes.data == address
     results.release()
-    assert results._unused == {}
     assert (first.size, first.dtype) == (1000, np.float32)
 
 

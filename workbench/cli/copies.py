@@ -116,7 +116,7 @@ def _write(target: Path, source: Path, text: str | None) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     new = target.with_name(f".{target.name}.new")
     if text is None:
-        shutil.copy(source, new)
+        shutil.copyfile(source, new)  # who may not write to the lessons may write here
     else:
         new.write_text(text, encoding="utf-8")
     os.replace(new, target)

@@ -231,8 +231,7 @@ class Engine(threading.Thread):
             backend = self.sets.backend(0, "cpu")
             assert backend  # of all ranks
             with self.observer.batch([known.response], [entry]):
-                # The values of a large one did not come with the agreement.
-                results = results or execute([known.response], [entry], backend, self.observer)
+                results = results or execute([known.response], [entry], backend, self.observer)  # if it is large
                 self._pending.remove([entry])
             entry.deliver(results[0])
         return agreed

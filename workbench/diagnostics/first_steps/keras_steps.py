@@ -114,9 +114,10 @@ def _short(plain: Callable[..., Any], signature: inspect.Signature, recorder: Re
     @functools.wraps(plain)
     def fit(*args: Any, **options: Any) -> Any:
         bound = signature.bind(*args, **options)
-        given = bound.arguments.get("callbacks")
-        if given is None or isinstance(given, (list, tuple)):
-            bound.arguments["callbacks"] = [*(given or ()), _stopper(recorder)]
+        given = bound.arguments.get("callbacks") or ()
+        given = [given] if isinstance(given, loaded("keras").callbacks.Callback) else given
+        if isinstance(given, (list, tuple)):
+            bound.arguments["callbacks"] = [*given, _stopper(recorder)]
         return plain(*bound.args, **bound.kwargs)
 
     return fit
