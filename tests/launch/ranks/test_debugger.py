@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.compilerop import CachingCompiler
 
 from workbench.launch.ranks.debugger import Debugger
 
@@ -28,14 +29,13 @@ def test_what_is_newer_holds(with_cell: tuple[int, ...], change: tuple[int, ...]
         if content["event"] == "stopped":
             debugger.receive({"command": "continue"}, lambda answer: None)
 
-    shell = InteractiveShell()
+    shell = SimpleNamespace(compile=CachingCompiler())  # all that is asked for
     debugger = Debugger(shell, publish)
-    ways = [
-        lambda: debugger.begins(CODE, told(*with_cell)),
-        lambda: debugger.receive({"command": "change", "arguments": told(*change)}, lambda answer: None),
-    ]
-    for way in ways if cell_first else ways[::-1]:
-        way()
+    for is_cell in (cell_first, not cell_first):
+        if is_cell:
+            debugger.begins(CODE, told(*with_cell))
+        else:
+            debugger.receive({"command": "change", "arguments": told(*change)}, lambda answer: None)
     exec(compile(CODE, shell.compile.get_code_name(CODE, CODE, 0), "exec"), {})
     debugger.ends()
     assert said == ["stopped", "continued"] * stops
