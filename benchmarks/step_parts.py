@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from models import TASKS
 from peers import MPI, hvd
 from torch import nn
-from training import NO_BUFFERS, Built, ddp, distributed, sgd
+from training import DDPS, LIMIT, OURS, Built, distributed
 
 PARTS = ("forward", "backward", "wait", "update")
 
@@ -33,13 +33,12 @@ def in_buckets(model: nn.Module) -> Built:
 
 
 WAYS: dict[str, Callable[[nn.Module], Built]] = {
-    "copies": lambda model: (model, sgd(model)),
-    "barrier": lambda model: (model, sgd(model)),
-    "workbench": lambda model: (model, distributed(hvd, model, "plain")),
+    "copies": OURS[LIMIT],
+    "barrier": OURS[LIMIT],
+    "workbench": OURS["workbench"],
     "write_in_buckets": in_buckets,
-    "sharded": lambda model: (model, distributed(hvd, model, "sharded", sharded=True)),
-    "DDP": lambda model: ddp(model),
-    "DDP tuned": lambda model: ddp(model, gradient_as_bucket_view=True, static_graph=True, **NO_BUFFERS),
+    "sharded": OURS["workbench sharded"],
+    **DDPS,
 }
 
 

@@ -64,14 +64,7 @@ def builders_here(comm: MPI.Intracomm) -> tuple[dict[str, Callable[[nn.Module], 
     theirs = {peers.horovod_name(): lambda model: (model, distributed(real, model, "real"))} if real else {}
     if peers.THEIRS:
         return theirs, {}
-    builders: dict[str, Callable[[nn.Module], Built]] = {
-        LIMIT: lambda model: (model, sgd(model)),
-        "workbench": lambda model: (model, distributed(hvd, model, "plain")),
-        "workbench sharded": lambda model: (model, distributed(hvd, model, "sharded", sharded=True)),
-        NANO: nano(comm),
-        "DDP": lambda model: ddp(model),
-        "DDP tuned": lambda model: ddp(model, gradient_as_bucket_view=True, static_graph=True, **NO_BUFFERS),
-    }
+    builders = {**OURS, NANO: nano(comm), **DDPS}
     absent = peers.absent(real)
     if "sharded" not in inspect.signature(hvd.DistributedOptimizer.__init__).parameters:
         del builders["workbench sharded"]
@@ -108,6 +101,17 @@ def ddp(model: nn.Module, **options: Any) -> Built:
     """PyTorch's own, over the Gloo group."""
     wrapped = DistributedDataParallel(model, **options)
     return wrapped, sgd(wrapped)
+
+
+OURS: dict[str, Callable[[nn.Module], Built]] = {
+    LIMIT: lambda model: (model, sgd(model)),
+    "workbench": lambda model: (model, distributed(hvd, model, "plain")),
+    "workbench sharded": lambda model: (model, distributed(hvd, model, "sharded", sharded=True)),
+}
+DDPS: dict[str, Callable[[nn.Module], Built]] = {
+    "DDP": lambda model: ddp(model),
+    "DDP tuned": lambda model: ddp(model, gradient_as_bucket_view=True, static_graph=True, **NO_BUFFERS),
+}
 
 
 def weights(param: torch.Tensor) -> np.ndarray:
