@@ -49,7 +49,8 @@ class RanksDebugger:
     def __init__(self, client: Any, kernel: Any) -> None:
         self._client, self._kernel, self._own = client, kernel, kernel.debugger
         self._loop = kernel.control_thread.io_loop
-        self._filters, self._changed_ns = list[str](), time.time_ns()
+        self._filters: list[str] = []
+        self._changed_ns = time.time_ns()  # when what is to be stopped at became so
         self._stopped: dict[int, dict[str, Any]] = {}
         self._chosen = self._rank = -1  # by the user; shown
         self._base = _OURS
@@ -98,8 +99,7 @@ class RanksDebugger:
         return self._kernel.shell.compile.get_code_name(whole, whole, 0), whole.count("\n", 0, at)
 
     def _wanted(self) -> dict[str, Any]:
-        # Read first. What changes meanwhile may be in this message already, and comes in one of its own, with its time.
-        changed_ns = self._changed_ns
+        changed_ns = self._changed_ns  # read first: a change meanwhile comes in a message of its own, too
         found = {path: [each["line"] for each in lines] for path, lines in dict(self._own.breakpoint_list).items()}
         return {"changed_ns": changed_ns, "on": self._own.is_started, "breaks": found, "filters": self._filters}
 
