@@ -79,7 +79,7 @@ def with_variable(name: str, text: str) -> list[int]:
 
 
 def counting(folder: str, steps: int) -> tuple[int, int, float]:
-    """Sums, commits, and waits in step 5 for whoever is to come or to die."""
+    """Sums, commits, and waits in step 5 for whoever is to come or to die; a file ends it before the last step."""
     import numpy as np
 
     import workbench as hvd
@@ -91,7 +91,7 @@ def counting(folder: str, steps: int) -> tuple[int, int, float]:
 
     @elastic.run
     def train(state: Any) -> None:
-        while state.step < steps:
+        while state.step < steps and not hvd.allreduce(np.array([Path(folder, "enough").exists()]), op=hvd.Max)[0]:
             state.sum += float(hvd.allreduce(np.ones(1), name="x", op=hvd.Average)[0])
             state.step += 1
             Path(folder, f"step.{state.step}.size.{hvd.size()}").touch()

@@ -51,12 +51,17 @@ class Cluster:
 
     def python_workers(self) -> list[psutil.Process]:
         """The processes in which tasks run: children of Spark's Python daemons."""
-        found = []
+        found = self._pythons()
+        return [each for each, parent in found.items() if parent in found]
+
+    def _pythons(self) -> dict[psutil.Process, psutil.Process | None]:
+        """Spark's Python daemons and their workers, each with its parent."""
+        found = {}
         for process in self.processes:
             for each in _children(process.pid):
                 with contextlib.suppress(psutil.Error):
-                    if "pyspark.daemon" in each.cmdline() and "pyspark.daemon" in each.parent().cmdline():
-                        found.append(each)
+                    if "pyspark.daemon" in each.cmdline():
+                        found[each] = each.parent()
         return found
 
     def executors(self) -> list[psutil.Process]:
@@ -68,6 +73,18 @@ class Cluster:
                 if any(one.raddr and one.raddr.port in ports for one in each.net_connections("tcp")):
                     found.append(each)
         return found
+
+    @contextlib.contextmanager
+    def no_new_tasks(self) -> Iterator[None]:
+        """Within the block no task begins: what starts Python workers is stopped, and so are those without a task."""
+        idle = self._pythons().keys() - set(self.executors())
+        try:
+            for each in idle:
+                each.suspend()
+            yield
+        finally:
+            for each in idle:
+                each.resume()
 
     def agents(self) -> list[psutil.Process]:
         """Those that run a node's agent, and with it all of its ranks."""
