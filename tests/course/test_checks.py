@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from judged import exercises
+from running import eventually
 from thorough import once_more
 from verdicts import bare
 from wrong_answers import wrong_answers
@@ -159,10 +159,7 @@ def test_an_endless_loop_is_ended(name: str, monkeypatch: pytest.MonkeyPatch) ->
     stages = list(judge.judge(one, loops))
     assert stages[-1].passed is False
     assert "did not end within " in stages[-1].text
-    until = time.monotonic() + SECONDS
-    while threading.active_count() > before and time.monotonic() < until:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    assert eventually(lambda: threading.active_count() == before, SECONDS)
 
 
 def test_every_exercise_stands_in_its_lesson() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executors import counting, end, eventually, executors, start, with_variable
+from executors import counting, end, executors, start, with_variable
+from running import eventually
 
 from workbench.errors import LaunchError, PeerLostError, RankFailedError
 from workbench.executors.jobs import run_on

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from attackers import Recorder, cut_off, noises, visit
-from executors import end, eventually, executors, start
+from executors import end, executors, start
+from running import eventually
 
 from workbench.common.secret.channel import SealedChannel
 from workbench.common.secret.handshake import connect

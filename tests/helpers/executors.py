@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +58,6 @@ def end(process: subprocess.Popen[str]) -> int:
     if process.stdout:
         process.stdout.close()
     return process.returncode
-
-
-def eventually(what: Callable[[], bool], limit_s: float = 20.0) -> bool:
-    """Does it become true?"""
-    until = time.monotonic() + limit_s
-    while not what() and time.monotonic() < until:
-        time.sleep(0.05)
-    return what()
 
 
 def with_variable(name: str, text: str) -> list[int]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,14 @@ _TO_FILES = (
 )
 
 _GONE_WITHIN_S = 5.0  # a launcher may return a moment before the last of its processes is gone
+
+
+def eventually(what: Callable[[], object], limit_s: float = 45.0) -> bool:
+    """Does it become true?"""
+    until = time.monotonic() + limit_s
+    while not what() and time.monotonic() < until:
+        time.sleep(0.02)
+    return bool(what())
 
 
 @dataclass(frozen=True)
@@ -141,9 +149,7 @@ class Runner:
 
     def _leftovers(self, patience_s: float) -> list[str]:
         """Command lines of what is still there after ``patience_s``; it is ended."""
-        until = time.monotonic() + patience_s
-        while self._processes() and time.monotonic() < until:
-            time.sleep(0.05)
+        eventually(lambda: not self._processes(), patience_s)
         return self.stop()
 
     def _processes(self) -> list[psutil.Process]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from running import open_to_others
+from running import eventually, open_to_others
 from thorough import once_more
 
 from workbench import cluster
@@ -81,10 +81,7 @@ def script() -> Iterator[Starter]:
 
 def gone(tag: str, timeout_s: float = 40.0) -> bool:
     """Is no process left with this tag?"""
-    deadline = time.monotonic() + timeout_s
-    while Leftovers(tag).processes() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not Leftovers(tag).processes()
+    return eventually(lambda: not Leftovers(tag).processes(), timeout_s)
 
 
 def segments(pids: list[int]) -> set[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from running import eventually
 from thorough import once_more
 
 from workbench import cluster
@@ -57,9 +57,7 @@ def test_each_engine_sees_its_own_gpu(
     if not rescued:
         return
     os.kill(c.pids()[0], signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while c.healthy() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: not c.healthy())
     c.rescue(quiet=True)
     assert seen(c) == ["GPU-5a1c-07", "GPU-77b2-08"]
 

@@ -6,16 +6,12 @@ import os
 import random
 import re
 import socket
-import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from running import Job, Runner, eventually
 from thorough import once_more
-
-if TYPE_CHECKING:
-    from running import Job, Runner
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -60,10 +56,7 @@ def nothing_is_left(job: Job) -> None:
 
 def no_memory_is_lost(kb: int) -> None:
     """As much is lost on the machine as before, once others have ended what they do."""
-    until = time.monotonic() + PATIENCE_S
-    while lost_kb() > kb + ARRAYS_KB // 2 and time.monotonic() < until:
-        time.sleep(0.1)
-    assert lost_kb() <= kb + ARRAYS_KB // 2
+    assert eventually(lambda: lost_kb() <= kb + ARRAYS_KB // 2, PATIENCE_S)
 
 
 @pytest.mark.timeout(60 + 20 * KILLS)

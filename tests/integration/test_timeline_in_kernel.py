@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import eventually
 
 import workbench
 from workbench import cluster
@@ -67,9 +67,7 @@ def test_a_busy_engine_is_a_deadline(engines: cluster.Cluster, tmp_path: Path) -
 def test_a_rank_that_died_is_named(engines: cluster.Cluster) -> None:
     """An engine that is gone is an error at once, with its rank and the cure."""
     os.kill(engines.pids()[1], signal.SIGKILL)
-    until = time.monotonic() + 20
-    while 1 in engines.client.ids and time.monotonic() < until:
-        time.sleep(0.05)
+    eventually(lambda: 1 not in engines.client.ids)
     with pytest.raises(PeerLostError, match=r"ranks? (0, )?1\..*rescue"):
         workbench.timeline()
 

@@ -115,12 +115,8 @@ def test_what_a_cluster_cannot_do_is_said(nodes: Nodes) -> None:
     """Too few CPUs, a GPU that no node has, an interface that there is not, a discovery that fails, a broken class."""
     done = nodes.driver(SCRIPT, timeout_s=200.0)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = {
-        name: text
-        for line in done.stdout.splitlines()
-        if line.startswith("{")
-        for name, text in json.loads(line).items()
-    }
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    said = {name: text for line in lines for name, text in json.loads(line).items()}
     assert "9 bundles of 1 CPU each (PACK) within 2 s" in said["too many"]
     assert "10.77.0.1 has 2 CPU" in said["too many"]
     assert "TimeoutError" in said["too many"]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 import torch
+from running import eventually
 
 import workbench.torch as hvd
 
@@ -89,12 +90,8 @@ def test_nothing_is_left_of_earlier_jobs() -> None:
         hvd.shutdown()
         hvd.init()
         hvd.allreduce(torch.ones(3))
-    until = time.monotonic() + 5.0  # a thread ends a moment after it has said so
-    while (count()[0] > threads or count()[1] > files) and time.monotonic() < until:
-        time.sleep(0.05)
-    more_threads, more_files = count()
-    assert more_threads <= threads
-    assert more_files <= files
+    # A thread ends a moment after it has said so.
+    assert eventually(lambda: count()[0] <= threads and count()[1] <= files), (count(), threads, files)
 
 
 def test_a_second_init_for_others_is_told(rank: int, n: int, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executors import counting, eventually, with_variable
+from executors import counting, with_variable
+from running import eventually
 from spark_cluster import Cluster
 
 import workbench.spark

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from executors import eventually, with_variable
+from executors import with_variable
+from running import eventually
 from spark_cluster import Cluster
 
 import workbench.spark

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from list_checks import LISTS
 from modes import Mode
+from running import eventually
 
 import workbench as wb
 from workbench.core.messages import Kind, Raised
@@ -609,10 +610,7 @@ def test_a_world_leaves_nothing_behind() -> None:
     before = set(threading.enumerate())
     for _ in range(3):
         assert run(2, lambda: float(wb.allreduce(np.ones(1), op=wb.Sum)[0])) == [2.0, 2.0]
-    deadline = time.monotonic() + 5
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert set(threading.enumerate()) - before == set()
+    assert eventually(lambda: not set(threading.enumerate()) - before)
 
 
 def test_a_broken_world_leaves_nothing_behind_once_a_new_one_has_begun() -> None:
@@ -631,10 +629,7 @@ def test_a_broken_world_leaves_nothing_behind_once_a_new_one_has_begun() -> None
         with pytest.raises(CollectiveError):
             run(2, broken)
     run(2, wb.barrier)
-    deadline = time.monotonic() + 3
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert set(threading.enumerate()) - before == set()
+    assert eventually(lambda: not set(threading.enumerate()) - before)
 
 
 @pytest.mark.parametrize("length", [3, 4000])

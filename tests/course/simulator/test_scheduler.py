@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import numpy as np
 import pytest
+from running import eventually
 
 from workbench.collectives import ring_allreduce
 from workbench.course.simulator import DeadlockError, simulate
@@ -160,10 +160,7 @@ def test_a_loop_without_messages_is_ended() -> None:
 
     with pytest.raises(DeadlineError, match=r"did not end within [\d.]+ s"):
         simulate(3, spin, deadline_s=0.3)
-    until = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < until:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    assert eventually(lambda: threading.active_count() == before)
 
 
 def test_what_a_rank_raises_comes_out() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from running import eventually
 
 from workbench.launch.ranks import job_folder
 from workbench.launch.ranks.watchdog import runs
@@ -36,9 +37,7 @@ def job(tmp_path: Path) -> Path:
     for each in [*watchdogs, psutil.Process(process.pid)]:
         each.kill()
     process.wait()
-    until = time.monotonic() + 10
-    while any(runs(each.pid) for each in watchdogs) and time.monotonic() < until:
-        time.sleep(0.01)
+    eventually(lambda: not any(runs(each.pid) for each in watchdogs))
     return folder
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from running import eventually
 
 from workbench.errors import LaunchError
 from workbench.launch.ranks.process_tree import ProcessTree
@@ -35,14 +36,6 @@ time.sleep(0.5)
 print(job.id, job.folder, flush=True)
 time.sleep(60)
 """
-
-
-def eventually(done: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    """Does it come true before the deadline?"""
-    deadline = time.monotonic() + timeout_s
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return done()
 
 
 def words(process: psutil.Process) -> list[str]:

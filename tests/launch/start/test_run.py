@@ -20,7 +20,7 @@ import jupyter_client
 import numpy
 import psutil
 import pytest
-from running import open_to_others
+from running import eventually, open_to_others
 from thorough import once_more
 
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
@@ -41,14 +41,6 @@ rank, n = config.launch().rank, config.launch().size
 """
 # Says that it runs, and waits to be ended.
 WAITS = WHO + "print('ready')\nimport time\ntime.sleep(60)\n"
-
-
-def eventually(done: Callable[[], object], timeout_s: float = 45.0) -> bool:
-    """Does it come true before the deadline?"""
-    deadline = time.monotonic() + timeout_s
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return bool(done())
 
 
 class Launcher:

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 
 import pytest
 from interrupted import interrupts
+from running import eventually
 
 from workbench.common.waiting import Owner
 from workbench.core import handle as handles
@@ -232,10 +233,7 @@ def test_a_pool_without_work_submits_nothing() -> None:
     rank = Rank()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(rank.waits.submits).result(10)
-        until = time.monotonic() + 10
-        while rank.waits.others() and time.monotonic() < until:
-            time.sleep(0.001)
-        assert not rank.waits.others()
+        assert eventually(lambda: not rank.waits.others())
 
 
 def test_a_thread_that_bears_a_dead_ones_number_is_another() -> None:

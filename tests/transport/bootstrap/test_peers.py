@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from running import eventually
 
 from workbench.config import Launch
 from workbench.launch.ranks import supervisor
@@ -75,14 +76,6 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Job]]:
     yield begin
     for each in started:
         each.end()
-
-
-def eventually(done: Callable[[], bool], timeout_s: float = 30.0) -> bool:
-    """Does it come true before the deadline?"""
-    until = time.monotonic() + timeout_s
-    while not done() and time.monotonic() < until:
-        time.sleep(0.02)
-    return done()
 
 
 def test_a_rank_that_has_not_started_is_late_and_not_lost(
