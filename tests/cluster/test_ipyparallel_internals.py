@@ -37,6 +37,7 @@ NOTEBOOK = {
     "Client._queue_handlers": ATTRIBUTE,
     "Client._closed": ATTRIBUTE,
     "Client._futures": ATTRIBUTE,
+    "Client._unwrap_exception": "(self, content)",
     "Client._handle_stranded_msgs": "(self, eid, uuid)",
     "Client._outstanding_dict": ATTRIBUTE,
     "Client._handle_execute_reply": "(self, msg)",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import ipyparallel
 import pytest
+from running import eventually
 
 from workbench import cluster
 from workbench.cluster import engine_commands as engines
@@ -45,9 +45,7 @@ def test_up_again_keeps_repairs_and_replaces(capsys: pytest.CaptureFixture[str])
     one = cluster.up(1)
     assert cluster.up(1) is one
     os.kill(one.pids()[0], signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while one.healthy() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: not one.healthy())
     repaired = cluster.up(1)
     assert repaired.healthy()
     cores = len(os.sched_getaffinity(0))
@@ -85,14 +83,11 @@ def test_rescue_amid_a_death(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     """An engine that vanishes from the hub's list between a look at it and a question is rescued like any other."""
     c = cluster.up(2)
     os.kill(c.pids()[1], signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while 1 in c.client.ids and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert c.client.ids == [0]
+    assert eventually(lambda: c.client.ids == [0])
     # The moment before: the process seemed to be there, and so did the engine.
     monkeypatch.setattr(type(c.client), "ids", property(lambda client: [0, 1]))
     seen = iter([[]])
-    monkeypatch.setattr(c, "_gone", lambda: next(seen, [1]))
+    monkeypatch.setattr(c._engines, "gone", lambda: next(seen, [1]))
     real = cluster.Cluster._start
 
     def start(self: cluster.Cluster, timeout_s: float) -> None:

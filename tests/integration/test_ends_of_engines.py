@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
+from typing import Any
 
 import pytest
 from cells import START
@@ -43,7 +45,7 @@ def test_every_way_to_end_is_seen_alike() -> None:
             time.sleep(0.02)
         os.kill(up.pids()[-1], signal.SIGTERM)
         errors = [each.exception(timeout=60) for each in cells]
-        assert f"Engine {n - 1} died" in str(errors[-1])
+        assert f"engine {n - 1} is gone: call engines.rescue()" in str(errors[-1])
         for error in errors[:-1]:
             assert error.ename == "PeerLostError"
             assert f"Rank {n - 1} was lost" in error.evalue
@@ -59,7 +61,37 @@ def test_every_way_to_end_is_seen_alike() -> None:
             assert cells[rank].ready(), name
             while rank in up.client.ids:  # what ends with its cell may have answered
                 time.sleep(0.02)
-            assert name in AT_THE_CELLS_END or f"Engine {rank} died" in str(cells[rank].exception())
+            assert name in AT_THE_CELLS_END or re.search(rf"\b{rank}\b.* gone: call", str(cells[rank].exception()))
         with pytest.raises(PeerLostError, match=r"engines 0, 1, .* are gone: call engines.rescue\(\)"):
             up.view.execute("1", block=True)
-        assert up._gone() == list(range(n))
+        assert up._engines.gone() == list(range(n))
+
+
+@pytest.mark.parametrize("first", ["the agent", "the hub", "the hub, while the cell is sent"])
+def test_who_reports_a_loss_first_does_not_matter(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell amid which a host is lost, a task there and the next cell name host, reason and cure in the same words."""
+    with cluster.up(2, quiet=True) as up:
+        told = [1] if first == "the agent" else []
+        monkeypatch.setattr("workbench.cluster.cells._WHY_S", 60.0)
+        monkeypatch.setattr(up._engines, "knows", told.__contains__)
+        monkeypatch.setattr(up._engines, "host_lost", lambda ranks: "with host b (its power is cut)" if told else "")
+        task = up.client.load_balanced_view([1]).apply_async(time.sleep, 600)
+
+        make = up.client.session.msg
+
+        def kill(kind: str = "", *words: Any, **options: Any) -> Any:
+            if 1 in up.client.ids and (not kind or (kind == "execute_request" and first.endswith("sent"))):
+                os.kill(up.pids()[1], signal.SIGKILL)
+                while 1 in up.client.ids:
+                    time.sleep(0.02)
+            return kind and make(kind, *words, **options)
+
+        monkeypatch.setattr(up.client.session, "msg", kill)
+        cell = up.client[1].execute("import time\ntime.sleep(600)")
+        kill()
+        told.append(1)
+        said = "engine 1 is gone with host b (its power is cut): call engines.rescue() in a cell without %%px."
+        assert [each.exception(60).evalue for each in (cell, task)] == 2 * [said]
+        with pytest.raises(PeerLostError) as error:
+            up.view.execute("1", block=True)
+        assert str(error.value) == said

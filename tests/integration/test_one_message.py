@@ -69,12 +69,12 @@ def test_an_error_that_went_through_a_framework(name: str, before: str, behind: 
 
 
 def test_an_engine_that_has_died_comes_first() -> None:
-    """It is named by its number, without the frames of the hub, which says it; then who waited, or made a mistake."""
-    died = (1, "EngineError", "Engine 1 died while running task 'c_14'", "frames of the hub")
+    """It is named as the client does it, with those that died before; then who waited, or made a mistake."""
     lost = ("PeerLostError", "Rank 1 was lost: its process has ended.", "a long traceback")
-    gone = "engine 1 is gone: call engines.rescue() in a cell without %%px."
+    gone = "engines 1, 3 are gone: call engines.rescue() in a cell without %%px."
+    died, before = (1, "EngineError", gone, ""), (3, "EngineError", gone.replace("s 1, 3 are", " 3 is"), "")
     waited = "  ranks 0, 2: PeerLostError: Rank 1 was lost: its process has ended."
-    assert cells.message([died]) == [gone]
+    assert cells.message([died, before]) == [gone]
     assert cells.message([(0, *lost), died, (2, *lost)]) == [gone, "", waited]
     mistake = (2, "KeyError", "'lr'", "Traceback\nKeyError: 'lr'")
     assert cells.message([died, mistake])[:3] == [gone, "", "rank 2:"]

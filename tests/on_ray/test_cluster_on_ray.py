@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,9 @@ def test_engines_in_rays_places(nodes: Nodes) -> None:
         try:
             nodes.kill(1)
             driver.write("go")
-            assert "gone" in driver.hear("lost")
+            assert re.search(
+                r"gone with host wb2 \(its executor is lost.*call engines\.rescue\(\)", driver.hear("lost")
+            )
             rescued = driver.hear("rescued")
             assert [each[:3] for each in rescued] == [[rank, 4, rank] for rank in range(4)]
             assert {each[3] for each in rescued} == {"wb1"}

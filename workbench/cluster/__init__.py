@@ -129,7 +129,7 @@ def up(
     cluster = _made_for(place, log, ddp)
     cluster._start_or_stop(timeout_s)
     RUNNING.append(cluster)
-    cells.ready_magics(cluster.view, cluster._engines.host_lost)
+    cells.ready_magics(cluster.view)
     for line in [place.describe("ready"), *place.notes(cluster._engines)]:
         log(line)
     return cluster

@@ -58,8 +58,6 @@ def first_answers(client: Any, function: Callable[..., Any], deadline: float) ->
 
 def answer_of(asked: Any) -> Any:
     """What an engine that was asked has answered by now: a value, its exception, or a :class:`Silent`."""
-    from ipyparallel.error import EngineError
-
     if asked is None:
         return Silent("gone")
     if not asked.ready():
@@ -67,4 +65,4 @@ def answer_of(asked: Any) -> Any:
     error = asked.exception()
     if error is None:
         return asked.get()
-    return Silent("gone") if isinstance(error, EngineError) or getattr(error, "ename", "") == "EngineError" else error
+    return Silent("gone") if getattr(error, "ename", "") == "EngineError" else error

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,16 +22,15 @@ from workbench.diagnostics.explain import names as explained
 from workbench.errors import TRAVELLING, PeerLostError
 
 if TYPE_CHECKING:
+    from workbench.cluster.engines_here import Engines
     from workbench.cluster.ipyparallel_internals import Client, Find
 
 Failure = tuple[int, str, str, str]
 """(rank, class, text, traceback)"""
 
-Where = Callable[[Sequence[int]], str]
-"""The host with which ranks are gone, and why; "" for none."""
-
+_DIED = "EngineError"  # of ipyparallel: the engine does not say it, but the notebook's client, or the hub
+_WHY_S, _LOOK_S = 2.0, 0.05  # so long after an engine's loss its host's is waited for, which may be the cause
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_DIED = re.compile(r"Engine (\d+) died while running task")
 _OUR_FRAME = re.compile(rf"File {re.escape(str(Path(__file__).resolve().parents[1]))}")
 _LIBRARY_FRAME = re.compile(r"File \S*(site|dist)-packages")
 
@@ -38,23 +38,13 @@ _LIBRARY_FRAME = re.compile(r"File \S*(site|dist)-packages")
 HUB_GONE = "the hub is gone, through which notebook and engines talk"
 
 
-def nowhere(ranks: Sequence[int]) -> str:
-    """The lost host of ranks on this machine: none."""
-    return ""
-
-
-def ready_magics(view: Any, where: Where = nowhere) -> None:
-    """Make ``%px`` and its kin work on ``view``, in a notebook; elsewhere do nothing.
-
-    Args:
-        view: on all engines.
-        where: the host with which ranks are gone, and why.
-    """
+def ready_magics(view: Any) -> None:
+    """Make ``%px`` and its kin work on ``view``, on all engines, in a notebook; elsewhere do nothing."""
     if (shell := running_shell()) is not None:
         from workbench.cluster import px  # loads ipyparallel
 
         px.activate(view, shell)
-        watch(shell, where)
+        watch(shell)
 
 
 def forget_magics(view: Any) -> None:
@@ -99,7 +89,8 @@ def failures(error: Any) -> list[Failure]:
     """What an ``ipyparallel.CompositeError`` or ``RemoteError`` says, by rank."""
     found = getattr(error, "elist", None) or [(error.ename, error.evalue, error.traceback, error.engine_info)]
     return sorted(
-        (_rank(str(text), info or {}), *ours(str(name), str(text), trace or "")) for name, text, trace, info in found
+        (int((info or {}).get("engine_id", -1)), *ours(str(name), str(text), trace or ""))
+        for name, text, trace, info in found
     )
 
 
@@ -117,13 +108,7 @@ def ours(name: str, text: str, trace: str) -> tuple[str, str, str]:
     return found[1], found[2], before + found[2]
 
 
-def _rank(text: str, info: Mapping[str, Any]) -> int:
-    """Of one failure. An engine that has died says nothing about itself any more: the hub says it, in the text."""
-    died = _DIED.match(text)
-    return int(died[1]) if died else int(info.get("engine_id", -1))
-
-
-def message(found: Sequence[Failure], where: Where = nowhere) -> list[str]:
+def message(found: Sequence[Failure]) -> list[str]:
     r"""The lines to show: the cause with its traceback, then a line for each of the others.
 
     Example:
@@ -135,12 +120,11 @@ def message(found: Sequence[Failure], where: Where = nowhere) -> list[str]:
         <BLANKLINE>
           rank 0: RankFailedError: Rank 1 raised an exception, so 'x' can never complete.
     """
-    if dead := [failure for failure in found if _DIED.match(failure[2])]:
+    if dead := [failure for failure in found if failure[1] == _DIED]:
         rest = [failure for failure in found if failure not in dead]
         alone = all(name in TRAVELLING for _, name, _, _ in rest)
         lines = by_rank({rank: _first_line(name, text) for rank, name, text, _ in rest}) if alone else message(rest)
-        lost = [rank for rank, *_ in dead]
-        return [gone(lost, where(lost)), *([""] if rest else []), *lines]
+        return [max((text for _, _, text, _ in dead), key=len), *([""] if rest else []), *lines]  # who died later, too
     own = [failure for failure in found if failure[1] not in TRAVELLING]
     causes = own or list(found)
     first = causes[0]
@@ -151,13 +135,13 @@ def message(found: Sequence[Failure], where: Where = nowhere) -> list[str]:
     return [*lines, "", *by_rank(others)] if others else lines
 
 
-def watch(shell: Any, where: Where = nowhere) -> None:
+def watch(shell: Any) -> None:
     """Show such errors in this way, in the notebook whose IPython this is."""
     from ipyparallel.error import CompositeError, RemoteError
 
     def show(shell: Any, kind: type[BaseException], error: Any, trace: Any, tb_offset: int | None = None) -> list[str]:
         gone = isinstance(error, PeerLostError)
-        lines = [f"PeerLostError: {error}"] if gone else message(failures(error), where)
+        lines = [f"PeerLostError: {error}"] if gone else message(failures(error))
         if somebody_looks():
             lines += page_of(["PeerLostError"] if gone else [name for _, name, _, _ in failures(error)])
         shell._showtraceback(kind, error, lines)
@@ -183,19 +167,31 @@ def page_of(classes: Sequence[str]) -> list[str]:
     return ["", f"More about it: !workbench explain {name}"] if name in explained() else []
 
 
-def name_the_gone(client: Client, n: int, where: Where = nowhere) -> None:
-    """Raise an error that names the dead engine among ``n``, where ipyparallel raises ``KeyError: 1``."""
+def name_the_gone(client: Client, n: int, engines: Engines) -> None:
+    """Name the dead engines among ``n``, where ipyparallel raises ``KeyError: 1``, or says that one died amid a cell.
+
+    The hub may tell the client of an engine's loss before an agent, or the end of its connection, has told why.
+    """
     from ipyparallel.error import NoEnginesRegistered
+
+    since = dict[int, float]()
+
+    def died(*engine: int) -> str:
+        now, lost = time.monotonic(), sorted({*range(n)}.difference(client.ids).union(engine, engines.gone()))
+        news = [each for each in engine or lost if now - since.setdefault(each, now) < _WHY_S]
+        return gone(lost, engines.host_lost(lost)) if all(map(engines.knows, news)) else ""
 
     def find_or_explain(find: Find, targets: Any) -> tuple[list[bytes], list[int]]:
         try:
             return find(targets)
         except (KeyError, IndexError, NoEnginesRegistered):
-            lost = [rank for rank in range(n) if rank not in client.ids]
-            if not lost:
+            if {*range(n)} <= {*client.ids}:
                 raise
-            raise PeerLostError(gone(lost, where(lost))) from None
+            while not (said := died()):
+                time.sleep(_LOOK_S)
+            raise PeerLostError(said) from None
 
+    client.died = died
     client.around_targets(find_or_explain)
 
 
@@ -204,14 +200,14 @@ def gone(ranks: Sequence[int], where: str = "") -> str:
 
     Args:
         ranks: they.
-        where: the host that was lost with them, and why.
+        where: they were, and why they are lost.
 
     Example:
         >>> gone([1])
         'engine 1 is gone: call engines.rescue() in a cell without %%px.'
     """
     who = f"engine {ranks[0]} is" if len(ranks) == 1 else f"engines {', '.join(map(str, ranks))} are"
-    return f"{who} gone{f' with {where}' if where else ''}: call engines.rescue() in a cell without %%px."
+    return f"{who} gone{f' {where}' if where else ''}: call engines.rescue() in a cell without %%px."
 
 
 def _users(traceback: str, ours: bool) -> str:

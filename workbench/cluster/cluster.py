@@ -101,7 +101,7 @@ class Cluster:
         """What runs, where, and how long its hosts are reserved."""
         if self._job.stopped():
             return "stopped"
-        gone = self._gone()
+        gone = self._engines.gone()
         lines = [self._engines.describe_lost(gone) if gone else self._place.describe("running")]
         lines += self._place.notes(self._engines) if isinstance(self._place, OnHosts) else []
         return "\n".join(lines)
@@ -135,13 +135,13 @@ class Cluster:
         if self._job.stopped():
             raise LaunchError("the cluster was stopped: call cluster.up().")
         log = Speaker(quiet)
-        well = not self._gone() and self.healthy()
+        well = not self._engines.gone() and self.healthy()
         if well:
-            recovery = InPlaceRecovery(self.client, self.n, self._gone, log, self.mpi)
+            recovery = InPlaceRecovery(self.client, self.n, self._engines.gone, log, self.mpi)
             with log.of(recovery.at):
                 if recovery.run():
                     return
-        if gone := self._gone():
+        if gone := self._engines.gone():
             log(self._engines.describe_lost(gone))
         elif "controller" in self._job.ended():
             log(cells.HUB_GONE)
@@ -154,11 +154,8 @@ class Cluster:
         self._stop()
         self._new_job()
         self._start_or_stop(timeout_s)
-        cells.ready_magics(self.view, self._engines.host_lost)
+        cells.ready_magics(self.view)
         log(f"{count(self.n, 'engine')} started anew in {time.monotonic() - begun:.0f} s: run the cells again")
-
-    def _gone(self) -> list[int]:
-        return self._engines.gone()
 
     def _stop(self) -> None:
         try:
@@ -170,6 +167,7 @@ class Cluster:
 
     def _disconnect(self) -> None:
         """Close the client. Engines die before the hub, so that it can still fail what is awaited from them."""
+        self.client.died = "engine {} was ended by down() or rescue()".format
         others = self._others()
         if self.client.ids and (self.client.outstanding or others):
             with suppress(*unknown()):
@@ -248,7 +246,7 @@ class Cluster:
         home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
         self._look_at_s += time.monotonic() - self._started_at
         self.client = Client(str(connection_file), timeout=left_s, **home)
-        cells.name_the_gone(self.client, self.n, self._engines.host_lost)
+        cells.name_the_gone(self.client, self.n, self._engines)
         SentCells(self.client, StoppedEngines(self._why_stopped, self._log).look)
 
     def _why_stopped(self, engine: int) -> str | None:
@@ -261,7 +259,6 @@ class Cluster:
         return None if has_ended(pid) else why_stopped(pid)
 
     def _verify(self, deadline: float) -> None:
-
         self.view = self.client[:]
         self.view.block = True
         answers = first_answers(self.client, mpi.whoami, deadline)

@@ -148,10 +148,8 @@ class ElasticCluster(Cluster):
     def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
         super()._connect(profile, connection_file, deadline)
         watch, self._forgiving = self._engines.watch, Forgiving(self.client, self._newcomers)
+        self.client.died = lambda engine: cells.gone([engine])
         watch.log, watch.on_due, watch.on_hub_gone = self._log, self._begin_epoch, self._lose_hub
-
-    def _process(self, engine: int) -> int:
-        return self._engines.watch.pid(engine) if engine in self._engines.watch.living() else 0
 
     def _verify(self, deadline: float) -> None:
         self.view = self.client.direct_view("all")
@@ -178,7 +176,6 @@ class ElasticCluster(Cluster):
             for_all = (self.view.targets if targets is None else targets) == "all"
             with self._lock:
                 result = execute(code, silent=silent, targets=targets, block=False, **options)
-                self._forgiving.answer_for_the_dead(result)
                 if for_all:
                     begins = any(not each.ready() for each in self._joining)  # the next epoch, before this cell
                     self._history.add(code, result, self._engines.watch.epoch + begins)
@@ -220,9 +217,7 @@ class ElasticCluster(Cluster):
 
     def _ask_to_join(self, engine: int) -> list[Any]:
         with contextlib.suppress(*unknown()):  # it may be dying
-            joining = self.client[engine].apply_async(notebook.join_again, self._engines.watch.epoch)
-            self._forgiving.answer_for_the_dead(joining)
-            return [joining]
+            return [self.client[engine].apply_async(notebook.join_again, self._engines.watch.epoch)]
         return []
 
     def _begin_epoch(self) -> None:
@@ -275,7 +270,6 @@ class ElasticCluster(Cluster):
                 job = bool(self._engines.watch.ranks()) or not self.ready()
                 if cells:
                     result = self.client[engine].apply_async(notebook.catch_up, cells, job)
-                    self._forgiving.answer_for_the_dead(result)
                     result.add_done_callback(lambda done: self._repeated(engine, done))
                     return
                 joined = self._engines.watch.joined.get(engine, math.inf)
@@ -285,7 +279,6 @@ class ElasticCluster(Cluster):
                         result = one.execute(cell, silent=False, block=False)
                     else:
                         result = one.apply_async(notebook.take_part, cell, job)
-                    self._forgiving.answer_for_the_dead(result)
                     self._history.joins(number, result)
                     result.add_done_callback(lambda done: self._log_failure(engine, done))
             self._newcomers.pop(engine, None)
@@ -328,11 +321,9 @@ class ElasticCluster(Cluster):
         leaving = [each for each in ended if each in living]
         stay = [each for each in living if each not in leaving]
         lines = [f"{count(len(stay), 'engine')}: {', '.join(map(str, stay))}"]
-        then = (
-            "the next commit or the cell's end takes it in"
-            if busy
-            else "it gets the others' weights in the next state.sync()"
-        )
+        then = "it gets the others' weights in the next state.sync()"
+        if busy:
+            then = "the next commit or the cell's end takes it in"
         lines += [f"engine {each} is new and runs the same cells; {then}" for each in new if each in living]
         return lines + [f"engine {each} leaves at the next commit" for each in leaving]
 

@@ -54,8 +54,12 @@ class Engines(Protocol):
         """Those in words, with the host, or the rank that was the first."""
 
     def host_lost(self, gone: Sequence[int]) -> str:
-        """Which host these ranks went with, and why; "" for none."""
+        """With or on which host these ranks were lost, and why; "" where all are on this machine."""
         return ""
+
+    def knows(self, rank: int) -> bool:
+        """Of a rank that is gone: is there nothing more to hear about its end?"""
+        return True
 
     def report(self) -> str:
         """What was started, and the last lines that it wrote."""

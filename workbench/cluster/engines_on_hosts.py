@@ -151,25 +151,21 @@ class EnginesOnHosts:
         self._thread.start()
 
     def _listens(self) -> bool:
-        """Agents hear meanwhile that their launcher lives."""
-        self._take(self._ranks.wait(0.0) if self._ranks else ())
-        self.raise_if_lost()
-        return engine_commands.listens(self._hub)
-
-    def raise_if_lost(self) -> None:
-        """While engines start, one that ends is an error.
+        """Agents hear meanwhile that their launcher lives.
 
         Raises:
-            LaunchError: it names the host or the rank.
+            LaunchError: an engine or a host was lost already.
         """
+        self._take(self._ranks.wait(0.0) if self._ranks else ())
         if self._lost or self._codes:
             raise LaunchError(f"{self.describe_lost(self.gone())}.")
+        return engine_commands.listens(self._hub)
 
     def are_up(self, pids: Sequence[int]) -> None:
         """Nothing to do: agents leave the other ranks alone."""
 
     def gone(self) -> list[int]:
-        return sorted(self._codes.keys() | {rank for lost in self._lost.values() for rank in lost.ranks})
+        return sorted(self._codes.keys() | {rank for lost in list(self._lost.values()) for rank in lost.ranks})
 
     def stopped(self, engine: int) -> str | None:
         if engine in self.gone():
@@ -179,33 +175,37 @@ class EnginesOnHosts:
 
     def describe_lost(self, gone: Sequence[int]) -> str:
         """The lost ranks with their hosts, or with how they have ended."""
-        with_host = {rank for lost in self._lost.values() for rank in lost.ranks}
-        lines = []
-        for why in dict.fromkeys(lost.why for lost in self._lost.values()):
-            same = sorted((lost for lost in self._lost.values() if lost.why == why), key=lambda lost: lost.ranks)
-            ranks = sorted(rank for lost in same for rank in lost.ranks)
-            hosts_lost = f"host {same[0].host}" if len(same) == 1 else f"hosts {', '.join(each.host for each in same)}"
-            lines.append(f"{are(ranks)} gone with {hosts_lost}: {why}")
-        hosts = self._hosts()
-        for rank in gone:
-            if rank not in with_host:
-                code = self._codes.get(rank, 0)
-                how = f"killed by signal {-code}" if code < 0 else f"exit code {shell_code(code)}"
-                lines.append(f"rank {rank} on {hosts[rank]} is gone ({how})")
-        return "; ".join(lines)
+        lines = [f"{are(ranks)} gone with {hosts}: {why}" for hosts, ranks, why in self._lost_hosts()]
+        return "; ".join(lines + [f"rank {rank} on {name} is gone{how}" for rank, name, how in self._alone(gone)])
+
+    def host_lost(self, gone: Sequence[int]) -> str:
+        """By the agents' connections, and by Slurm; an engine whose host is there has ended by itself."""
+        parts = [f"with {hosts} ({why})" for hosts, ranks, why in self._lost_hosts() if set(ranks) & set(gone)]
+        return ", ".join(dict.fromkeys(parts + [f"on host {name}{how}" for _, name, how in self._alone(gone)]))
+
+    def _lost_hosts(self) -> list[tuple[str, list[int], str]]:
+        """Those that were lost for the same reason, their ranks, and why."""
+        lost, hosts, found = self._lost.copy(), self._hosts(), []
+        for why in dict.fromkeys(each.why for each in lost.values()):
+            ranks = [rank for rank, name in hosts.items() if name in lost and lost[name].why == why]
+            names = list(dict.fromkeys(hosts[rank] for rank in ranks))
+            found.append((f"host{'s' if len(names) > 1 else ''} {', '.join(names)}", ranks, why))
+        return found
+
+    def _alone(self, gone: Sequence[int]) -> list[tuple[int, str, str]]:
+        """Ranks that are gone, but not with their hosts: these, and how they have ended, if that is known."""
+        how = {
+            rank: f" (killed by signal {-code})" if code < 0 else f" (exit code {shell_code(code)})"
+            for rank, code in self._codes.copy().items()
+        }
+        hosts = {rank: name for rank, name in self._hosts().items() if rank in gone and name not in self._lost}
+        return [(rank, name, how.get(rank, "")) for rank, name in hosts.items()]
 
     def _hosts(self) -> dict[int, str]:
         return {rank: name for name, ranks in self._place.plan.ranks(self._place.n).items() for rank in ranks}
 
-    def host_lost(self, gone: Sequence[int]) -> str:
-        """By the agents' connections, and by Slurm."""
-        found = sorted(
-            (lost for lost in self._lost.values() if set(lost.ranks) & set(gone)), key=lambda lost: lost.host
-        )
-        if not found:
-            return ""
-        hosts = f"{'host' if len(found) == 1 else 'hosts'} {', '.join(lost.host for lost in found)}"
-        return f"{hosts} ({'; '.join(dict.fromkeys(lost.why for lost in found))})"
+    def knows(self, rank: int) -> bool:
+        return rank in self.gone()
 
     def silent_hosts(self) -> list[str]:
         """Which of the hosts that were lost do not answer now, either."""

@@ -22,6 +22,7 @@ part                                 what it is needed for; what happens without
 ``Client._queue_handlers``           sees answers before anybody else. Without it ``cluster.up`` fails.
 ``Client._closed``                   sends nothing after the end. Without it an error is logged after ``down``.
 ``Client._futures``                  the answers that are awaited. Without it broadcast views and elastic clusters fail.
+``Client._unwrap_exception``         says of an engine that has died where it was, and what to do.
 ``Client._handle_stranded_msgs``     what an engine that has died has not answered. Without it, and without each of the
                                      following, a cell of an elastic cluster does not outlive an engine.
 ``Client._outstanding_dict``         the same, by engine.
@@ -50,6 +51,7 @@ calls without a deadline, waits for an "idle" that is there, and later cells sho
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -72,6 +74,7 @@ Listener = Callable[[int, Mapping[str, Any]], bool]
 """Gets the engine's id and a message of the iopub channel; says whether nobody else shall get it."""
 
 _REQUESTS = ("execute_request", "apply_request")
+_DIED = re.compile(r"Engine (?:b')?([\w-]+)'? died while running task")  # its id, or of the task scheduler its name
 
 
 class Request(NamedTuple):
@@ -107,10 +110,14 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         states: by engine when it said last what it is at, by ``time.monotonic()``, and what that was.
         debugger: a :class:`workbench.cluster.debugger.RanksDebugger`, in a notebook: with cells engines get what their
             debugger must know, and what that says is no output.
+        died: what there is to say of an engine that has died; "" as long as why is to be waited for.
+        on_lost: gets, on the client's thread, an engine that has died, its name, and what it has not answered.
         late: gets what threads and processes print that an ended cell has left, on the client's thread.
     """
 
     debugger: Any = None
+    died: Callable[[int], str] = staticmethod(lambda engine: f"engine {engine} is gone")
+    on_lost: Callable[[int, str, list[str]], None] | None = None
     late: Listener | None = None
 
     _dispatch_message = ipyparallel.Client._dispatch_iopub.__wrapped__
@@ -118,11 +125,10 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
     def __init__(self, *args: Any, **options: Any) -> None:
         self._sending, self._listeners = _Sending(), dict[str, tuple[Listener, int]]()  # by the message's id
         self._number: Number | None = None
-        self._lost: Callable[[int, str, list[str]], None] | None = None
+        self._gone = dict[str, int]()  # by name, engines that have died
         self.states: dict[int, tuple[float, dict[str, Any]]] = {}
-        self._relay = Relay(
-            self._pass_on, self.later, time.monotonic
-        )  # a widget that is set very often would block all
+        # Of a widget that is set very often all messages would block the notebook.
+        self._relay = Relay(self._pass_on, self.later, time.monotonic)
         super().__init__(*args, **options)
 
     @contextlib.contextmanager
@@ -161,10 +167,6 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
 
         for kind in ("execute_reply", "apply_reply"):
             self._queue_handlers[kind] = partial(handle, self._queue_handlers[kind])
-
-    def on_lost(self, handle: Callable[[int, str, list[str]], None]) -> None:
-        """The client's thread calls ``handle`` with an engine that has died, its name, and what it has not answered."""
-        self._lost = handle
 
     def named(self) -> list[tuple[int, str]]:
         """Engines and their names, at once: the client's own thread takes in others and drops those that have gone."""
@@ -249,7 +251,18 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         send = partial(super()._send, socket, msg_type, content, parent, ident, **options)
         if self._number is None or msg_type not in _REQUESTS:
             return send(metadata=metadata)
-        return self._number(send, self._described(ident, name, metadata))
+        future = self._number(send, self._described(ident, name, metadata))
+        if name and self._engines.get(name) is None:
+            self.soon(self._strand, name, future)
+        return future
+
+    def _strand(self, name: str, future: Any) -> None:
+        """Its engine has died while it was sent: so the client knows of no message to it, and nobody would answer."""
+        if not future.done():
+            self.results.pop(future.msg_id, None)
+            self.outstanding.add(future.msg_id)
+            self._outstanding_dict[name].add(future.msg_id)
+            self._handle_stranded_msgs(self._gone[name], name)
 
     def _described(self, ident: Any, name: str, metadata: Mapping[str, Any]) -> Request:
         if metadata.get("is_broadcast"):
@@ -266,12 +279,23 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         return super().create_message_futures(msg_id, header, *args, **options)
 
     def _handle_stranded_msgs(self, engine: int, name: str) -> None:
+        self._gone[name] = engine
         if self.debugger is not None:
             self.debugger.gone(engine)
-        if self._lost is None:
-            super()._handle_stranded_msgs(engine, name)
+        if self.on_lost is not None:
+            self.on_lost(engine, name, list(self._outstanding_dict[name]))
+        elif not self.died(engine):
+            self.later(0.05, partial(self._handle_stranded_msgs, engine, name))
         else:
-            self._lost(engine, name, list(self._outstanding_dict[name]))
+            super()._handle_stranded_msgs(engine, name)
+
+    def _unwrap_exception(self, content: Any) -> Any:
+        found = super()._unwrap_exception(content)
+        if found.ename == "EngineError" and (died := _DIED.match(found.evalue)):
+            engine = int(died[1]) if died[1].isdecimal() else self._gone.get(died[1], -1)
+            found.evalue, found.traceback = self.died(engine) or found.evalue, ""
+            found.engine_info = {"engine_id": engine, "method": "died"}
+        return found
 
     def _dispatch_iopub(self, parts: Any) -> None:
         topic, message = self.session.feed_identities(parts, copy=False)

@@ -219,10 +219,8 @@ class SentCells:
         with self._lock:
             for call in [each for each in self._calls if time.monotonic() - each.begun_at > _WHOLE_CALL_S]:
                 self._end(call)
-            state, busy = (
-                self._state(),
-                {each: min(self._open[each]) for each, _ in self._client.named() if self._open[each]},
-            )
+            state = self._state()
+            busy = {each: min(self._open[each]) for each, _ in self._client.named() if self._open[each]}
             news, self._announced = self._version != self._announced, self._version
         for each in busy if news else ():
             self._client.tell(each, KEY, state)

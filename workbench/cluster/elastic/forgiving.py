@@ -22,16 +22,8 @@ class Forgiving:
 
     def __init__(self, client: Client, hidden: Collection[int]) -> None:
         self._client, self._hidden = client, hidden
-        client.on_lost(self._stranded)
+        client.on_lost = self._stranded
         client.around_targets(self._find_living)
-
-    def answer_for_the_dead(self, result: Any) -> None:
-        """Of engines that the hub has lost amid the call: the client knows of no message to them, and none answers."""
-        from workbench.cluster.ipyparallel_internals import engines_of
-
-        for msg_id, engine in zip(result.msg_ids, engines_of(result), strict=True):
-            if engine not in self._client.ids:
-                self._client.soon(self._answer, msg_id, engine, f"engine {engine}")
 
     def fail_all(self, why: str) -> None:
         """Nothing that is awaited comes any more."""
@@ -44,7 +36,7 @@ class Forgiving:
 
     def _answer(self, msg_id: str, engine: int, name: str, why: str = "") -> None:
         """In the place of an engine: a cell's part is empty, unless there is a reason; all else has failed."""
-        error = PeerLostError(why or f"engine {engine} is gone")
+        error = PeerLostError(why or self._client.died(engine))
         self._client.answer_instead(msg_id, engine, name, error, cells_too=bool(why))
 
     def _find_living(self, find: Find, targets: Any) -> tuple[list[bytes], list[int]]:
