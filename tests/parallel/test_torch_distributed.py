@@ -144,19 +144,19 @@ def test_scattered(n: int) -> None:
     dist.reduce_scatter(unequal, [mine(shape=(length + 1,)) for length in range(n)])
     same(unequal, total)
     parts = [torch.full((3,), float(rank)) for rank in range(n)] if hvd.rank() == n - 1 else None
-    got = torch.empty(3)
-    dist.scatter(got, parts, src=n - 1)
+    dist.scatter(got := torch.empty(3), parts, src=n - 1)
     same(got, hvd.rank())
 
 
 def test_exchanged(n: int) -> None:
-    """By equal rows, by unequal ones, and by lists of tensors."""
+    """By equal rows, to other memory, with gaps, and the same; by unequal rows, and by lists of tensors."""
     rank = hvd.rank()
-    out = torch.empty(n)
-    dist.all_to_all_single(out, torch.arange(float(n)) + 10 * rank)
-    same(out, [10.0 * other + rank for other in range(n)])
-    rows = torch.full((sum(range(1, n + 1)), 2), float(rank))
-    got = torch.empty(n * (rank + 1), 2)
+    for width in (1, 1 << 19):
+        given = (torch.arange(float(n)) + 10 * rank).repeat_interleave(width)
+        for out in (torch.empty(n * width), torch.empty(n * width, 2)[:, 0], given):
+            dist.all_to_all_single(out, given)
+            same(out.view(n, width).t()[-1], [10.0 * other + rank for other in range(n)])
+    rows, got = torch.full((sum(range(1, n + 1)), 2), float(rank)), torch.empty(n * (rank + 1), 2)
     dist.all_to_all_single(got, rows, [rank + 1] * n, list(range(1, n + 1)))
     same(got.view(n, -1).t(), [float(other) for other in range(n)])
     places = [torch.empty(2) for _ in range(n)]

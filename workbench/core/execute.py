@@ -5,9 +5,10 @@ An entry is None if this rank has no tensor of that name; it then contributes ze
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import accumulate
 from math import prod
 from operator import is_
 from typing import Any
@@ -59,12 +60,10 @@ def eager(response: Response, entry: Entry | None, rank: int, size: int) -> Any:
     """The result came with the response: of an alltoall what all have sent, of a reducescatter the whole tensor."""
     found, one = np.frombuffer(response.result, wire_dtype(response.dtype)), verb(response.kind)
     if one.splits:
-        splits = _splits(response, size)
-        theirs = splits[:, rank]
-        ends = np.cumsum(splits)[rank::size]  # of what each rank sends to this one
+        theirs, ends = response.rows[rank::size], list(accumulate(response.rows))[rank::size]
         rows = found.reshape(-1, *response.shape[1:])
         parts = [rows[end - length : end] for end, length in zip(ends, theirs, strict=True)]
-        return np.concatenate(parts), _counts(theirs)
+        return np.concatenate(parts, out=_of_rows(entry, sum(theirs))), _counts(theirs)
     found = found.reshape(-1, *response.shape[1:]) if one.ragged else found.reshape(response.shape)
     target = place = entry.target if entry else None
     if one.reduces and one.by_rows:
@@ -77,14 +76,15 @@ def eager(response: Response, entry: Entry | None, rank: int, size: int) -> Any:
     return target
 
 
-def _splits(response: Response, size: int) -> Array:
-    """Rows by [sender, receiver]."""
-    return np.array(response.rows, np.int64).reshape(size, size)
+def _of_rows(entry: Entry | None, rows: int) -> Array | None:
+    """The target, if it has so many: what the others send, its caller may not know."""
+    target = entry.target if entry else None
+    return target if target is not None and len(target) == rows else None
 
 
-def _counts(theirs: Array) -> Array:
+def _counts(theirs: Sequence[int]) -> Array:
     """How many rows came from each rank, as Horovod's dtype where they fit."""
-    return theirs if theirs.max() > np.iinfo(np.int32).max else theirs.astype(np.int32)
+    return np.array(theirs, np.int64 if max(theirs) >> 31 else np.int32)
 
 
 def _fused(batch: Batch, entries: Entries, backend: Backend, activity: Activity) -> list[Array]:
@@ -167,16 +167,18 @@ def _broadcast(response: Response, entry: Entry | None, backend: Backend, activi
 
 def _alltoall(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> tuple[Array, Array]:
     width = prod(response.shape[1:])
-    splits = _splits(response, backend.size)
-    mine, theirs = splits[backend.rank], splits[:, backend.rank]
+    rank, size = backend.rank, backend.size
+    mine, theirs = response.rows[rank * size : (rank + 1) * size], response.rows[rank::size]  # [sender, receiver]
     with activity("ALLOCATE_OUTPUT"):
-        out = _new((int(theirs.sum()), *response.shape[1:]), response, entry, backend)
+        rows = sum(theirs)
+        out = _new((rows, *response.shape[1:]), response, entry, backend, _of_rows(entry, rows))
     source = entry.source if entry else None
     if source is None:
-        source = _new((int(mine.sum()) * width,), response, entry, backend)
+        source = _new((sum(mine) * width,), response, entry, backend)
         source[...] = 0
+    sent, received = ([rows * width for rows in each] for each in (mine, theirs))
     with activity(f"{backend.name}_ALLTOALL"):
-        backend.collectives.alltoall(source.reshape(-1), list(mine * width), out.reshape(-1), list(theirs * width))
+        backend.collectives.alltoall(source.reshape(-1), sent, out.reshape(-1), received)
     return out, _counts(theirs)
 
 

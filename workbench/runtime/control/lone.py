@@ -7,11 +7,13 @@ plans and messages, for there is nothing to put together. Whatever is late goes 
 from __future__ import annotations
 
 import time
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from workbench.collectives.reduction import Reduction, fold, wire_dtype
+from workbench.collectives.ring import part
 from workbench.core.execute import eager, reduction_of
 from workbench.core.messages import Announce, Kind, ReduceOp, Response
 from workbench.core.pending import Entry
@@ -27,11 +29,13 @@ _IN_A_ROW_S = 0.5  # then one goes the ordinary way, which shows a sign of life
 
 
 class Known(NamedTuple):
-    """What was agreed on about a tensor; ``reduction`` of an allreduce alone."""
+    """What was agreed on about a tensor: ``reduction`` where it is reduced, ``lengths`` of a reducescatter's parts."""
 
     response: Response
     dtype: np.dtype[Any]
+    shape: tuple[int, ...]
     reduction: Reduction | None
+    lengths: list[int]
 
 
 class SlotsAlone:
@@ -78,15 +82,18 @@ class SlotsAlone:
         return True, results
 
     def _results(self, known: Known, entry: Entry, unit: Unit) -> list[Any]:
-        response, dtype, reduction = known
+        response, dtype, shape, reduction, lengths = known
         if response.kind is Kind.BARRIER:
             return [None]
         values = {rank: each[0] for rank, each in enumerate(unit.values) if each}
         if reduction and len(values) == len(self._ranks):
             parts = [np.frombuffer(value, dtype) for value in values.values()]
-            out = np.empty(response.shape, dtype) if entry.target is None else entry.target
-            if parts[0].size == out.size and entry.source is not None:
-                fold(parts, reduction, out.reshape(-1))
+            out = place = np.empty(shape, dtype) if entry.target is None else entry.target
+            if lengths:
+                parts = [part(each, lengths, self._rank) for each in parts]
+                place = part(out.reshape(-1), lengths, self._rank) if out is entry.source else out
+            if parts[0].size == place.size and entry.source is not None:
+                fold(parts, reduction, place.reshape(-1))
                 return [out]
         found = result_of(response, values, self._ranks, len(self._ranks))
         return [eager(with_result(response, found), entry, self._rank, len(self._ranks))] if found else []
@@ -98,9 +105,12 @@ class SlotsAlone:
             return None
         if not (one.eager or response.kind is Kind.BARRIER) or response.all_absent:
             return None
-        reduction = reduction_of(response, len(self._ranks)) if response.kind is Kind.ALLREDUCE else None
+        reduction = reduction_of(response, len(self._ranks)) if one.reduces else None
+        rows, shape = response.rows if one.reduces and one.by_rows else (), response.shape
+        lengths = [n * prod(shape[1:]) for n in rows]
         dtype = wire_dtype(response.dtype) if response.dtype else np.dtype(np.uint8)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[cache_id] = known = Known(response, dtype, reduction)
+        shape = (rows[self._rank], *shape[1:]) if rows else shape
+        self._known[cache_id] = known = Known(response, dtype, shape, reduction, lengths)
         return known

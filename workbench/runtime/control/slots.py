@@ -303,8 +303,8 @@ class Slots:
 
     def _texts_differ(self, n: int) -> bool:
         """Are there unnamed tensors about which the ranks have not said the same?"""
-        heads = [self._sequences.first(rank) for rank in range(self._size)]
-        unnamed = (i for i, each in enumerate(heads[0].ids[:n]) if each == UNNAMED)
+        unnamed = [i for i, each in enumerate(self._sequences.first(0).ids[:n]) if each == UNNAMED]
+        heads = [self._sequences.first(rank) for rank in range(self._size)] if unnamed else []
         return any(len({bytes(head.values[i]) for head in heads}) > 1 for i in unnamed)
 
     def _pop(self, n: int) -> Unit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ def call(
                 args, named = with_options(args, named, options, fields, tensors), {}
             if not torch.autograd._profiler_enabled():
                 return method(self, *args, **named)
-            given = list(_tensors(args[tensors - 1])) if tensors else []
+            given = _tensors(args[tensors - 1]) if tensors else []
             # Not "workbench" in a script that has asked for "gloo", whose events somebody may look for.
             shown = torch.autograd._record_function_with_args_enter(f"{dist.get_backend()}:{event}", *given)
             work = method(self, *args, **named)
@@ -117,9 +117,5 @@ def with_options(
     return (*given, found)
 
 
-def _tensors(given: torch.Tensor | Iterable[Any]) -> Iterator[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    else:
-        for one in given:
-            yield from _tensors(one)
+def _tensors(given: torch.Tensor | Iterable[Any]) -> list[torch.Tensor]:
+    return [given] if isinstance(given, torch.Tensor) else [each for one in given for each in _tensors(one)]

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
+from math import prod
 from typing import Any
 from weakref import WeakValueDictionary
 from zlib import crc32
@@ -31,7 +32,7 @@ from workbench.torch.distributed.call_numbers import CallNumbers
 from workbench.torch.distributed.calls import call, for_the_cpu
 from workbench.torch.distributed.reductions import reduction
 from workbench.torch.distributed.works import FromAnySource, OwnMessage, Work
-from workbench.torch.tensors import about, in_place, tensor_of
+from workbench.torch.tensors import dtype_name, tensor_of, view
 
 Tensor = torch.Tensor
 Ends = list[Callable[[], object]]
@@ -117,15 +118,15 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         """Submit one tensor.
 
         Args:
-            kind, tensor: the verb, and what this rank gives.
+            kind, tensor: the verb, and what this rank gives, see :func:`_dense`.
             opts: torch's; they say whether the call waits.
             into: where the result goes, without gaps; None: into new memory, for ``deliver``.
-            deliver: gets the result, see :meth:`_as_tensor`.
+            deliver: gets the result, see :func:`_as_tensor` and :meth:`_came`.
             what: a part of the name, where the request does not say all in which ranks must agree.
             fields: of the request.
         """
-        source, _ = in_place(tensor)
-        target = source if into is tensor else None if into is None else in_place(into)[0]
+        source = view(tensor)
+        target = source if into is tensor else None if into is None else view(into)
         # What may differ between ranks, such as the splits, must not decide about their numbers.
         shape = tensor.shape[1:] if verb(kind).ragged else tensor.shape
         entry = api.entry(
@@ -135,27 +136,18 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             target=target,
             convert=deliver or (lambda found: None),
             process_set=self._members,
-            **about(tensor),
+            dtype=dtype_name(tensor),
             **fields,
         )
         return api.submit_when_free([entry], opts is not None and not opts.asyncOp)[0]
 
-    def _as_tensor(
-        self, like: Tensor, back: Callable[[Tensor], None], expected: Sequence[int] | None = None
-    ) -> Callable[[Any], None]:
-        """Have ``back`` get a result as a tensor; of an alltoall only if from each rank so many rows come."""
-
-        def deliver(found: Any) -> None:
-            rows, counts = found if isinstance(found, tuple) else (found, None)
-            if expected is not None and (sent := [int(each) for each in counts]) != list(expected):
-                pairs = zip(self._ranks, sent, expected, strict=True)
-                told = by_rank({rank: f"sent {n}, and {m} expected" for rank, n, m in pairs})
-                lines = [f"Rank {api.rank()} was sent other sizes than it expects:", *told]
-                raise ValueError("\n".join([*lines, "Give tensors and splits that fit each other on all ranks."]))
-            with torch.inference_mode():  # the caller may be in it, and this thread is not
-                back(tensor_of(rows, like))
-
-        return deliver
+    def _came(self, expected: Sequence[int], found: tuple[Any, Any]) -> None:
+        """An alltoall's result, and how many rows each rank has sent: raise where they are not as expected."""
+        if (sent := found[1].tolist()) != list(expected):
+            pairs = zip(self._ranks, sent, expected, strict=True)
+            told = by_rank({rank: f"sent {n}, and {m} expected" for rank, n, m in pairs})
+            lines = [f"Rank {api.rank()} was sent other sizes than it expects:", *told]
+            raise ValueError("\n".join([*lines, "Give tensors and splits that fit each other on all ranks."]))
 
     def _next_name(self, call: Hashable) -> str:
         since = self._count()
@@ -221,15 +213,17 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         how = reduction(opts.reduceOp if opts else dist.ReduceOp.SUM, tensor.dtype)
         mine, found = tensor.coalesce(), dict[str, Tensor]()
 
-        def keep(what: str, rows: Tensor) -> None:
-            found[what] = rows.clone()
-            if len(found) == 2 and into is not None:
-                places = found["places"].t().contiguous()
-                whole = torch.sparse_coo_tensor(places, found["values"], tensor.shape, check_invariants=True).coalesce()
-                into.copy_(whole / self.size() if how.op is api.Average else whole)
+        def keep(what: str, like: Tensor, rows: Any) -> None:
+            found[what] = tensor_of(rows, like)
 
-        for what, part in (("places", mine.indices().t().contiguous()), ("values", mine.values().contiguous())):
-            handles.append(self._begin(Kind.ALLGATHER, part, opts, deliver=self._as_tensor(part, partial(keep, what))))
+        def add_up(into: Tensor) -> None:
+            places = found["places"].t().contiguous()
+            whole = torch.sparse_coo_tensor(places, found["values"], tensor.shape, check_invariants=True).coalesce()
+            into.copy_(whole / self.size() if how.op is api.Average else whole)
+
+        for what, part in (("places", _dense(mine.indices().t())), ("values", _dense(mine.values()))):
+            handles.append(self._begin(Kind.ALLGATHER, part, opts, deliver=partial(keep, what, part)))
+        ends += [] if into is None else [partial(add_up, into)]
 
     @call("broadcast", c10d.BroadcastOptions, ("rootRank",))
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
@@ -349,11 +343,14 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         n = self.size()
         splits = tuple(input_splits) or (tensor.shape[0] // n,) * n
         expected = tuple(output_splits) or (output.shape[0] // n,) * n
-        if output.dtype != tensor.dtype or sum(expected) != output.shape[0]:
-            raise ValueError(f"all_to_all_single: rows {list(expected)} of {tensor.dtype} do not make {output.shape}.")
-        deliver = self._as_tensor(tensor, partial(_fill, output), expected)
-        handle = self._begin(Kind.ALLTOALL, _dense(tensor), opts, deliver=deliver, splits=splits)
-        return self._work([handle], [output], [], opts)
+        shape = (sum(expected), *tensor.shape[1:])
+        if output.dtype != tensor.dtype or shape[0] != output.shape[0] or output.numel() != prod(shape):
+            raise ValueError(f"all_to_all_single: {list(shape)} of {tensor.dtype} do not make {output.shape}.")
+        apart = output.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+        dense = _dense(output) if apart else _copy(output)  # one rank writes while another one reads
+        came = partial(self._came, expected)
+        handle = self._begin(Kind.ALLTOALL, _dense(tensor), opts, dense.view(shape), came, splits=splits)
+        return self._work([handle], [output], [] if dense is output else [partial(output.copy_, dense)], opts)
 
     alltoall_base = all_to_all_single
 
@@ -382,17 +379,12 @@ class ProcessGroup(_Base):  # type: ignore[misc]
 
         given = [parts[rank].reshape(-1) for rank in sorted(parts)]
         flat = torch.cat(given) if given else next(iter(places.values())).new_empty(0)
-        expected = lengths(places)
-
-        def back(found: Tensor) -> None:
-            for rank, got in enumerate(found.split(expected)):
-                if rank in places:
-                    _fill(places[rank], got)
-
-        splits = lengths(parts)
-        deliver = self._as_tensor(flat, back, expected)
-        begin = self._begin(Kind.ALLTOALL, flat, opts, deliver=deliver, what=what, splits=splits)
-        return self._work([begin], result, [], opts)
+        expected, splits = lengths(places), lengths(parts)
+        found = flat.new_empty(sum(expected))
+        begin = self._begin(Kind.ALLTOALL, flat, opts, found, partial(self._came, expected), what, splits=splits)
+        pieces = found.split(expected)
+        ends: Ends = [partial(place.copy_, pieces[rank].view(place.shape)) for rank, place in places.items()]
+        return self._work([begin], result, ends, opts)
 
     # --- messages between two ranks -------------------------------------------------------------------
 
@@ -434,7 +426,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     def _message(self, tensor: Tensor, source: int, dest: int, tag: int) -> Work:
         pair, sends = (self._ranks[source], self._ranks[dest]), source == self._mine
         dense = _dense(tensor)
-        array, _ = in_place(dense.view(-1))  # only the number of elements must agree: torch's pipelines send [] to [1]
+        array = view(dense.view(-1))  # only the number of elements must agree: torch's pipelines send [] to [1]
         entry = api.entry(
             Kind.SEND,
             array if sends else None,
@@ -445,7 +437,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             process_set=self._members,
             root=pair[0],
             ranks=pair,
-            **about(tensor),
+            dtype=dtype_name(tensor),
         )
         ends: Ends = [] if sends or dense is tensor else [partial(tensor.copy_, dense)]
         return Work(api.submit([entry]), [tensor], _together(ends), self._timeout, source)
@@ -477,10 +469,6 @@ def _check(gathered: Tensor, n: int, parts: Sequence[Tensor], what: str) -> None
                 f"{what}: {n} parts like {list(part.shape)} of {part.dtype} do not make {list(gathered.shape)} of "
                 f"{gathered.dtype}. Give tensors of one dtype whose sizes fit."
             )
-
-
-def _fill(output: Tensor, found: Tensor) -> None:
-    output.copy_(found.view(output.shape))
 
 
 def _together(ends: Ends) -> Callable[[], None] | None:

@@ -12,19 +12,6 @@ import torch.distributed as dist
 
 from workbench.core.messages import ReduceOp
 
-_SAME = (
-    (dist.ReduceOp.SUM, ReduceOp.SUM),
-    (dist.ReduceOp.AVG, ReduceOp.AVERAGE),
-    (dist.ReduceOp.MIN, ReduceOp.MIN),
-    (dist.ReduceOp.MAX, ReduceOp.MAX),
-    (dist.ReduceOp.PRODUCT, ReduceOp.PRODUCT),
-)
-_BITS = (
-    (dist.ReduceOp.BAND, torch.bitwise_and),
-    (dist.ReduceOp.BOR, torch.bitwise_or),
-    (dist.ReduceOp.BXOR, torch.bitwise_xor),
-)
-
 
 @dataclass(frozen=True)
 class Reduction:
@@ -47,21 +34,34 @@ class Reduction:
         return reduce(self.fold, rows.unbind())
 
 
+_SAME = (
+    (dist.ReduceOp.SUM, Reduction(ReduceOp.SUM)),
+    (dist.ReduceOp.AVG, Reduction(ReduceOp.AVERAGE)),
+    (dist.ReduceOp.MIN, Reduction(ReduceOp.MIN)),
+    (dist.ReduceOp.MAX, Reduction(ReduceOp.MAX)),
+    (dist.ReduceOp.PRODUCT, Reduction(ReduceOp.PRODUCT)),
+)
+_PRODUCT = Reduction(None, fold=torch.mul, name=".product")  # of complex numbers
+_BITS = (
+    (dist.ReduceOp.BAND, torch.bitwise_and),
+    (dist.ReduceOp.BOR, torch.bitwise_or),
+    (dist.ReduceOp.BXOR, torch.bitwise_xor),
+)
+
+
 def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     """What torch's ``op`` means. ReduceOps compare by ``==`` and have no hash, so no table finds them.
 
     Raises:
         ValueError: there is no such op, or not for this dtype.
     """
-    for theirs, ours in _SAME:
+    for theirs, same in _SAME:
         if op == theirs:
-            if dtype.is_complex and ours not in (ReduceOp.SUM, ReduceOp.AVERAGE, ReduceOp.PRODUCT):
+            if dtype.is_complex and same.op in (ReduceOp.MIN, ReduceOp.MAX):
                 raise ValueError(
-                    f"reduce: {ours.value} of complex numbers is not defined. Reduce their absolute values."
+                    f"reduce: {same.op.value} of complex numbers is not defined. Reduce their absolute values."
                 )
-            if dtype.is_complex and ours is ReduceOp.PRODUCT:
-                return Reduction(None, fold=torch.mul, name=".product")
-            return Reduction(ours)
+            return _PRODUCT if dtype.is_complex and same.op is ReduceOp.PRODUCT else same
     for theirs, fold in _BITS:
         if op == theirs:
             return Reduction(None, fold=fold, name=f".{fold.__name__}")
