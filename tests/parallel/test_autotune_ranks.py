@@ -23,7 +23,6 @@ from workbench.errors import MismatchError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.runtime.steady import bayes, tuner
-from workbench.simulate.measured.plan import Plan, SendMode
 from workbench.training.gradient_list import GradientList
 
 # Looked for and not imported: that would take each rank a second.
@@ -182,11 +181,11 @@ def test_a_step_abandoned_after_the_job(n: int, restless: Begin) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"sharded": True}, {"overlap_forward": True}, {"plan": Plan(SendMode(bucket_bytes=500), "as the user says")}],
-    ids=["sharded", "overlap_forward", "plan"],
+    [{"sharded": True}, {"overlap_forward": True}],
+    ids=["sharded", "overlap_forward"],
 )
 def test_who_keeps_its_buckets(options: dict[str, Any], n: int, restless: Begin) -> None:
-    """With ZeRO 1 parameters lie in them, with overlap_forward they are on their way, a plan says their size."""
+    """With ZeRO 1 parameters lie in them, with overlap_forward they are on their way."""
     restless()
     pair = Pair(n, **options)
     buckets = []

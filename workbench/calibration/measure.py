@@ -21,7 +21,7 @@ from workbench.calibration.contention import measure_contention
 from workbench.calibration.links import measure_links
 from workbench.job import api
 from workbench.simulate.measured.fit import DOUBT
-from workbench.simulate.measured.prediction import Measured
+from workbench.simulate.measured.prediction import Measured, predict
 from workbench.training.memory import bucket_bytes
 from workbench.training.planned import keep
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import torch
 
     from workbench.calibration.spans import Loss, MakeOptimizer
+
+_TRIED = 20  # steps in each of two ways take so long as a measurement at most
 
 
 def measure(
@@ -44,8 +46,9 @@ def measure(
 
     The job keeps the last result of each ``wire``: for ``DistributedOptimizer(..., plan="auto")``.
 
-    The step is that of a copy of the model, without communication; the model itself is left alone, and so are the
-    random states, of which dropout takes numbers.
+    The step is that of a copy of the model, without communication; where it is short enough, copies are then trained
+    for some steps with it (:mod:`workbench.calibration.trials`). The model itself is left alone, and so are the random
+    states, of which dropout takes numbers.
 
     Args:
         model: PyTorch's; without one, only the links are measured.
@@ -89,7 +92,14 @@ def measure(
     times = api.allreduce(times, "workbench.measure.spans")  # a layer's share of the step, on average
     times *= slowest / times.sum()
     layers = tuple(replace(s, forward_s=float(f), backward_s=float(b)) for s, (f, b) in zip(mine, times, strict=True))
-    return keep(Measured(links, layers, contention, bucket_bytes()))
+    found = Measured(links, layers, contention, bucket_bytes())
+    if _TRIED * predict(found, [api.size()]).rows[0].step_s < seconds and next(model.parameters()).device.type == "cpu":
+        from workbench.calibration.trials import try_ways
+
+        with _random_states_kept():
+            ways = try_ways(model, batch, recording.loss, recording.make, wire, seconds / 4)
+        found = replace(found, steps_s=ways)
+    return keep(found)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ class Recording:
 
     Attributes:
         layers: of each module with parameters of its own, its name and these, in the order of their forward.
+        loss, make: what the loss and the optimizer are made with.
 
     Raises:
         ValueError: no parameter is trained, or a gradient did not come.
@@ -55,13 +56,14 @@ class Recording:
         self._wire = getattr(torch, wire)
         self._bucket = dict[torch.nn.Parameter, tuple[torch.Tensor, torch.Tensor]]()  # a gradient's place, and its cast
         self._model, self._batch = copy.deepcopy(model).train(), batch
-        self._loss: Loss = loss or torch.nn.functional.cross_entropy
+        self.loss: Loss = loss or torch.nn.functional.cross_entropy
         self.layers = dict[str, list[torch.nn.Parameter]]()
         self._forward, self._ready = dict[str, float](), dict[str, float]()
         self._watch()
         if not self.layers:
             raise ValueError(f"No parameter of {type(model).__name__} is trained, so there is nothing to reduce.")
-        self._optimizer = (optimizer or torch.optim.SGD)(self._model.parameters())
+        self.make: MakeOptimizer = optimizer or torch.optim.SGD
+        self._optimizer = self.make(self._model.parameters())
         for _ in range(_WARM):
             self.step()
 
@@ -112,7 +114,7 @@ class Recording:
         begin = _now()
         self._optimizer.zero_grad()
         zeroed = _now()
-        lost = self._loss(self._model(self._batch[0]), self._batch[1])
+        lost = self.loss(self._model(self._batch[0]), self._batch[1])
         turned = _now()
         lost.backward()
         backward_ended = _now()

@@ -10,11 +10,11 @@ import pytest
 from workbench.core.buckets import Bucket, Piece, plan_buckets
 from workbench.errors import LaunchError
 from workbench.simulate.export import chakra
-from workbench.simulate.export.chakra import NodeType, TraceNode, nodes, read_chakra, write_chakra
+from workbench.simulate.export.chakra import NodeType, TraceNode, nodes, write_chakra
 from workbench.simulate.models import parameters, vgg16
 from workbench.simulate.steps import MIB, Overlap, Policy, Result, Span, TimedEvent, simulate, spans
 
-pytest.importorskip("google.protobuf")
+parse_length_prefixed = pytest.importorskip("google.protobuf.proto").parse_length_prefixed
 
 LAYERS = spans(vgg16(), step_s=0.4)
 POLICIES = {
@@ -103,51 +103,14 @@ def test_dependencies_are_acyclic_and_kept(name: str) -> None:
             assert names == ({f"backward {LAYERS[0].name}"} if name == "nothing overlaps" else wanted)
 
 
-def test_traces_of_other_writers_are_read(tmp_path: Path) -> None:
-    """Dependencies that are not packed, a value of another kind (uint64_val = 13), and fields that are not known."""
-    (path := tmp_path / "theirs.et").write_bytes(
-        delimited("0a0130")
-        + delimited("0801", "1807")
-        + delimited("0805", "120178", "1809", "2801", "2805", "52060a016e68ac02", "42030a0176", "f50761626364")
-    )
-    assert read_chakra(path)[1] == TraceNode(5, "x", 9, data_deps=(1, 5), attributes={"n": 300})
-
-
-@pytest.fixture
-def whole(tmp_path: Path) -> Path:
-    """A rank's file."""
-    return write_chakra(tmp_path / "step", simulate(LAYERS, network), LAYERS, ranks=1)[0]
-
-
-def test_it_comes_back(whole: Path) -> None:
-    """From the file."""
-    assert read_chakra(whole) == nodes(simulate(LAYERS, network), LAYERS)
-
-
-def test_a_trace_that_is_cut_off_anywhere_is_refused(whole: Path) -> None:
-    """At every byte: amid a length, amid a node, and between two; the error says so, and what to do."""
-    raw = whole.read_bytes()
-    for end in range(1, len(raw)):
-        whole.write_bytes(raw[:end])
-        with pytest.raises(ValueError, match=r"is cut off.*: .* Write it again"):
-            read_chakra(whole)
-
-
-@pytest.mark.parametrize("raw", [b"", b"\xff" * 20, b"\x02\x0b\x0c", b'{"traceEvents": []}', delimited("1003")])
-def test_something_else_is_no_trace(raw: bytes, tmp_path: Path) -> None:
-    """An empty file, noise, groups, JSON, a file without a node: the file is named."""
-    path = tmp_path / "other.et"
-    path.write_bytes(raw)
-    with pytest.raises(ValueError, match=r"other\.et is cut off, or no Chakra trace"):
-        read_chakra(path)
-
-
-def test_a_dependency_on_nothing_is_refused(tmp_path: Path) -> None:
-    """The node and what it wants are named."""
-    path = tmp_path / "hole.et"
-    path.write_bytes(delimited("0a0130") + delimited("0803", "120373756d", "2a0101"))
-    with pytest.raises(ValueError, match=r"node 3 \(sum\) depends on \[1\]"):
-        read_chakra(path)
+def test_it_comes_back(tmp_path: Path) -> None:
+    """From the file, by protobuf: how many nodes there are, and each of them."""
+    made, classes = nodes(simulate(LAYERS, network), LAYERS), chakra._classes()
+    with write_chakra(tmp_path / "step", simulate(LAYERS, network), LAYERS, ranks=1)[0].open("rb") as file:
+        assert parse_length_prefixed(classes["GlobalMetadata"], file).attr[0].int64_val == len(made)
+        assert list(iter(lambda: parse_length_prefixed(classes["Node"], file), None)) == [
+            chakra._message(classes["Node"], node) for node in made
+        ]
 
 
 def test_without_protobuf_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ A reduction depends on the backward of its layers; with ``Overlap.NOTHING``, on 
 other links moves what the network does, and keeps what must come first. What it cannot move is which layers travel
 together: that was planned here. No replay has been tried yet.
 
-Files are written and read by the package protobuf, with the part of the schema that stands here.
+Files are written by the package protobuf, with the part of the schema that stands here.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def write_chakra(
     made, classes, raw = nodes(result, layers, policy), _classes(), io.BytesIO()
     from google.protobuf import proto
 
-    # With the number of nodes, so that a file that ends between two of them is known to be cut.
+    # With the number of nodes, so that a reader knows of a file that is cut between two of them.
     head = classes["GlobalMetadata"](version=VERSION, attr=[_attribute("nodes", len(made))])
     for message in [head, *(_message(classes["Node"], node) for node in made)]:
         proto.serialize_length_prefixed(message, raw)
@@ -223,51 +223,3 @@ def _message(kind: Any, node: TraceNode) -> Any:
 def _attribute(name: str, value: Value) -> dict[str, Value]:
     kinds = {bool: "bool_val", int: "int64_val", float: "double_val", str: "string_val", bytes: "bytes_val"}
     return {"name": name, kinds[type(value)]: value}
-
-
-def read_chakra(path: str | Path) -> list[TraceNode]:
-    """Read a rank's file, of any writer; what the schema has beyond a :class:`TraceNode` is passed over.
-
-    Raises:
-        LaunchError: protobuf is not installed.
-        OSError: it cannot be read.
-        ValueError: it is cut off, is something else, or a node depends on one that is not there.
-    """
-    raw, classes = io.BytesIO(Path(path).read_bytes()), _classes()
-    from google.protobuf.message import DecodeError
-    from google.protobuf.proto import parse_length_prefixed  # None at the end of the file
-
-    try:
-        head = parse_length_prefixed(classes["GlobalMetadata"], raw)
-        found = [_node(each) for each in iter(lambda: parse_length_prefixed(classes["Node"], raw), None)]
-    except (DecodeError, ValueError, EOFError) as error:
-        raise ValueError(f"{path} is cut off, or no Chakra trace: {error}. Write it again.") from None
-    if head is None or not found:
-        raise ValueError(f"{path} is cut off, or no Chakra trace: it has no node. Write it again.")
-    count = _attributes(head).get("nodes", len(found))
-    if count != len(found):
-        raise ValueError(f"{path} is cut off: it has {len(found)} of {count!r} nodes. Write it again.")
-    known = {node.id for node in found}
-    for node in found:
-        missing = {*node.ctrl_deps, *node.data_deps} - known
-        if missing:
-            raise ValueError(f"{path}: node {node.id} ({node.name}) depends on {sorted(missing)}, not in the file.")
-    return found
-
-
-def _node(message: Any) -> TraceNode:
-    return TraceNode(
-        message.id,
-        message.name,
-        message.type,
-        tuple(message.ctrl_deps),
-        tuple(message.data_deps),
-        message.start_time_micros,
-        message.duration_micros,
-        _attributes(message),
-    )
-
-
-def _attributes(message: Any) -> dict[str, Value]:
-    """By name, those with a value of a kind that is known here."""
-    return {each.name: getattr(each, kind) for each in message.attr if (kind := each.WhichOneof("value"))}

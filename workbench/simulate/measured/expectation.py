@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from workbench.errors import LaunchError, WorkbenchError
 from workbench.simulate.delays import Negotiation
@@ -12,33 +11,8 @@ from workbench.simulate.measured.prediction import Measured, predict
 from workbench.simulate.steps import Policy
 
 
-class Choice(Protocol):
-    """What the tuner chooses; see :class:`workbench.runtime.steady.tuner.Choice`."""
-
-    @property
-    def fusion_threshold_bytes(self) -> int:
-        """How much is fused at most."""
-
-    @property
-    def fusion_window_s(self) -> float:
-        """How long is waited for more."""
-
-    @property
-    def bucket_bytes(self) -> int:
-        """How large a bucket of gradients may be."""
-
-
-@dataclass(frozen=True)
-class _First:
-    """A choice to try the file with."""
-
-    fusion_threshold_bytes: int = 64 << 20
-    fusion_window_s: float = 0.001
-    bucket_bytes: int = 16 << 20
-
-
-def expectation(path: str, ranks: int, hosts: int) -> Callable[[Choice], float]:
-    """A function: choice → bytes reduced per second.
+def expectation(path: str, ranks: int, hosts: int) -> Callable[[Any], float]:
+    """A function: a :class:`~workbench.runtime.steady.tuner.Choice` → bytes reduced per second.
 
     Args:
         path: of a file of :meth:`~workbench.simulate.measured.prediction.Measured.save`, measured with a model.
@@ -48,17 +22,17 @@ def expectation(path: str, ranks: int, hosts: int) -> Callable[[Choice], float]:
         LaunchError: the file cannot be read, or does not say what the job needs.
     """
     try:
-        rate = rates(Measured.load(path), ranks, hosts)
-        rate(_First())
+        measured = Measured.load(path)
+        predict(measured, [ranks], hosts)
     except (OSError, WorkbenchError, ValueError) as error:
         raise LaunchError(
             f"WORKBENCH_AUTOTUNE_START={path!r} cannot be used on rank 0: {error} "
             "Name a file that workbench.measure(model, batch).save(path) has written, or unset the variable."
         ) from None
-    return rate
+    return rates(measured, ranks, hosts)
 
 
-def rates(measured: Measured, ranks: int, hosts: int) -> Callable[[Choice], float]:
+def rates(measured: Measured, ranks: int, hosts: int) -> Callable[[Any], float]:
     """As :func:`expectation`, of a measurement.
 
     Example:
@@ -74,7 +48,7 @@ def rates(measured: Measured, ranks: int, hosts: int) -> Callable[[Choice], floa
     links, value_bytes = measured.links, 4 if measured.links.wire == "float32" else 2
     nbytes = value_bytes * sum(layer.values for layer in measured.layers)
 
-    def rate(choice: Choice) -> float:
+    def rate(choice: Any) -> float:
         star = Negotiation(latency_s=links.announce_s / 2, window_s=choice.fusion_window_s)
         buckets = choice.bucket_bytes if measured.bucket_bytes else 0
         policy = Policy(

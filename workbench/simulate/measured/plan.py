@@ -1,7 +1,8 @@
 """Which way of sending gradients is the quickest, from what ``measure()`` has found: for ``plan="auto"``.
 
-Each way is simulated as the runtime does it. A prediction has an error, so another way than the plain one is chosen
-only if it is predicted to be quicker by more than that. The errors are those of trainings that were held out:
+Where steps are short enough, ``measure()`` has tried each way; what differs by less than a twentieth is the same.
+Otherwise each way is simulated as the runtime does it. A prediction has an error, so another way than the plain one is
+chosen only if it is predicted to be quicker by more than that. The errors are those of trainings that were held out:
 
 ====================  =====  ==========================================================================================
 way                   error  source
@@ -9,7 +10,6 @@ way                   error  source
 ``compression``       6 %    ``benchmarks/results/prediction.json``: median of 24 trainings with float16
 ``overlap_forward``   11 %   ``benchmarks/results/plan.json``: the worst of 10 trainings, by the times of the plain way
 both                  17 %   the sum of the two
-buckets of a size     26 %   never held out; the worst of 24 trainings as they are, in ``prediction.json``
 ====================  =====  ==========================================================================================
 """
 
@@ -23,11 +23,12 @@ from workbench.errors import WorkbenchError
 from workbench.simulate.measured.prediction import Measured, predict
 from workbench.simulate.steps import MIB, Overlap, Policy
 
-ERRORS = {"compression": 0.06, "overlap_forward": 0.11, "both": 0.17, "buckets": 0.26}
+ERRORS = {"compression": 0.06, "overlap_forward": 0.11, "both": 0.17}
+TRIED = 0.02
+"""What the medians of two equal trainings differ by."""
 COMPRESSIONS = {"fp16": "float16", "bf16": "bfloat16"}
 """By its name, the dtype on the wire."""
 _PLAIN = "as it is"
-_SIZES = (4 * MIB, 64 * MIB)
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,13 @@ class SendMode:
         name: of it.
         compression: ``none``, or a name of :data:`COMPRESSIONS`.
         overlap_forward: as the DistributedOptimizer's argument.
-        bucket_bytes: of a bucket of gradients; None: as the job is set.
-        step_s: predicted; 0 where nothing was.
+        step_s: tried or predicted; 0 where nothing was.
         error: how much shorter than the plain way's it has to be.
     """
 
     name: str = _PLAIN
     compression: str = "none"
     overlap_forward: bool = False
-    bucket_bytes: int | None = None
     step_s: float = 0.0
     error: float = 0.0
 
@@ -101,7 +100,7 @@ def choose(
         >>> plan.way.overlap_forward, plan.way.compression
         (True, 'none')
         >>> print(plan.why.partition(",")[0])
-        overlap_forward: 290.1 ms a step are predicted instead of 480.1 ms
+        overlap_forward: 290.1 ms a step instead of 480.1 ms
     """
     _check(measured, shorter)
     plain, *others = _ways(measured, shorter, not cannot_defer, piece_bytes)
@@ -141,37 +140,39 @@ def _ranks(measured: Measured) -> int:
 def _ways(measured: Measured, shorter: Measured | None, defer: bool, piece_bytes: int) -> Iterator[SendMode]:
     """The plain one first."""
 
-    def step_s(found: Measured, policy: Policy | None = None) -> float:
-        return predict(found, [_ranks(found)], policy=policy).rows[0].step_s
+    def way(name: str, compression: str, later: bool, policy: Policy | None, error: str) -> SendMode:
+        found = shorter if shorter and compression != "none" else measured
+        if tried:
+            return SendMode(name, compression, later, found.steps_s[later], TRIED)
+        seconds = predict(found, [_ranks(found)], policy=policy).rows[0].step_s
+        return SendMode(name, compression, later, seconds, ERRORS[error])
 
-    announce_s, size = measured.links.announce_s, measured.bucket_bytes
-    yield SendMode(step_s=step_s(measured))
-    for nbytes in [each for each in _SIZES if size and each != size]:
-        seconds = step_s(measured, Policy(bucket_bytes=nbytes, announce_s=announce_s))
-        yield SendMode(f"buckets of {nbytes // MIB} MiB", "none", False, nbytes, seconds, ERRORS["buckets"])
+    tried = bool(measured.steps_s and (not shorter or shorter.steps_s))
+    size = measured.bucket_bytes
     deferred = Policy(
         Overlap.FORWARD, fusion_bytes=0, bucket_bytes=min(size, piece_bytes or size), priority=True,
-        piece_bytes=piece_bytes, announce_s=announce_s,
+        piece_bytes=piece_bytes, announce_s=measured.links.announce_s,
     )  # fmt: skip
-    defer = defer and size > 0  # without buckets nothing is deferred
+    defer = defer and size > 0 and not (tried and len(measured.steps_s) < 2)  # without buckets nothing is deferred
+    yield replace(way(_PLAIN, "none", False, None, "compression"), error=0.0)
     if defer:
-        yield SendMode("overlap_forward", "none", True, None, step_s(measured, deferred), ERRORS["overlap_forward"])
+        yield way("overlap_forward", "none", True, deferred, "overlap_forward")
     if shorter:
         name = next(name for name, dtype in COMPRESSIONS.items() if dtype == shorter.links.wire)
-        yield SendMode(f"compression {name}", name, False, None, step_s(shorter), ERRORS["compression"])
+        yield way(f"compression {name}", name, False, None, "compression")
         if defer:
-            seconds = step_s(shorter, replace(deferred, value_bytes=2))
-            yield SendMode(f"overlap_forward, compression {name}", name, True, None, seconds, ERRORS["both"])
+            yield way(f"overlap_forward, compression {name}", name, True, replace(deferred, value_bytes=2), "both")
 
 
 def _why(best: SendMode, plain: SendMode, others: list[SendMode]) -> str:
+    source = "tried" if others and others[0].error == TRIED else "predicted"
     if best is plain:
         nearest = min(others, key=lambda way: way.step_s, default=plain)
-        rest = f" The quickest, {nearest.name}, is predicted to take {_ms(nearest)} instead of {_ms(plain)}."
-        return f"As it is: no other way is quicker by more than the error of its prediction.{rest if others else ''}"
+        rest = f" The quickest, {nearest.name}, takes {_ms(nearest)} instead of {_ms(plain)}, as {source}."
+        return f"As it is: no other way is quicker by more than the error.{rest if others else ''}"
     return (
-        f"{best.name}: {_ms(best)} a step are predicted instead of {_ms(plain)}, which is "
-        f"{1 - best.step_s / plain.step_s:.0%} less; the error of this prediction is {best.error:.0%}."
+        f"{best.name}: {_ms(best)} a step instead of {_ms(plain)}, as {source}, which is "
+        f"{1 - best.step_s / plain.step_s:.0%} less; the error is {best.error:.0%}."
     )
 
 

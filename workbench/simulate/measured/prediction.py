@@ -39,6 +39,7 @@ class Measured:
         contention: computing and reducing at the same time.
         bucket_bytes: of the job.
         machines: each rank's, by its host name; empty where it is not known.
+        steps_s: of trainings that were tried on these ranks: as it is, and with ``overlap_forward``; empty where not.
     """
 
     links: Links
@@ -46,6 +47,7 @@ class Measured:
     contention: Contention = field(default_factory=Contention)
     bucket_bytes: int = 16 << 20
     machines: tuple[str, ...] = ()
+    steps_s: tuple[float, ...] = ()
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -70,10 +72,8 @@ class Measured:
         links = found["links"]
         ways = {name: _fit(links[name]) if links[name] else None for name in ("inside", "between")}
         layers = tuple(Span(**layer) for layer in found["layers"])
-        machines = tuple(found.get("machines", ()))
-        return Measured(
-            Links(**links | ways), layers, Contention(**found["contention"]), found["bucket_bytes"], machines
-        )
+        lists = (tuple(found.get(name, ())) for name in ("machines", "steps_s"))
+        return Measured(Links(**links | ways), layers, Contention(**found["contention"]), found["bucket_bytes"], *lists)
 
     def __str__(self) -> str:
         if not self.layers:

@@ -41,7 +41,6 @@ _SAME = (
     (dist.ReduceOp.MAX, Reduction(ReduceOp.MAX)),
     (dist.ReduceOp.PRODUCT, Reduction(ReduceOp.PRODUCT)),
 )
-_PRODUCT = Reduction(None, fold=torch.mul, name=".product")  # of complex numbers
 _BITS = (
     (dist.ReduceOp.BAND, torch.bitwise_and),
     (dist.ReduceOp.BOR, torch.bitwise_or),
@@ -61,7 +60,9 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
                 raise ValueError(
                     f"reduce: {same.op.value} of complex numbers is not defined. Reduce their absolute values."
                 )
-            return _PRODUCT if dtype.is_complex and same.op is ReduceOp.PRODUCT else same
+            if dtype.is_complex and same.op is ReduceOp.PRODUCT:
+                return Reduction(None, fold=torch.mul, name=".product")
+            return same
     for theirs, fold in _BITS:
         if op == theirs:
             return Reduction(None, fold=fold, name=f".{fold.__name__}")

@@ -18,7 +18,7 @@ from workbench.torch.compiled import not_traced
 from workbench.torch.gradients.bucket import GradBucket
 from workbench.torch.gradients.grads import Grads
 from workbench.torch.tensors import fits_a_bucket
-from workbench.training.memory import BucketLimit, bucket_bytes
+from workbench.training.memory import BucketLimit
 
 TOO_MANY_PASSES = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -160,11 +160,11 @@ class DenseGradients:
 
     def _limit_bytes(self) -> int:
         """How large a bucket may be; 0: there are none."""
-        return self._limit() if self.grads.bucket_bytes is None else bucket_bytes(self.grads.bucket_bytes)
+        return self._limit()
 
     def _learn(self, handles: Iterable[Handle]) -> None:
         """A step has ended well on all ranks: the size of buckets may have been tuned since the last one."""
-        if self.grads.bucket_bytes is None and self.grads.may_have_buckets:
+        if self.grads.may_have_buckets:
             self._limit.update_from(handles)
 
     def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:

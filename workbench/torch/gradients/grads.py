@@ -99,7 +99,6 @@ class Grads:
         steps: how many the optimizer has made.
         sparse: what is gathered.
         by_name: what has no bucket.
-        bucket_bytes: how large a bucket may be; None: as the job is set.
         planned_bytes: how large one was allowed to be when they were planned.
     """
 
@@ -128,7 +127,6 @@ class Grads:
         self.by_name = GradsByName(params, compression, sparse_as_dense, self._fields, self.order)
         self.groups = {name: tuple(group) for group in groups for name in group}
         self.buckets: dict[str, GradBucket] = {}
-        self.bucket_bytes: int | None = None
         self.planned_bytes = 0
         self.steps = StepCount()
         self._allreduce = Allreduce(self._fields, self.order)

@@ -81,7 +81,7 @@ class DistributedOptimizer(Wrapping):
             (see ``deferred.py``), and gradients that the next forward pass needs first overtake the rest on their way.
             Clear gradients with this object's ``zero_grad()``: the model's looks at all. A reduction that fails raises
             where the parameter is looked at. Under torch.compile the model then runs as it is written.
-        plan: ``"auto"``: choose ``overlap_forward`` and the size of buckets by what ``workbench.measure(model, batch)``
+        plan: ``"auto"``: choose ``overlap_forward`` or not, by what ``workbench.measure(model, batch)``
             has found in this job; sums stay the same but for the order of their terms. ``"auto, fp16"`` and
             ``"auto, bf16"`` may choose that compression, too, which rounds; they need a measurement with ``wire=`` as
             well. Also a measurement, the path of a saved one, or a
@@ -166,7 +166,6 @@ class DistributedOptimizer(Wrapping):
             chosen,
             backward_passes_per_step,
         )
-        grads.bucket_bytes = planned.way.bucket_bytes if planned else None
         if overlap_forward:
             others = bool(sharded or chosen) or not grads.may_have_buckets
             check_deferrable(optimizer, params.values(), op, others)
@@ -177,7 +176,7 @@ class DistributedOptimizer(Wrapping):
 
     @property
     def plan(self) -> Plan | None:
-        """What was chosen with ``plan=``, with the predicted step of each way; None without it."""
+        """What was chosen with ``plan=``, with each way's step as tried or predicted; None without it."""
         return self._distributed.plan
 
     def __getattr__(self, name: str) -> Any:
