@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from workbench.calibration.spans import Loss, MakeOptimizer
 
-_TRIED = 20  # steps in each of two ways take so long as a measurement at most
+_TRIED = 6  # steps take so long as a measurement at most: a trial makes five of them, in each of two ways
 
 
 def measure(

@@ -31,7 +31,7 @@ def try_ways(
     Args:
         model, batch, loss, optimizer: as for :func:`workbench.measure`.
         wire: dtype of the gradients on the wire.
-        seconds: how long, about; longer if three steps of each take longer.
+        seconds: how long, about; at least five steps of each, and eleven of short ones.
 
     Returns:
         How long a step takes with either, the median of the slowest rank's; with the first alone where updates cannot
@@ -51,7 +51,7 @@ def try_ways(
     first = max(each(2)[-1] for each in steps)  # the first step plans the buckets
     slowest = float(api.allreduce(np.array([first]), "workbench.measure.tried", op=api.Max)[0])
     number = int(np.clip(seconds / (len(steps) * _TURNS * slowest), 2, _MOST))
-    turns = [[each(1 + number)[1:] for each in steps] for _ in range(_TURNS)]
+    turns = [[each(1 + number)[1:] for each in steps] for _ in range(_TURNS if 4 * slowest < seconds else 1)]
     times = api.allreduce(np.array(turns), "workbench.measure.tried.steps", op=api.Max)
     return tuple(float(each) for each in np.median(times, axis=(0, 2)))
 
