@@ -97,6 +97,7 @@ def one_size(comm: MPI.Intracomm, nbytes: int, rounds: int, repeats: int, plane:
             array.fill(1.0)
 
     runs = {name: peer.run for name, peer in every.items()}
+    peers.first_calls(comm, runs)
     seconds = peers.in_turns(comm, runs, rounds, repeats, write_anew)
     return {"title": title(nbytes), "seconds": seconds, "bytes": nbytes, "images": 0}
 

@@ -35,6 +35,7 @@ else:
 
 dist: Any = torch.distributed  # most of it is not typed
 GLOO_TIMEOUT_S = 60.0
+_FIRST = 10
 _TURN_S = 120.0  # a model is compiled in it
 NOT_HERE = "not importable here"
 STAND_IN = "stand-in for Horovod"
@@ -132,6 +133,13 @@ def available() -> int:
     import psutil  # in Horovod's environment there may be none
 
     return int(psutil.virtual_memory().available)
+
+
+def first_calls(comm: MPI.Intracomm, runs: Mapping[str, Callable[[], object]]) -> None:
+    """A training makes thousands: what the first ones cost, such as the trials of several ways, is not counted."""
+    for _ in range(_FIRST):
+        for run in runs.values():
+            timed(comm, run)
 
 
 def in_turns(

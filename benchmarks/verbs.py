@@ -50,6 +50,7 @@ def measure(comm: MPI.Intracomm, name: str, nbytes: int, args: argparse.Namespac
             raise ArithmeticError(f"{peer}: {name} of {nbytes} bytes is wrong on rank {comm.rank}.")
     runs = {peer: lambda run=run: run(tensor) for peer, run in every.items()}
     repeats = max(1, min(args.repeats, (16 << 20) // nbytes))
+    peers.first_calls(comm, runs)
     seconds = peers.in_turns(comm, runs, args.rounds, repeats, lambda: None)
     return {"title": f"{name}, {title(nbytes)}", "seconds": seconds, "bytes": nbytes, "images": 0}
 

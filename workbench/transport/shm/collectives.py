@@ -17,8 +17,8 @@ collectives.
 
 from __future__ import annotations
 
-import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,7 +40,7 @@ _LEAST_BYTES = 8 << 10  # of an array, in the mean over a batch; smaller ones ar
 class Fastest:
     """Of several ways to do the same, the one that is fastest here: the first calls try each, then the best one stays.
 
-    A call's time is that of the slowest rank, so all ranks choose alike. The bits are the same in each way.
+    Each power of two of bytes has its own. A call's time is that of the slowest rank, so all choose alike.
 
     Args:
         node, members: the ranks.
@@ -50,20 +50,19 @@ class Fastest:
         clock: in nanoseconds.
     """
 
-    def __init__(self, node: Node, members: Sequence[int], ways: Sequence[Callable[..., object]]) -> None:
+    def __init__(self, node: Node, members: Sequence[int], ways: Sequence[Callable[..., None]]) -> None:
         self._node, self._members, self._ways = node, members, ways
-        self._best, self._calls, self.clock = [sys.maxsize] * len(ways), 0, time.perf_counter_ns
+        self._tried, self.clock = defaultdict[int, list[int]](list), time.perf_counter_ns  # times, of each way in turn
 
     def __call__(self, nbytes: int, *args: Any) -> None:
         """Do it, to so many bytes."""
-        if self._calls >= _TRIES * len(self._ways):
-            self._ways[self._best.index(min(self._best))](*args)
-            return
-        number, begun = self._calls % len(self._ways), self.clock()
-        self._ways[number](*args)
+        tried, ways = self._tried[nbytes.bit_length()], self._ways
+        if len(tried) >= _TRIES * len(ways):
+            return ways[tried.index(min(tried)) % len(ways)](*args)
+        begun = self.clock()
+        ways[len(tried) % len(ways)](*args)
         took = (self.clock() - begun << 20) // nbytes
-        self._best[number] = min(self._best[number], max(self._node.exchange(self._members, took)))
-        self._calls += 1
+        tried.append(max(self._node.exchange(self._members, took)))
 
 
 class ShmCollectives:
@@ -85,7 +84,8 @@ class ShmCollectives:
         self._cross = CrossMemory(node, members) if node.pids else None
         self._stage = Staged(node, members, stages)
         if cross := self._cross:
-            self._reduce = Fastest(node, members, [cross.allreduce, self._staged])
+            long = CrossMemory(node, members, blocks_bytes=2 << 20)  # where the second cache is large
+            self._reduce = Fastest(node, members, [cross.allreduce, long.allreduce, self._staged])
             self._gather = Fastest(node, members, [cross.allgather, self._gather_staged])
             self._copy = Fastest(node, members, [cross.broadcast, self._copy_staged])
 

@@ -27,12 +27,13 @@ class CrossMemory:
     Args:
         node: all ranks of the machine.
         members: those that take part, by their number in ``node``.
+        blocks_bytes: a block of each rank; together they stay in the cache.
     """
 
-    def __init__(self, node: Node, members: Sequence[int]) -> None:
+    def __init__(self, node: Node, members: Sequence[int], blocks_bytes: int = 512 << 10) -> None:
         self._node, self._members = node, members
         self._rank, self._size = members.index(node.rank), len(members)
-        self._block_bytes = max(32 << 10, (512 << 10) // self._size)  # as many as there are ranks stay in the cache
+        self._block_bytes = max(32 << 10, blocks_bytes // self._size)
         self._scratch = np.empty(self._size * self._block_bytes, np.uint8)
 
     def allreduce(self, array: Array, reduction: Reduction, source: Array) -> None:
