@@ -42,7 +42,7 @@ def environment(folder: Path, horovod: str, mpirun: str, *hidden: str) -> dict[s
     (folder / "lib" / "horovod" / "torch.py").write_text(horovod)
     for name in hidden:
         (folder / "lib" / f"{name}.py").write_text("raise ImportError('not in this environment')\n")
-    path = f"{folder / 'lib'}" + ("" if "workbench" in hidden else f":{ROOT}")
+    path = f"{folder / 'lib'}" + (" TORCH_DEVICE_BACKEND_AUTOLOAD=0" if "workbench" in hidden else f":{ROOT}")
     for name, text in (("python", f'PYTHONPATH={path} exec {sys.executable} "$@"'), ("mpirun", mpirun)):
         script = folder / "bin" / name
         script.write_text(f"#!/bin/sh\n{text}\n")
