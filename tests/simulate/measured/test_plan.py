@@ -14,7 +14,7 @@ import pytest
 from workbench.errors import WorkbenchError
 from workbench.simulate.measured.fit import Constant, Fit
 from workbench.simulate.measured.links import Links
-from workbench.simulate.measured.plan import ERRORS, Plan, choose
+from workbench.simulate.measured.plan import ERRORS, TRIED, Plan, choose
 from workbench.simulate.measured.prediction import Measured
 from workbench.simulate.steps import Span
 
@@ -60,14 +60,13 @@ def test_the_errors_are_those_that_were_found() -> None:
 
 
 def test_of_all_four_ways_the_chosen_one_costs_little_more_than_the_best() -> None:
-    """In 10 trainings between two hosts, by the steps that were measured."""
-    late = {}
+    """In 10 trainings between two hosts, by the steps that were measured; eight were tried before, two predicted."""
     for row in PLANNED:
-        said, found = row["predicted_s"], {way: median(row["step_s"][way]) for way in KINDS}
-        chosen = min(KINDS, key=lambda way: said[way] / (1 - ERRORS.get(KINDS[way], 0.0)))
-        if found[chosen] > 1.05 * min(found.values()):
-            late[row["rate"], row["model"]] = chosen
-    assert late == {("1gbit", "cnn"): "compression fp16", ("10gbit", "cnn"): "as it is"}
+        tried, found = row["tried_s"], {way: median(row["step_s"][way]) for way in KINDS}
+        errors = dict.fromkeys(ERRORS, TRIED) if tried else ERRORS
+        said = tried or row["predicted_s"]
+        chosen = min(KINDS, key=lambda way: said[way] / (1 - errors.get(KINDS[way], 0.0)))
+        assert found[chosen] < 1.05 * min(found.values()), (row["rate"], row["model"], chosen)
 
 
 def link(per_byte_s: float, wire: str = "float32") -> Measured:
