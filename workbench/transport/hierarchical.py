@@ -148,11 +148,9 @@ class HierarchicalCollectives:
         """From the root's machine to the next, and so on."""
         if array.nbytes < self._least_bytes:
             return self._flat.broadcast(array, root, source)
-        if source is not None:
-            array[...] = source
         here, machines = self._machines.here, self._machines
         hop = (machines.number - machines.of(root)) % len(machines.leaders)
-        return self._levels.broadcast(array, here.index(root) if root in here else -1, hop)
+        return self._levels.broadcast(array, here.index(root) if root in here else -1, hop, source)
 
     def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
         """Each machine's part is put together there, and goes round the ring of machines."""

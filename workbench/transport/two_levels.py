@@ -73,15 +73,16 @@ class TwoLevelCollectives:
         """
         return _Allreduce(self, array, reduction, offsets, source).run()
 
-    def broadcast(self, array: Array, root: int, hop: int) -> Traffic:
-        """Copy from the root's machine to all ranks of all machines, in place.
+    def broadcast(self, array: Array, root: int, hop: int, source: Array | None = None) -> Traffic:
+        """Copy from the root's machine to all ranks of all machines.
 
         Args:
             array: one-dimensional and contiguous.
             root: its number on this machine; -1 if it is on another.
             hop: this machine's place in the chain that begins at the root's.
+            source: as :meth:`workbench.core.backend.base.Collectives.broadcast`.
         """
-        return _Broadcast(self, array, root, hop).run()
+        return _Broadcast(self, array, root, hop, source).run()
 
     def segments(self, array: Array) -> list[Array]:
         """Cut it; all but the last are of the same length."""
@@ -186,9 +187,10 @@ class _Allreduce(_Steps):
 class _Broadcast(_Steps):
     """See :meth:`TwoLevelCollectives.broadcast`."""
 
-    def __init__(self, levels: TwoLevelCollectives, array: Array, root: int, hop: int) -> None:
+    def __init__(self, levels: TwoLevelCollectives, array: Array, root: int, hop: int, source: Array | None) -> None:
         super().__init__(levels, array)
-        self._root, self._hop = root, hop
+        self._given = self.segments if source is None else levels.segments(source)
+        self._root, self._hop, self._has_it = root, hop, self.rank == root and source is None
         self._waits: dict[int, Callable[[], None]] = {}
         self.ticks = 2 * self.lag + 1
 
@@ -196,7 +198,7 @@ class _Broadcast(_Steps):
         """To the slot, from the root or from the machine before; on to the next one, and to the arrays."""
         link = self.levels.link
         if age == 0 and self.rank == self._root:
-            self.slot(k)[...] = self.segments[k]
+            self.slot(k)[...] = self._given[k]
         elif age == 0 and link and self._hop:
             self._begin(link, k, None, self.slot(k))
         if age == self.lag and link:
@@ -204,7 +206,7 @@ class _Broadcast(_Steps):
             if self._hop < link.size - 1:
                 self._begin(link, k, self.slot(k), None)
                 self.traffic.sent(self.slot(k))
-        if age == self.lag + 1 and self.rank != self._root:
+        if age == self.lag + 1 and not self._has_it:
             self.segments[k][...] = self.slot(k)
         if age == 2 * self.lag and link:
             self._end(k)
