@@ -85,7 +85,7 @@ def test_the_figures_are_those_of_the_results() -> None:
     small = [each for size in ("4 KiB", "1 MiB") for each in ms(size, "MPI.Allreduce", "workbench in place")]
     says = (
         "64 MiB on two ranks take {} ms in memory of the workbench, and {} in any tensor; MPI's allreduce takes {}, "
-        "Horovod's {}, Gloo's {}. MPI is faster at 4 KiB ({:.3f} ms, here {}) and at 1 MiB ({}, here {})"
+        "Horovod's {}, Gloo's {}. MPI is faster at 4 KiB ({:.3f} ms, here {}); 1 MiB take it {} ms, here {}"
     )
     assert says.format(*large, float(small[0]), *small[1:]) in ONE_LINE
 
