@@ -210,8 +210,8 @@ def _tooltip(span: PhaseSpan, bar: Bar, noun: str) -> str:
     what = caption(span, bar, noun) + (f" ({bar.activity})" if span.phase == "reduce" else "")
     more = len(bar.names) - _NAMED
     names = ", ".join(bar.names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    of = "" if bar.kind in ("send", "receive") else "of "
-    lines = [f"{what}: {duration(span.end - span.begin)}", f"{bar.kind} {of}{names}", size(bar.nbytes)]
+    of, data = "" if bar.kind in ("send", "receive") else "of ", size(bar.nbytes) if bar.nbytes else "no data"
+    lines = [f"{what}: {duration(span.end - span.begin)}", f"{bar.kind} {of}{names}", data]
     return "\n".join(lines + ([f"ended with {bar.error}"] if bar.error else []))
 
 

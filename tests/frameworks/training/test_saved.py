@@ -82,6 +82,7 @@ def without_workbench(folder: Path, *scripts: str) -> dict[str, Any]:
     """Run the scripts in the folder, in a process that cannot import the workbench; what they made."""
     ours = ("PMI", "PYTHON", "HYD", "MPI", "WORKBENCH", "PYTEST")
     env = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
+    env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # torch would look for the one that is installed here
     text = "\n".join([_WITHOUT, *scripts, 'np.savez("made.npz", **made)'])
     done = subprocess.run([sys.executable, "-I", "-c", text], cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
