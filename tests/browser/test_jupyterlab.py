@@ -20,6 +20,7 @@ import nbformat
 import pytest
 from labs import QUICKSTART, RING, RING_EXERCISES, Lab, Notebook, choose_theme, in_browser, needs_make, visible
 from other_user import SECRET, as_nobody, heard, listening
+from running import eventually
 from thorough import once_more
 
 from workbench.course import progress_file
@@ -182,7 +183,7 @@ def test_a_copy_is_reset_and_the_old_one_kept(lab: Lab, page: Any) -> None:
     (lab.checkout / "my" / RING).unlink()  # comes back when its lesson is opened
     ring.get_by_role("button", name="03 Ring allreduce", exact=True).click()
     page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
-    assert (lab.checkout / "my" / RING).exists()
+    assert eventually((lab.checkout / "my" / RING).exists)
 
 
 @pytest.mark.thorough
