@@ -11,6 +11,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -103,12 +104,14 @@ def test_bits(n: int) -> None:
 
 
 def test_sparse(n: int) -> None:
-    """Values of one place add up, and each rank has its own number of them."""
+    """Values of one place add up, and each rank has its own number of them. Nothing else is done to them."""
     rank = hvd.rank()
     places = torch.arange(rank + 1).unsqueeze(0)
     tensor = torch.sparse_coo_tensor(places, torch.ones(rank + 1), (n,), check_invariants=True)
     dist.all_reduce(tensor)
     same(tensor.to_dense(), [float(n - i) for i in range(n)])
+    with pytest.raises(ValueError, match="SUM and AVG alone"):
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
 
 
 def test_gathered(n: int) -> None:
@@ -152,8 +155,9 @@ def test_exchanged(n: int) -> None:
     """By equal rows, to other memory, with gaps, and the same; by unequal rows, and by lists of tensors."""
     rank = hvd.rank()
     for width in (1, 1 << 19):
-        given = (torch.arange(float(n)) + 10 * rank).repeat_interleave(width)
-        for out in (torch.empty(n * width), torch.empty(n * width, 2)[:, 0], given):
+        memory = np.zeros(n * width + 1, np.float32)  # of two tensors, a number apart
+        given = torch.from_numpy(memory[1:]).copy_((torch.arange(float(n)) + 10 * rank).repeat_interleave(width))
+        for out in (torch.empty(n * width), torch.empty(n * width, 2)[:, 0], torch.from_numpy(memory[:-1])):
             dist.all_to_all_single(out, given)
             same(out.view(n, width).t()[-1], [10.0 * other + rank for other in range(n)])
     rows, got = torch.full((sum(range(1, n + 1)), 2), float(rank)), torch.empty(n * (rank + 1), 2)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ import numpy as np
 from workbench.calibration.contention import measure_contention
 from workbench.calibration.links import measure_links
 from workbench.job import api
+from workbench.job.context import HOLDER
+from workbench.job.report import StepTimes
 from workbench.simulate.measured.fit import DOUBT
 from workbench.simulate.measured.prediction import Measured, predict
 from workbench.training.memory import bucket_bytes
@@ -55,7 +58,7 @@ def measure(
         batch: (inputs, targets) of one step of this rank.
         loss: of the output and the targets; cross entropy if None.
         optimizer: makes one from the parameters; SGD if None.
-        seconds: how long, about.
+        seconds: how long, about; the trial takes besides 10 steps at least, 22 of short ones.
         doubt: how much of the links' times is allowed, see :class:`~workbench.simulate.measured.fit.Fit`.
         wire: dtype of the gradients on the wire: float16 or bfloat16 with ``compression=``.
 
@@ -81,7 +84,7 @@ def measure(
         raise ValueError("measure(model) needs the batch of one step: measure(model, (inputs, targets)).")
     from workbench.calibration.spans import Recording
 
-    with _random_states_kept():
+    with _states_kept():
         recording = Recording(model, batch, loss, optimizer, wire)
         links = measure_links(seconds / 2, doubt, wire)
         api.barrier()
@@ -96,21 +99,23 @@ def measure(
     if _TRIED * predict(found, [api.size()]).rows[0].step_s < seconds and next(model.parameters()).device.type == "cpu":
         from workbench.calibration.trials import try_ways
 
-        with _random_states_kept():
-            ways = try_ways(model, batch, recording.loss, recording.make, wire, seconds / 4)
-        found = replace(found, steps_s=ways)
+        with _states_kept():
+            found = replace(found, steps_s=try_ways(model, recording, wire, seconds / 4))
     return keep(found)
 
 
 @contextmanager
-def _random_states_kept() -> Iterator[None]:
-    """The numbers that are drawn within it are drawn again after it: by torch, numpy and Python."""
+def _states_kept() -> Iterator[None]:
+    """Random numbers that are drawn within it come again: torch's, numpy's, Python's. Its steps are not the job's."""
     import torch
 
-    pythons, numpys = random.getstate(), np.random.get_state()
+    pythons, numpys, context = random.getstate(), np.random.get_state(), HOLDER.find()
+    steps = vars(context.part(StepTimes)) if context else {}
+    before = copy.deepcopy(steps)
     try:
         with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):  # type: ignore[no-untyped-call]
             yield
     finally:
         random.setstate(pythons)
         np.random.set_state(numpys)
+        steps.update(before)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -33,7 +34,7 @@ class Recording:
 
     Attributes:
         layers: of each module with parameters of its own, its name and these, in the order of their forward.
-        loss, make: what the loss and the optimizer are made with.
+        batch, loss, make: of the steps; ``make`` makes the optimizer.
 
     Raises:
         ValueError: no parameter is trained, or a gradient did not come.
@@ -55,7 +56,7 @@ class Recording:
     ) -> None:
         self._wire = getattr(torch, wire)
         self._bucket = dict[torch.nn.Parameter, tuple[torch.Tensor, torch.Tensor]]()  # a gradient's place, and its cast
-        self._model, self._batch = copy.deepcopy(model).train(), batch
+        self._model, self.batch = copy.deepcopy(model).train(), batch
         self.loss: Loss = loss or torch.nn.functional.cross_entropy
         self.layers = dict[str, list[torch.nn.Parameter]]()
         self._forward, self._ready = dict[str, float](), dict[str, float]()
@@ -87,16 +88,16 @@ class Recording:
         ]
 
     def _watch(self) -> None:
-        seen = set[torch.nn.Parameter]()
+        seen, me = set[torch.nn.Parameter](), weakref.proxy(self)  # hooks live in torch's C++, where no cycle is found
         for name, module in self._model.named_modules():
             own = [one for one in module.parameters(recurse=False) if one.requires_grad and one not in seen]
             seen.update(own)
             if own:
                 name = name or "model"
                 self.layers[name] = own
-                module.register_forward_hook(lambda *_, name=name: self._forward.update({name: _now()}))
+                module.register_forward_hook(lambda *_, name=name: me._forward.update({name: _now()}))
                 for one in own:
-                    one.register_post_accumulate_grad_hook(lambda param, name=name: self._is_ready(name, param))
+                    one.register_post_accumulate_grad_hook(lambda param, name=name: me._is_ready(name, param))
 
     def _is_ready(self, name: str, param: torch.nn.Parameter) -> None:
         grad = param.grad
@@ -114,7 +115,7 @@ class Recording:
         begin = _now()
         self._optimizer.zero_grad()
         zeroed = _now()
-        lost = self.loss(self._model(self._batch[0]), self._batch[1])
+        lost = self.loss(self._model(self.batch[0]), self.batch[1])
         turned = _now()
         lost.backward()
         backward_ended = _now()

@@ -33,6 +33,12 @@ def broadcast_parameters(params: Params, root_rank: int) -> None:
         >>> hvd.broadcast_parameters(torch.nn.Linear(2, 1).state_dict(), root_rank=0)
         >>> hvd.shutdown()
     """
+    copy_to_all(params, root_rank)
+    note_broadcast()
+
+
+def copy_to_all(params: Params, root_rank: int) -> None:
+    """The same for a model that is not the one which is trained."""
     handles = []
     for name, tensor in _named(params):
         # Memory of any layout: what is not contiguous is filled by way of a copy.
@@ -42,7 +48,6 @@ def broadcast_parameters(params: Params, root_rank: int) -> None:
         ops.synchronize(handle)
         if dense.data_ptr() != tensor.data.data_ptr():
             tensor.data.copy_(dense)
-    note_broadcast()
 
 
 def _named(params: Params) -> list[tuple[str, torch.Tensor]]:

@@ -97,6 +97,7 @@ def test_what_was_tried_is_not_predicted() -> None:
     assert choose(same).way.name == "as it is"
     assert [way.name for way in choose(replace(slow, steps_s=(0.3,))).ways] == ["as it is"]
     assert choose(tried, half).ways == choose(slow, half).ways
+    assert len(choose(tried, replace(half, steps_s=(0.25,))).ways) == 2
     assert choose(tried, replace(half, steps_s=(0.25, 0.27))).way.name == "compression fp16"
 
 

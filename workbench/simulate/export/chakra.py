@@ -11,9 +11,7 @@ One file for each rank, ``PREFIX.RANK.et``, of MLCommons' schema ``et_def.proto`
 
 A reduction depends on the backward of its layers; with ``Overlap.NOTHING``, on the end of backward. So a replay with
 other links moves what the network does, and keeps what must come first. What it cannot move is which layers travel
-together: that was planned here. No replay has been tried yet.
-
-Files are written by the package protobuf, with the part of the schema that stands here.
+together: that was planned here. No replay has been tried yet. The package protobuf writes, by a part of the schema.
 """
 
 from __future__ import annotations
@@ -33,7 +31,6 @@ from workbench.simulate.steps import Overlap, Policy, Result, Span, TimedEvent
 VERSION = "0.0.4"
 ALL_REDUCE = 0
 
-Value = bool | int
 _PACKAGE = "ChakraProtoMsg"
 # (kind, name, number) of the fields of each message. An enum travels as an int32.
 _FIELDS = {
@@ -58,7 +55,7 @@ _REPEATED = ("attr", "ctrl_deps", "data_deps")
 
 
 class NodeType(IntEnum):
-    """As in the schema; others are read as they are."""
+    """As in the schema."""
 
     COMP_NODE = 4
     COMM_COLL_NODE = 7
@@ -84,7 +81,7 @@ class TraceNode:
     data_deps: tuple[int, ...] = ()
     start_us: int = 0
     duration_us: int = 0
-    attributes: dict[str, Value] = field(default_factory=dict)
+    attributes: dict[str, int] = field(default_factory=dict)
 
 
 def nodes(result: Result, layers: Sequence[Span], policy: Policy | None = None) -> list[TraceNode]:
@@ -131,11 +128,8 @@ def _computation(i: int, event: TimedEvent, start: float) -> TraceNode:
 def _reduction(
     i: int, event: TimedEvent, start: float, deps: Sequence[int], computed: int, value_bytes: int
 ) -> TraceNode:
-    attributes: dict[str, Value] = {
-        "is_cpu_op": False,
-        "comm_type": ALL_REDUCE,
-        "comm_size": value_bytes * event.values,
-    }
+    size = value_bytes * event.values
+    attributes: dict[str, int] = {"is_cpu_op": False, "comm_type": ALL_REDUCE, "comm_size": size}
     before = (i - 1,) if i > computed else ()
     name = f"reduce {', '.join(event.names)}"
     return TraceNode(i, name, NodeType.COMM_COLL_NODE, before, tuple(deps), *_times(event, start), attributes)
@@ -207,17 +201,10 @@ def _classes() -> dict[str, Any]:
 
 
 def _message(kind: Any, node: TraceNode) -> Any:
-    return kind(
-        id=node.id,
-        name=node.name,
-        type=node.type,
-        ctrl_deps=node.ctrl_deps,
-        data_deps=node.data_deps,
-        start_time_micros=node.start_us,
-        duration_micros=node.duration_us,
-        attr=[_attribute(name, value) for name, value in node.attributes.items()],
-    )
+    same = {name: getattr(node, name) for name in ("id", "name", "type", "ctrl_deps", "data_deps")}
+    attributes = [_attribute(*each) for each in node.attributes.items()]
+    return kind(**same, start_time_micros=node.start_us, duration_micros=node.duration_us, attr=attributes)
 
 
-def _attribute(name: str, value: Value) -> dict[str, Any]:
+def _attribute(name: str, value: int) -> dict[str, Any]:
     return {"name": name, "bool_val" if isinstance(value, bool) else "int64_val": value}

@@ -1,6 +1,6 @@
 """Which way of sending gradients is the quickest, from what ``measure()`` has found: for ``plan="auto"``.
 
-Where steps are short enough, ``measure()`` has tried each way; what differs by less than a twentieth is the same.
+Where steps are short enough, ``measure()`` has tried each way; what differs by less than a fiftieth is the same.
 Otherwise each way is simulated as the runtime does it. A prediction has an error, so another way than the plain one is
 chosen only if it is predicted to be quicker by more than that. The errors are those of trainings that were held out:
 
@@ -57,7 +57,7 @@ class Plan(ShownAsTable):
     Args:
         way: that is chosen.
         why: in a sentence.
-        ways: all that were predicted, the plain one first.
+        ways: all that were tried or predicted, the plain one first.
     """
 
     way: SendMode
@@ -147,13 +147,12 @@ def _ways(measured: Measured, shorter: Measured | None, defer: bool, piece_bytes
         seconds = predict(found, [_ranks(found)], policy=policy).rows[0].step_s
         return SendMode(name, compression, later, seconds, ERRORS[error])
 
-    tried = bool(measured.steps_s and (not shorter or shorter.steps_s))
-    size = measured.bucket_bytes
+    tried, size = min(len(found.steps_s) for found in (measured, shorter or measured)), measured.bucket_bytes
     deferred = Policy(
         Overlap.FORWARD, fusion_bytes=0, bucket_bytes=min(size, piece_bytes or size), priority=True,
         piece_bytes=piece_bytes, announce_s=measured.links.announce_s,
     )  # fmt: skip
-    defer = defer and size > 0 and not (tried and len(measured.steps_s) < 2)  # without buckets nothing is deferred
+    defer = defer and size > 0 and tried != 1  # without buckets nothing is deferred, nor what could not be tried
     yield replace(way(_PLAIN, "none", False, None, "compression"), error=0.0)
     if defer:
         yield way("overlap_forward", "none", True, deferred, "overlap_forward")

@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 from zlib import crc32
 
+import numpy as np
 import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
@@ -30,7 +31,7 @@ from workbench.job.process_sets import ProcessSet
 from workbench.torch.distributed.buckets import called_by_ddp, share
 from workbench.torch.distributed.call_numbers import CallNumbers
 from workbench.torch.distributed.calls import call, for_the_cpu
-from workbench.torch.distributed.reductions import reduction
+from workbench.torch.distributed.reductions import Reduction, reduction
 from workbench.torch.distributed.works import FromAnySource, OwnMessage, Work
 from workbench.torch.tensors import dtype_name, tensor_of, view
 
@@ -211,6 +212,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     ) -> None:
         """Gather the places and the values of all ranks; what has one place adds up."""
         how = reduction(opts.reduceOp if opts else dist.ReduceOp.SUM, tensor.dtype)
+        if how not in (Reduction(api.Sum), Reduction(api.Average)):
+            raise ValueError("Of sparse tensors there are SUM and AVG alone. Call to_dense() first.")
         mine, found = tensor.coalesce(), dict[str, Tensor]()
 
         def keep(what: str, like: Tensor, rows: Any) -> None:
@@ -293,7 +296,8 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         root = opts.rootRank
         for tensor in tensors:
             into = tensor if root == self._mine else None
-            self._allreduce(_copy(tensor), into, opts, handles, ends, f".reduce.to{root}")
+            given = tensor if tensor.is_sparse else _copy(tensor)
+            self._allreduce(given, into, opts, handles, ends, f".reduce.to{root}")
         return self._work(handles, tensors, ends, opts)
 
     @for_the_cpu(2)
@@ -341,15 +345,18 @@ class ProcessGroup(_Base):  # type: ignore[misc]
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> Work:
         n = self.size()
-        splits = tuple(input_splits) or (tensor.shape[0] // n,) * n
-        expected = tuple(output_splits) or (output.shape[0] // n,) * n
+        splits = tuple(input_splits) or (len(tensor) // n,) * n
+        expected = tuple(output_splits) or (len(output) // n,) * n
         shape = (sum(expected), *tensor.shape[1:])
-        if output.dtype != tensor.dtype or shape[0] != output.shape[0] or output.numel() != prod(shape):
-            raise ValueError(f"all_to_all_single: {list(shape)} of {tensor.dtype} do not make {output.shape}.")
-        apart = output.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
-        dense = _dense(output) if apart else _copy(output)  # one rank writes while another one reads
-        came = partial(self._came, expected)
-        handle = self._begin(Kind.ALLTOALL, _dense(tensor), opts, dense.view(shape), came, splits=splits)
+        if output.dtype != tensor.dtype or shape[0] != len(output) or output.numel() != prod(shape):
+            raise ValueError(
+                f"all_to_all_single: {list(expected)} rows of {list(shape[1:])} and {tensor.dtype} do not make "
+                f"{list(output.shape)} of {output.dtype}. Give splits that fit, or as many rows as {n} ranks divide."
+            )
+        given, dense, came = _dense(tensor), _dense(output), partial(self._came, expected)
+        if np.may_share_memory(view(given), view(dense)):  # one rank would write what another one reads
+            dense = _copy(output)
+        handle = self._begin(Kind.ALLTOALL, given, opts, dense.view(shape), came, splits=splits)
         return self._work([handle], [output], [] if dense is output else [partial(output.copy_, dense)], opts)
 
     alltoall_base = all_to_all_single
