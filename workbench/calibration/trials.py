@@ -12,6 +12,7 @@ import torch
 
 from workbench.calibration.spans import Recording
 from workbench.job import api
+from workbench.simulate.measured.plan import BY_WIRE
 from workbench.torch.compression import Compression
 from workbench.torch.functions import copy_to_all
 from workbench.torch.optimizer.distributed import DistributedOptimizer
@@ -31,7 +32,7 @@ def try_ways(model: torch.nn.Module, recording: Recording, wire: str, seconds: f
         How long a step takes with either, the median of the slowest rank's; with the first alone where updates cannot
         wait.
     """
-    compression = {"float16": Compression.fp16, "bfloat16": Compression.bf16}.get(wire, Compression.none)
+    compression = getattr(Compression, BY_WIRE.get(wire, "none"))
     trained = list[tuple[torch.nn.Module, DistributedOptimizer]]()
     for later in (False, True):
         own = copy.deepcopy(model).train()

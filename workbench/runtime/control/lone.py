@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.collectives.reduction import Reduction, fold, wire_dtype
-from workbench.collectives.ring import part
 from workbench.core.execute import eager, reduction_of
 from workbench.core.messages import Announce, Kind, ReduceOp, Response
 from workbench.core.pending import Entry
@@ -29,13 +28,13 @@ _IN_A_ROW_S = 0.5  # then one goes the ordinary way, which shows a sign of life
 
 
 class Known(NamedTuple):
-    """What was agreed on about a tensor: ``reduction`` where it is reduced, ``lengths`` of a reducescatter's parts."""
+    """What was agreed on about a tensor: ``reduction`` where it is reduced, and ``mine``, the values of this rank."""
 
     response: Response
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     reduction: Reduction | None
-    lengths: list[int]
+    mine: slice
 
 
 class SlotsAlone:
@@ -82,18 +81,16 @@ class SlotsAlone:
         return True, results
 
     def _results(self, known: Known, entry: Entry, unit: Unit) -> list[Any]:
-        response, dtype, shape, reduction, lengths = known
+        response, dtype, shape, reduction, mine = known
         if response.kind is Kind.BARRIER:
             return [None]
         values = {rank: each[0] for rank, each in enumerate(unit.values) if each}
         if reduction and len(values) == len(self._ranks):
-            parts = [np.frombuffer(value, dtype) for value in values.values()]
-            out = place = np.empty(shape, dtype) if entry.target is None else entry.target
-            if lengths:
-                parts = [part(each, lengths, self._rank) for each in parts]
-                place = part(out.reshape(-1), lengths, self._rank) if out is entry.source else out
+            parts = [np.frombuffer(value, dtype)[mine] for value in values.values()]
+            out = np.empty(shape, dtype) if entry.target is None else entry.target
+            place = out.reshape(-1)[mine] if out is entry.source else out.reshape(-1)
             if parts[0].size == place.size and entry.source is not None:
-                fold(parts, reduction, place.reshape(-1))
+                fold(parts, reduction, place)
                 return [out]
         found = result_of(response, values, self._ranks, len(self._ranks))
         return [eager(with_result(response, found), entry, self._rank, len(self._ranks))] if found else []
@@ -106,11 +103,12 @@ class SlotsAlone:
         if not (one.eager or response.kind is Kind.BARRIER) or response.all_absent:
             return None
         reduction = reduction_of(response, len(self._ranks)) if one.reduces else None
-        rows, shape = response.rows if one.reduces and one.by_rows else (), response.shape
-        lengths = [n * prod(shape[1:]) for n in rows]
+        shape, mine = response.shape, slice(None)
+        if one.reduces and one.by_rows:
+            width, rows = prod(shape[1:]), response.rows[: self._rank + 1]
+            shape, mine = (rows[-1], *shape[1:]), slice(width * sum(rows[:-1]), width * sum(rows))
         dtype = wire_dtype(response.dtype) if response.dtype else np.dtype(np.uint8)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        shape = (rows[self._rank], *shape[1:]) if rows else shape
-        self._known[cache_id] = known = Known(response, dtype, shape, reduction, lengths)
+        self._known[cache_id] = known = Known(response, dtype, shape, reduction, mine)
         return known

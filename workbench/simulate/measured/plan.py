@@ -28,6 +28,7 @@ TRIED = 0.02
 """What the medians of two equal trainings differ by."""
 COMPRESSIONS = {"fp16": "float16", "bf16": "bfloat16"}
 """By its name, the dtype on the wire."""
+BY_WIRE = {dtype: name for name, dtype in COMPRESSIONS.items()}
 _PLAIN = "as it is"
 
 
@@ -157,7 +158,7 @@ def _ways(measured: Measured, shorter: Measured | None, defer: bool, piece_bytes
     if defer:
         yield way("overlap_forward", "none", True, deferred, "overlap_forward")
     if shorter:
-        name = next(name for name, dtype in COMPRESSIONS.items() if dtype == shorter.links.wire)
+        name = BY_WIRE[shorter.links.wire]
         yield way(f"compression {name}", name, False, None, "compression")
         if defer:
             yield way(f"overlap_forward, compression {name}", name, True, replace(deferred, value_bytes=2), "both")

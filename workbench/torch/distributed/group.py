@@ -31,7 +31,7 @@ from workbench.job.process_sets import ProcessSet
 from workbench.torch.distributed.buckets import called_by_ddp, share
 from workbench.torch.distributed.call_numbers import CallNumbers
 from workbench.torch.distributed.calls import call, for_the_cpu
-from workbench.torch.distributed.reductions import Reduction, reduction
+from workbench.torch.distributed.reductions import reduction
 from workbench.torch.distributed.works import FromAnySource, OwnMessage, Work
 from workbench.torch.tensors import dtype_name, tensor_of, view
 
@@ -122,7 +122,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
             kind, tensor: the verb, and what this rank gives, see :func:`_dense`.
             opts: torch's; they say whether the call waits.
             into: where the result goes, without gaps; None: into new memory, for ``deliver``.
-            deliver: gets the result, see :func:`_as_tensor` and :meth:`_came`.
+            deliver: gets the result, see :meth:`_came`.
             what: a part of the name, where the request does not say all in which ranks must agree.
             fields: of the request.
         """
@@ -212,7 +212,7 @@ class ProcessGroup(_Base):  # type: ignore[misc]
     ) -> None:
         """Gather the places and the values of all ranks; what has one place adds up."""
         how = reduction(opts.reduceOp if opts else dist.ReduceOp.SUM, tensor.dtype)
-        if how not in (Reduction(api.Sum), Reduction(api.Average)):
+        if how.name or how.op not in (api.Sum, api.Average):
             raise ValueError("Of sparse tensors there are SUM and AVG alone. Call to_dense() first.")
         mine, found = tensor.coalesce(), dict[str, Tensor]()
 
